@@ -1,0 +1,233 @@
+"""JAX.
+
+What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
+
+- `jax.devices()` starts every runtime, and no child of a fork can use JAX after that: what is counted before is counted
+  in unstarted.py.
+- `device_put` of a 64-byte-aligned NumPy array aliases it on the CPU, even with `may_alias=False`; and that of a
+  replicated array aliases the shard that is there.
+- `device_put` of an array in `pinned_host` memory to its own device is a ValueError, unless with `may_alias=False`.
+- Creators give uncommitted arrays, which follow their partners to other devices in silence: ours are committed.
+- Without 64-bit, JAX narrows float64 with a warning and int64 by dropping bits.
+- `effects_barrier` waits for nothing, and `live_arrays` misses results that were dropped and all but one platform.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from xdevice import devices
+from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.dtypes import DTYPES, host_dtype
+from xdevice.errors import DTypeError
+from xdevice.loader import importing
+
+# JAX takes three quarters of a GPU's memory at start unless told before its import
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+with importing():
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from . import unstarted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    from xdevice.devices import Device
+
+    from .samples import JaxSamples
+
+_NARROWED = {"int64": "int32", "uint64": "uint32"}
+_64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
+
+
+class JaxBackend(Backend):
+    name = "jax"
+    modules = ("jax", "jaxlib")
+    minimum = (0, 7)
+    dtypes = frozenset(DTYPES)
+    kinds = ("cpu", "gpu", "tpu")
+
+    def __init__(self) -> None:
+        self._natives: dict[str, list[Any]] | None = None  # until JAX is started
+        self._places: dict[tuple[Any, str | None], Device] = {}  # by device or sharding, and kind of memory
+
+    # the framework
+
+    @property
+    def framework(self) -> ModuleType:
+        return jax
+
+    @property
+    def version(self) -> str:
+        return str(jax.__version__)
+
+    def classify(self, cls: type) -> Kind | None:
+        if issubclass(cls, jax.core.Tracer):  # first: some versions take it for an Array
+            return "symbol"
+        if issubclass(cls, jax.Array):
+            return "tensor"
+        if cls.__name__ in ("Ref", "ArrayRef"):
+            raise self.unsupported("move of a mutable Ref", "use its value, ref[...], and make a new Ref of the result")
+        return None
+
+    # devices
+
+    def count(self, kind: str) -> int:
+        natives = self._natives
+        if natives is None:
+            found = None if unstarted.is_started() else unstarted.count(kind)
+            if found is not None:
+                return found
+            natives = self._start()
+        return len(natives[kind])
+
+    def describe(self, device: Device) -> DeviceInfo:
+        native = self.to_native(device)
+        return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
+
+    def to_native(self, device: Device) -> Any:
+        natives = (self._natives or self._start()).get(device.kind, [])
+        if device.index >= len(natives):
+            self.require(device)
+        return natives[device.index]
+
+    def from_native(self, native: Any) -> Device | None:
+        if not isinstance(native, jax.Device):
+            return None
+        for kind, natives in (self._natives or self._start()).items():
+            if native in natives:
+                return devices.of(kind, natives.index(native))
+        raise self.unsupported(f"way to reach {native} from this process", "use one of jax.local_devices()")
+
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        return jax.default_device(self.to_native(device))
+
+    # tensors
+
+    def device_of(self, x: jax.Array) -> Device:
+        sharding = x.sharding
+        # by the one device where it tells, in half the time: shardings are compared in Python
+        key = getattr(sharding, "_device", sharding), sharding.memory_kind
+        return self._places.get(key) or self._find(key, sharding)
+
+    def move(self, x: jax.Array, device: Device) -> jax.Array:
+        return jax.device_put(x, self.to_native(device), may_alias=False)
+
+    def copy(self, x: jax.Array, device: Device) -> jax.Array:
+        if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
+            x = jnp.copy(x)
+        return jax.device_put(x, self.to_native(device), may_alias=False)
+
+    def synchronize(self, device: Device | None) -> None:
+        if not unstarted.is_started():
+            return
+        everywhere = [native for natives in (self._natives or self._start()).values() for native in natives]
+        natives = everywhere if device is None else [self.to_native(device)]
+        jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
+        for platform in {native.platform for native in natives}:
+            for x in jax.live_arrays(platform):
+                if not x.sharding.device_set.isdisjoint(natives):
+                    _wait(x)
+
+    def wait(self, x: jax.Array) -> None:
+        x.block_until_ready()
+
+    # values
+
+    def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
+        own = np.array(array, dtype=_held(array.dtype.name, array), copy=True, order="C")
+        return jax.device_put(own, self.to_native(device))
+
+    def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
+        return np.asarray(x)
+
+    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
+        held = _held(dtype, np.asarray(value))
+        return self._made(lambda: jnp.full(shape, value, held), device)
+
+    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
+        held = _held(dtype)
+        seed = np.random.randint(2**32, dtype=np.uint32)
+        return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
+
+    # the process
+
+    def after_fork(self) -> str | None:
+        if not unstarted.is_started():
+            return None
+        return (
+            "jax was started before this process was forked, and its threads do not survive a fork: calls would hang; "
+            "use spawn: multiprocessing.get_context('spawn')"
+        )
+
+    def samples(self) -> JaxSamples:
+        from .samples import JaxSamples
+
+        return JaxSamples()
+
+    def _start(self) -> dict[str, list[Any]]:
+        jax.local_devices()  # raises what went wrong, where the next lines would say only that there are no devices
+        self._natives = {kind: _local_devices(kind) for kind in self.kinds}
+        return self._natives
+
+    def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
+        natives = sorted(sharding.device_set, key=lambda native: native.id)
+        if len(natives) > 1:
+            names = ", ".join(map(str, natives))
+            raise self.unsupported(
+                f"single device for an array spread over {names}", "xdevice.copy_to(x, device) gathers it on one"
+            )
+        native, memory = natives[0], key[1]
+        place = self.from_native(native)
+        assert place is not None
+        if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
+            raise self.unsupported(
+                f"device for an array in the {memory} memory of {place}", f"xdevice.copy_to(x, {str(place)!r}) first"
+            )
+        self._places[key] = place
+        return place
+
+    def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
+        """The array that `make` creates, on the device and committed to it."""
+        native = self.to_native(device)
+        with jax.default_device(native):
+            return jax.device_put(make(), native)
+
+
+def _local_devices(kind: str) -> list[Any]:
+    """The devices of a kind that this process reaches, in JAX's order."""
+    try:
+        return jax.local_devices(backend=kind)
+    except RuntimeError:  # JAX says so where there are none
+        return []
+
+
+def _wait(x: jax.Array) -> None:
+    try:
+        x.block_until_ready()
+    except RuntimeError:
+        if not x.is_deleted():  # donated by another thread meanwhile
+            raise
+
+
+def _held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
+    """The dtype that JAX holds values of `dtype` in: narrower for integers that fit, where 64-bit is off."""
+    if jax.config.jax_enable_x64:
+        return host_dtype(dtype)
+    if dtype in ("float64", "complex128"):
+        raise DTypeError(f"jax has no {dtype} here; {_64_BIT}")
+    narrow = host_dtype(_NARROWED.get(dtype, dtype))
+    if dtype in _NARROWED and values is not None and values.size:
+        limits = np.iinfo(narrow)
+        if values.min() < limits.min or values.max() > limits.max:
+            raise DTypeError(
+                f"a value between {values.min()} and {values.max()} does not fit into {narrow}, which stands for "
+                f"{dtype} here; {_64_BIT}"
+            )
+    return narrow

@@ -1,0 +1,57 @@
+"""JAX's own arrays, gradients and devices, for the tour and the conformance suite.
+
+JAX has no models: its users keep parameters in containers, which move as such.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from xdevice import devices, registry
+from xdevice.samples import Samples, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.devices import Device
+
+
+class JaxSamples(Samples):
+    def other_device(self) -> Device | None:
+        backend = registry.load("jax")
+        if backend.count("cpu") == 1:
+            try:
+                jax.config.update("jax_num_cpu_devices", 2)
+            except RuntimeError:  # JAX is started
+                return None
+        return devices.of("cpu", 1) if backend.count("cpu") > 1 else None
+
+    def native_ones(self, *shape: int) -> jax.Array:
+        return jnp.ones(shape)
+
+    def add(self, x: jax.Array, y: jax.Array) -> jax.Array:
+        return x + y
+
+    def address(self, x: jax.Array) -> int:
+        return x.unsafe_buffer_pointer()
+
+    def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
+        gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)
+        return gradient
+
+    def failing_work(self) -> jax.Array:
+        size = 20_000_000  # of its square there is no memory
+        with jax.default_device(jax.devices("cpu")[0]):
+            return jnp.ones((size, 1)) @ jnp.ones((1, size))
+
+    def long_work(self, device: Device) -> Work:
+        size, steps = (1024, 60) if device.kind == "cpu" else (8192, 100)
+        native = jax.devices(device.kind)[device.index]
+        x = jax.device_put(jnp.full((size, size), 1 / size), native)
+        work = jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v)).lower(x).compile()
+        x.block_until_ready()
+        result = work(x)
+        return Work(result, result.is_ready)

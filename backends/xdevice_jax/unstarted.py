@@ -1,0 +1,130 @@
+"""How many devices JAX will find, asked without starting it: its own functions start every runtime.
+
+After the start JAX's own lists hold. Where only a runtime can tell (ROCm, oneAPI, TPU), the answer is None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+import re
+from typing import Final
+
+import jax
+
+try:
+    from jax._src import xla_bridge
+except ImportError:  # a private module
+    xla_bridge = None
+
+_PLATFORMS: Final = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda", "rocm", "oneapi"}, "tpu": {"tpu"}}
+
+
+def is_started() -> bool:
+    """Whether JAX has started a runtime.
+
+    Its own `backends_are_initialized` takes a lock, which in a forked child may be held by a thread that is gone.
+    """
+    return bool(getattr(xla_bridge, "_backends", True))
+
+
+def count(kind: str) -> int | None:
+    """How many devices of a kind there will be; None if only the runtime can tell."""
+    wanted = jax.config.jax_platforms
+    if wanted and _PLATFORMS[kind].isdisjoint(wanted.split(",")):
+        return 0
+    if kind == "cpu":
+        return _cpus()
+    if kind == "tpu":
+        return None if _is_installed("libtpu") else 0
+    if not _plugins():
+        return 0
+    return _nvidia_gpus() if _plugins() == {"cuda"} else None
+
+
+def _cpus() -> int:
+    configured = jax.config.jax_num_cpu_devices
+    if configured >= 0:
+        return int(configured)
+    flags = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(flags[-1]) if flags else 1
+
+
+@functools.cache
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+@functools.cache
+def _plugins() -> frozenset[str]:
+    """The kinds of plugins that JAX would load at start, xla_cuda13 and its like being "cuda"."""
+    spec = importlib.util.find_spec("jax_plugins")
+    places = spec.submodule_search_locations if spec is not None else None
+    names = [module.name for module in pkgutil.iter_modules(places or [])]
+    names += [point.value for point in importlib.metadata.entry_points(group="jax_plugins")]
+    return frozenset("cuda" if "cuda" in name else name for name in names)
+
+
+def _nvidia_gpus() -> int | None:
+    uuids = _nvidia_uuids()
+    if uuids is None:
+        return None
+    visible = visible_gpus(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    chosen = jax.config.read("jax_cuda_visible_devices")
+    return visible if chosen == "all" else min(visible, len(chosen.split(",")))
+
+
+@functools.cache
+def _nvidia_uuids() -> tuple[str, ...] | None:
+    """The GPUs of the driver, by NVML, which makes no CUDA context; None if there is a driver but no NVML."""
+    if not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
+        return ()  # nor does JAX look further
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2():
+        return None
+    try:
+        total = ctypes.c_uint()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(total)):
+            return None
+        return tuple(_nvidia_uuid(nvml, index) for index in range(total.value))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _nvidia_uuid(nvml: ctypes.CDLL, index: int) -> str:
+    handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
+    nvml.nvmlDeviceGetUUID(handle, text, len(text))
+    return text.value.decode()
+
+
+@functools.cache
+def visible_gpus(uuids: tuple[str, ...], visible: str | None) -> int:
+    """How many of the driver's GPUs CUDA_VISIBLE_DEVICES leaves: those named before the first wrong name."""
+    if visible is None:
+        return len(uuids)
+    seen: set[str] = set()
+    for name in map(str.strip, visible.split(",")):
+        found = _named(uuids, name)
+        if found is None:
+            break
+        if found in seen:
+            return 0  # CUDA sees none if one is named twice
+        seen.add(found)
+    return len(seen)
+
+
+def _named(uuids: tuple[str, ...], name: str) -> str | None:
+    if name.startswith("MIG-"):
+        return name
+    if name.isdecimal():
+        return uuids[int(name)] if int(name) < len(uuids) else None
+    matching = [uuid for uuid in uuids if name.startswith("GPU-") and uuid.startswith(name)]
+    return matching[0] if len(matching) == 1 else None

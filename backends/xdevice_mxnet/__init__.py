@@ -1,0 +1,200 @@
+"""Apache MXNet 1.9, whose development has ended: 1.9.1 is the last release.
+
+What this adapter must keep:
+- Everything is asynchronous, on the CPU too, and the only waits are for one array or for all work.
+- 0-d and zero-size arrays exist only under NumPy's shape semantics, which is off until the user calls `npx.set_np()`,
+  and per thread. So whatever makes or reads an array here turns it on and restores it.
+- A `Context` remembers the scope it replaced: one that is shared restores the wrong scope when nested, so each is new.
+- `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
+  long. It is called without releasing the GIL, which it never holds for long.
+- Operators mix `cpu(0)` and `cpu(1)` in silence, and give the first one's; between CPU and GPU they raise.
+- A failed computation is reported by the first wait only; reading the array after that gives garbage.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any
+
+from xdevice import devices
+from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.loader import importing
+
+from .numpy_names import restored
+
+with importing(), restored("mxnet"):
+    import mxnet as mx
+
+from . import models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    import numpy as np
+
+    from xdevice.devices import Device
+
+    from .samples import MxnetSamples
+
+_CPUS = 16
+"""`kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices are the same cores and memory."""
+
+# MXNet announces NumPy semantics by logging.info, which on a root logger without handlers calls basicConfig, and after
+# that the user's own logging.basicConfig does nothing
+mx.util._set_np_shape_logged = mx.util._set_np_array_logged = True
+
+_get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
+
+
+class _Buffers(threading.local):
+    """Where `_get_context` writes the type and the index of a device, and both seen as one number."""
+
+    def __init__(self) -> None:
+        self.pair = (ctypes.c_int * 2)()
+        self.number = ctypes.c_longlong.from_buffer(self.pair)
+        self.arguments = ctypes.byref(self.pair), ctypes.byref(self.pair, ctypes.sizeof(ctypes.c_int)), self.number
+
+
+_buffers = _Buffers()
+
+
+class MxnetBackend(Backend):
+    name = "mxnet"
+    modules = ("mxnet",)
+    minimum = (1, 9)
+    dtypes = frozenset(["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
+
+    def __init__(self) -> None:
+        self._gpus: int | None = None
+        self._places: dict[int, Device] = {}
+
+    # the framework
+
+    @property
+    def framework(self) -> ModuleType:
+        return mx
+
+    @property
+    def version(self) -> str:
+        return str(mx.__version__)
+
+    def classify(self, cls: type) -> Kind | None:
+        if issubclass(cls, mx.nd.NDArray):
+            return "tensor"
+        return "model" if issubclass(cls, models.TYPES) else None
+
+    # devices
+
+    def count(self, kind: str) -> int:
+        if kind != "gpu":
+            return _CPUS
+        if self._gpus is None:
+            self._gpus = int(mx.context.num_gpus())
+        return self._gpus
+
+    def describe(self, device: Device) -> DeviceInfo:
+        if device.kind != "gpu":
+            return DeviceInfo("cpu", None)
+        _, total = mx.context.gpu_memory_info(device.index)
+        return DeviceInfo("gpu", int(total))
+
+    def to_native(self, device: Device) -> Any:
+        return mx.Context(device.kind, device.index)
+
+    def from_native(self, native: Any) -> Device | None:
+        if not isinstance(native, mx.Context):
+            return None
+        if native.device_type in ("cpu", "gpu"):
+            return devices.of(native.device_type, native.device_id)
+        # cpu_pinned and cpu_shared are memory of the host; their index names the GPU, or the worker, they are meant for
+        return devices.CPU
+
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        return self.to_native(device)
+
+    # tensors
+
+    def device_of(self, x: Any) -> Device:
+        kind, index, number = _buffers.arguments
+        if _get_context(x.handle, kind, index):
+            raise mx.MXNetError(f"MXNet does not tell where an array of type {type(x).__qualname__} is")
+        try:
+            return self._places[number.value]
+        except KeyError:
+            place = self.from_native(x.ctx)
+            assert place is not None
+            self._places[number.value] = place
+            return place
+
+    def move(self, x: Any, device: Device) -> Any:
+        return self.copy(x, device)
+
+    def copy(self, x: Any, device: Device) -> Any:
+        context = self.to_native(device)
+        with mx.util.np_shape(True):
+            new = x.copyto(context)
+            # while recording, the copy is part of the graph; else it is a variable in its own right, as its source is
+            if x.grad is not None and not mx.autograd.is_recording():
+                new.attach_grad()
+                x.grad.copyto(new.grad)
+        return new
+
+    def synchronize(self, device: Device | None) -> None:
+        # all CPU devices share one pool of workers, and no wait for one device exists
+        mx.nd.waitall()
+
+    def wait(self, x: Any) -> None:
+        x.wait_to_read()
+
+    # values
+
+    def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
+        with mx.util.np_shape(True):
+            return mx.np.array(array, dtype=array.dtype, ctx=self.to_native(device))
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        with mx.util.np_shape(True):
+            host = x.asnumpy()
+        if host.dtype.names != ("bfloat16",):
+            return host
+        import ml_dtypes
+
+        return host.view(ml_dtypes.bfloat16)
+
+    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
+        with mx.util.np_shape(True):
+            return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
+
+    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
+        with mx.util.np_shape(True):
+            # MXNet draws 1.0 too: once in 4,000 in float16, once in ten million in float32
+            return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
+
+    # models
+
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        for name, context in models.places(model):
+            place = self.from_native(context)
+            assert place is not None
+            yield name, place
+
+    def move_model(self, model: Any, device: Device) -> None:
+        models.move(model, self.to_native(device))
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        if isinstance(model, mx.gluon.Trainer):
+            raise self.unsupported(
+                "copy of a Trainer, which belongs to its parameters",
+                "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote",
+            )
+        return models.copied(model, self.to_native(device))
+
+    # the process
+
+    def samples(self) -> MxnetSamples:
+        from .samples import MxnetSamples
+
+        return MxnetSamples()

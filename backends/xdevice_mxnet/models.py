@@ -1,0 +1,186 @@
+"""Gluon's models: Blocks, Parameters, ParameterDicts and Trainers, moved in place.
+
+What must be kept:
+- `Parameter.reset_ctx` drops the gradient, goes by way of cpu:0, and makes buffers of the kind that the NumPy flag of
+  the calling thread says; so it is only for parameters with no values yet, or with replicas on several devices.
+- A Trainer holds contexts and the optimizer's state, which would stay behind, and the optimizer counts its steps by
+  device index, so Adam would begin anew on another index.
+- With `static_alloc` a compiled graph goes on with the arrays it has, once its model comes back to a device: it trains
+  dead parameters in silence.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Final
+
+import mxnet as mx
+from mxnet.gluon import Block, HybridBlock, Parameter, ParameterDict, Trainer
+
+from xdevice.errors import NotBuiltError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
+
+
+def places(model: Any) -> Iterator[tuple[str, Any]]:
+    """Name and context of each variable; a parameter on several devices comes once for each."""
+    if isinstance(model, Trainer):
+        yield from ((f"contexts[{i}]", context) for i, context in enumerate(model._contexts))
+        for index, state in _updater(model).states.items():
+            yield from ((f"state of {model._params[index].name}", array.ctx) for array in _arrays(state))
+        return
+    for name, parameter in _parameters(model):
+        yield from ((name, context) for context in _contexts(name, parameter))
+
+
+def move(model: Any, context: Any) -> None:
+    """Moves all parameters, and the state of the Trainers they belong to; a Trainer's state and nothing else."""
+    if isinstance(model, Trainer):
+        _refuse_own_store(model)
+        _move_state(model, [context] * len(model._params), [context])
+        return
+    moving = [parameter for name, parameter in _parameters(model) if _contexts(name, parameter) != [context]]
+    trainers = {id(p._trainer): p._trainer for p in moving if p._trainer is not None}.values()
+    for trainer in trainers:
+        _refuse_own_store(trainer)
+    for parameter in moving:
+        _place(parameter, parameter, context)
+    for trainer in trainers:
+        _follow(trainer)
+    if moving and isinstance(model, Block):
+        model.apply(_forget_compiled)
+
+
+def copied(model: Any, context: Any) -> Any:
+    """A new model with the values and gradients of this one, without its Trainer. Shared parameters stay shared."""
+    memo: dict[int, Any] = {}
+    for name, parameter in _parameters(model):
+        _contexts(name, parameter)
+        memo[id(parameter._grad)] = memo[id(parameter._trainer)] = memo[id(parameter._var)] = None
+        if parameter._data is not None and len(parameter._data) == 1:
+            memo[id(parameter._data)] = None
+    if isinstance(model, Block):
+        model.apply(lambda block: _spare_compiled(block, memo))
+    with mx.util.np_shape(True):
+        new = copy.deepcopy(model, memo)
+    for (_, old), (_, parameter) in zip(_parameters(model), _parameters(new), strict=True):
+        _place(parameter, old, context)
+    return new
+
+
+def _parameters(model: Any) -> list[tuple[str, Any]]:
+    if isinstance(model, Parameter):
+        return [(model.name, model)]
+    return list((model.collect_params() if isinstance(model, Block) else model).items())
+
+
+def _contexts(name: str, parameter: Any) -> list[Any]:
+    try:
+        return list(parameter.list_ctx())
+    except RuntimeError as error:
+        raise NotBuiltError(
+            f"the parameter {name} is not initialized, so there is nothing to move yet; call initialize() first"
+        ) from error
+
+
+def _place(parameter: Any, source: Any, context: Any) -> None:
+    """Gives a parameter the values and the gradient of another, or of itself, on a context."""
+    data, grad = source._data, source._grad
+    if data is None or len(data) > 1:
+        _reset(parameter, source, context)
+        return
+    with mx.autograd.pause(), mx.util.np_shape(True):
+        wanted, parameter._grad_req = parameter._grad_req, "null"  # so that no gradient is made to be replaced
+        try:
+            parameter._init_impl(data[0], [context])
+        finally:
+            parameter._grad_req = wanted
+        if grad is not None:
+            parameter._grad = [grad[0].copyto(context)]
+            mx.autograd.mark_variables(parameter._data, parameter._grad, wanted)
+            parameter._data[0]._fresh_grad = data[0]._fresh_grad
+
+
+def _reset(parameter: Any, source: Any, context: Any) -> None:
+    """MXNet's way: deferred initialization is told; replicas give their mean, and the gradient begins anew."""
+    buffers = source._grad or source._data
+    is_np = bool(buffers) and isinstance(buffers[0], mx.np.ndarray)
+    with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(is_np):
+        parameter.reset_ctx(context)
+
+
+def _forget_compiled(block: Any) -> None:
+    if isinstance(block, HybridBlock):
+        block._clear_cached_op()
+
+
+def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
+    """deepcopy cannot copy a compiled graph: the copy compiles its own, and shares the symbols, which never change."""
+    if isinstance(block, HybridBlock):
+        memo[id(block._cached_op)] = None
+        memo[id(block._cached_graph)] = block._cached_graph
+
+
+# Trainers
+
+
+def _updater(trainer: Any) -> Any:
+    """What holds the optimizer's state; a distributed store has it elsewhere, and no updater here."""
+    return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
+
+
+def _refuse_own_store(trainer: Any) -> None:
+    store = trainer._kvstore
+    if store is not None and (store is trainer._kvstore_params["kvstore"] or "dist" in store.type):
+        raise UnsupportedError(
+            f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
+            "make the Trainer after the move, or with kvstore=None"
+        )
+
+
+def _follow(trainer: Any) -> None:
+    """Puts a Trainer's state where its parameters are now."""
+    contexts = [list(parameter.list_ctx()) for parameter in trainer._params]
+    # while one of two nets has moved, the Trainer keeps its contexts: MXNet wants all parameters on the same ones
+    together = all(other == contexts[0] for other in contexts)
+    _move_state(trainer, [own[0] for own in contexts], contexts[0] if together else None)
+
+
+def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
+    updater = _updater(trainer)
+    with mx.autograd.pause(), mx.util.np_shape(True):
+        for index, state in updater.states.items():
+            updater.states[index] = _state_on(state, targets[index])
+    for target in targets:
+        _carry_step_counts(trainer._optimizer, target)
+    if contexts is not None:
+        trainer._reset_kvstore()
+        trainer._contexts, trainer._updaters = list(contexts), [updater]
+
+
+def _state_on(state: Any, context: Any) -> Any:
+    if isinstance(state, mx.nd.NDArray):
+        return state if state.ctx == context else state.copyto(context)
+    if isinstance(state, list | tuple):
+        return type(state)(_state_on(part, context) for part in state)
+    return state
+
+
+def _carry_step_counts(optimizer: Any, context: Any) -> None:
+    counts = optimizer._all_index_update_counts
+    latest: dict[Any, int] = {}
+    for seen in counts.values():
+        for index, steps in seen.items():
+            latest[index] = max(steps, latest.get(index, 0))
+    counts.setdefault(context.device_id, {}).update(latest)
+
+
+def _arrays(state: Any) -> Iterator[Any]:
+    if isinstance(state, mx.nd.NDArray):
+        yield state
+    elif isinstance(state, list | tuple):
+        for part in state:
+            yield from _arrays(part)

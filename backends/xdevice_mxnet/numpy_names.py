@@ -1,0 +1,79 @@
+"""MXNet 1.9 on a NumPy that has dropped names MXNet uses: `numpy.bool` and its like, gone since NumPy 1.24.
+
+MXNet reads them at import and later (`x[mask] = 0`). While it is imported, its modules, and they alone, get an
+`__import__` that hands them a copy of NumPy's namespace with those names in it. They keep the copy; the real module,
+which everybody else sees, is never touched, not even for the moment of the import.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import sys
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_GONE = {"bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str}
+
+
+@contextmanager
+def restored(package: str) -> Iterator[None]:
+    """The surroundings in which `package` finds the names that NumPy has dropped."""
+    if not hasattr(numpy, "PZERO"):
+        raise ImportError(f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'")
+    if importlib.util.find_spec("distutils") is None:
+        importlib.import_module("setuptools")  # brings distutils to Python 3.12
+    _forget_failed_import(package)
+    finder = _Finder(package)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def _forget_failed_import(package: str) -> None:
+    """An import that failed for want of `numpy.bool` leaves submodules behind that hold the real NumPy."""
+    if package not in sys.modules:
+        for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+            del sys.modules[name]
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, package: str) -> None:
+        self._package = package
+        copy = ModuleType("numpy", numpy.__doc__)
+        vars(copy).update(vars(numpy))
+        vars(copy).update(_GONE)
+
+        def import_(name: str, *args: Any, **kwargs: Any) -> ModuleType:
+            found = builtins.__import__(name, *args, **kwargs)
+            return copy if found is numpy else found
+
+        self._builtins = {**vars(builtins), "__import__": import_}
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name.partition(".")[0] != self._package:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _Loader(spec.loader.name, spec.loader.path, self._builtins)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    def __init__(self, name: str, path: str, names: dict[str, Any]) -> None:
+        super().__init__(name, path)
+        self._names = names
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = self._names
+        super().exec_module(module)

@@ -1,0 +1,174 @@
+"""MXNet's own networks, gradients and devices, for the tour and the conformance suite.
+
+NumPy's semantics is a flag of the thread. Each sample turns it on for itself, by `use_np`, so that it runs whether the
+program has called `npx.set_np()` or not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from mxnet.gluon import Trainer, nn
+from mxnet.util import use_np
+
+from xdevice import devices
+from xdevice.samples import Samples, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xdevice.devices import Device
+
+
+class MxnetSamples(Samples):
+    def other_device(self) -> Device:
+        return devices.of("cpu", 1)
+
+    @use_np  # type: ignore[untyped-decorator]
+    def native_ones(self, *shape: int) -> Any:
+        return mx.np.ones(shape)
+
+    @use_np  # type: ignore[untyped-decorator]
+    def add(self, x: Any, y: Any) -> Any:
+        return x + y
+
+    def address(self, x: Any) -> int | None:
+        pointer = ctypes.c_void_p()
+        mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
+        return pointer.value
+
+    @use_np  # type: ignore[untyped-decorator]
+    def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        leaf = x.copy()
+        leaf.attach_grad()
+        with mx.autograd.record():
+            total = function(leaf).sum()
+        total.backward()
+        return leaf.grad
+
+    def requires_grad(self, x: Any) -> bool:
+        return x.grad is not None
+
+    @use_np  # type: ignore[untyped-decorator]
+    def marked(self, x: Any) -> Any:
+        leaf = x.copy()
+        leaf.attach_grad()
+        return leaf
+
+    def network(self, inputs: int, outputs: int) -> Any:
+        return _built(nn.Dense(outputs, in_units=inputs))
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        return {
+            "layer": lambda: _built(nn.Dense(1, in_units=4)),
+            "running statistics": lambda: _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3)),
+            "hybridized": _hybridized,
+            "deferred": lambda: _run(_built(nn.Dense(3))),
+            "legacy arrays": _legacy,
+            "constant": _Scaled,
+            "Parameter": lambda: _built(nn.Dense(1, in_units=4))[0].weight,
+            "ParameterDict": lambda: _built(nn.Dense(1, in_units=4)).collect_params(),
+        }
+
+    @use_np  # type: ignore[untyped-decorator]
+    def variables(self, model: Any) -> Mapping[str, Any]:
+        if isinstance(model, mx.gluon.Parameter):
+            return {model.name: model.data()}
+        parameters = model.collect_params() if isinstance(model, mx.gluon.Block) else model
+        return {name: parameter.data() for name, parameter in parameters.items()}
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        first = nn.Dense(3, in_units=3)
+        second = nn.Dense(3, in_units=3, params=first.params)
+        return _built(first, second), lambda net: net[0].weight is net[1].weight
+
+    def spread(self, device: Device) -> Any:
+        net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
+        net[1].collect_params().reset_ctx(mx.Context(device.kind, device.index))
+        return net
+
+    def unbuilt(self) -> Any:
+        return nn.Dense(3)
+
+    @use_np  # type: ignore[untyped-decorator]
+    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
+        net.hybridize(static_alloc=True, static_shape=True)
+        trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
+        return net, lambda x, y: _step(net, trainer, x, y)
+
+    @use_np  # type: ignore[untyped-decorator]
+    def failing_work(self) -> Any:
+        return mx.np.linalg.cholesky(-mx.np.eye(3))
+
+    @use_np  # type: ignore[untyped-decorator]
+    def long_work(self, device: Device) -> Work | None:
+        if device.kind == "gpu":
+            return None  # the newest GPU wheel has no kernels for GPUs later than 2020
+        x = mx.np.ones((1200, 1200), ctx=mx.Context(device.kind, device.index))
+        mx.nd.waitall()
+        for _ in range(10):
+            x = mx.np.dot(x, x) / 1200
+        # MXNet's engine cannot be asked, so a thread waits and can be
+        waiting = threading.Thread(target=x.wait_to_read, daemon=True)
+        waiting.start()
+
+        def is_done() -> bool:
+            waiting.join(0.02)
+            return not waiting.is_alive()
+
+        return Work(x, is_done)
+
+
+@use_np
+class _Net(nn.HybridSequential):  # type: ignore[misc]
+    """Layers on `mx.np` arrays, in whichever thread they are called."""
+
+
+def _built(*layers: Any) -> Any:
+    net = _Net()
+    net.add(*layers)
+    net.initialize()
+    return net
+
+
+def _run(net: Any) -> Any:
+    net(mx.np.ones((2, 4)))
+    return net
+
+
+def _hybridized() -> Any:
+    net = _built(nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3))
+    net.hybridize(static_alloc=True, static_shape=True)
+    return _run(net)
+
+
+def _legacy() -> Any:
+    with mx.util.np_array(False):
+        net = nn.Dense(1, in_units=4)
+        net.initialize()
+        net(mx.nd.ones((2, 4)))
+    return net
+
+
+@use_np
+class _Scaled(mx.gluon.HybridBlock):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = self.params.get_constant("scale", mx.np.arange(4))
+        self.initialize()
+
+    def hybrid_forward(self, F: Any, x: Any, scale: Any) -> Any:  # noqa: N803
+        return x * scale
+
+
+@use_np  # type: ignore[untyped-decorator]
+def _step(net: Any, trainer: Any, x: Any, y: Any) -> float:
+    with mx.autograd.record():
+        loss = ((net(x) - y) ** 2).mean()
+    loss.backward()
+    trainer.step(1)
+    return float(loss.item())

@@ -1,0 +1,108 @@
+"""NumPy: the backend of a machine without any framework. One device, nothing asynchronous, no models.
+
+What this adapter must keep: `asarray` aliases, so everything that promises a copy says `copy=True`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from xdevice import devices
+from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.dtypes import DTYPES, host_dtype
+from xdevice.loader import importing
+
+with importing():
+    import numpy as np
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    from xdevice.devices import Device
+
+    from .samples import NumpySamples
+
+_CPU = devices.CPU
+
+
+class NumpyBackend(Backend):
+    name = "numpy"
+    modules = ("numpy",)
+    minimum = (1, 24)
+    dtypes = frozenset(DTYPES)
+    kinds = ("cpu",)
+
+    # the framework
+
+    @property
+    def framework(self) -> ModuleType:
+        return np
+
+    @property
+    def version(self) -> str:
+        return np.__version__
+
+    def classify(self, cls: type) -> Kind | None:
+        return "tensor" if issubclass(cls, np.ndarray) else None
+
+    # devices
+
+    def count(self, kind: str) -> int:
+        return int(kind == "cpu")
+
+    def describe(self, device: Device) -> DeviceInfo:
+        return DeviceInfo("cpu", None)
+
+    def to_native(self, device: Device) -> str:
+        return "cpu"
+
+    def from_native(self, native: Any) -> Device | None:
+        return None
+
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    # tensors
+
+    def device_of(self, x: np.ndarray[Any, Any]) -> Device:
+        return _CPU
+
+    def move(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        raise AssertionError("NumPy has one device, so nothing moves")
+
+    def copy(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        return np.array(x, copy=True, subok=True)
+
+    def synchronize(self, device: Device | None) -> None:
+        """NumPy computes synchronously."""
+
+    def wait(self, x: np.ndarray[Any, Any]) -> None:
+        """NumPy computes synchronously."""
+
+    # values
+
+    def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        return np.array(array, copy=True)
+
+    def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return x
+
+    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> np.ndarray[Any, Any]:
+        return np.full(shape, value, dtype=host_dtype(dtype))
+
+    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:
+        return np.asarray(np.random.random_sample(shape)).astype(host_dtype(dtype))
+
+    # what people ask
+
+    def why_no_gpu(self) -> str:
+        return "NumPy computes on the CPU only"
+
+    # the process
+
+    def samples(self) -> NumpySamples:
+        from .samples import NumpySamples
+
+        return NumpySamples()

@@ -1,0 +1,108 @@
+"""Paddle's own networks, gradients and devices, for the tour and the conformance suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice import devices
+from xdevice.samples import Samples, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xdevice.devices import Device
+
+
+class PaddleSamples(Samples):
+    def other_device(self) -> Device | None:
+        return devices.of("gpu") if paddle.device.cuda.device_count() else None
+
+    def native_ones(self, *shape: int) -> paddle.Tensor:
+        return paddle.ones(shape)
+
+    def add(self, x: paddle.Tensor, y: paddle.Tensor) -> paddle.Tensor:
+        return x + y
+
+    def address(self, x: paddle.Tensor) -> int:
+        return int(x.data_ptr())
+
+    def gradient(self, function: Callable[[Any], Any], x: paddle.Tensor) -> paddle.Tensor:
+        leaf = self.marked(x)
+        function(leaf).sum().backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+    def requires_grad(self, x: paddle.Tensor) -> bool:
+        return not x.stop_gradient
+
+    def marked(self, x: paddle.Tensor) -> paddle.Tensor:
+        leaf = x.detach()
+        leaf.stop_gradient = False
+        return leaf
+
+    def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
+        return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        return {
+            "linear": lambda: _on_cpu(lambda: paddle.nn.Linear(4, 1)),
+            "buffers": lambda: _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.BatchNorm1D(3))),
+            "recurrent": lambda: _on_cpu(lambda: paddle.nn.LSTM(4, 3)),
+        }
+
+    def variables(self, model: Any) -> Mapping[str, paddle.Tensor]:
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        return {name: x for name, x in tensors.items() if x._is_initialized()}
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        first, second = _on_cpu(lambda: (paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3)))
+        second.weight = first.weight
+        return paddle.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
+
+    def spread(self, device: Device) -> paddle.nn.Layer:
+        first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
+        second.to(device=str(device))
+        return paddle.nn.Sequential(first, second)
+
+    def unbuilt(self) -> paddle.nn.Layer:
+        with paddle.LazyGuard():
+            return paddle.nn.Linear(4, 1)
+
+    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        half = paddle.nn.initializer.Constant(0.5)
+        net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
+        optimizer = paddle.optimizer.Momentum(learning_rate=0.1, momentum=0.9, parameters=net.parameters())
+
+        def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
+            # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
+            import xdevice
+
+            xdevice.to_device(optimizer, net.weight.place)
+            loss = paddle.nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.clear_grad()
+            return float(loss)
+
+        return net, step
+
+    def long_work(self, device: Device) -> Work | None:
+        if device.kind != "gpu":
+            return None
+        # copies, because they need no kernel built for this GPU
+        place = paddle.CUDAPlace(device.index)
+        x = paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18])._copy_to(place, True)
+        for _ in range(400):
+            result = x._copy_to(place, False)
+        return Work(result, paddle.device.current_stream(place).query)
+
+
+def _on_cpu(make: Callable[[], Any]) -> Any:
+    before = paddle.get_device()
+    paddle.set_device("cpu")
+    try:
+        return make()
+    finally:
+        paddle.set_device(before)

@@ -1,0 +1,279 @@
+"""TensorFlow, and Keras 3 where it runs on TensorFlow.
+
+What this adapter must keep:
+
+- A tensor is where its memory is, which `backing_device` says: int32 "on" GPU:0 may be backed by the CPU. `_copy` puts
+  every dtype where it is told, a `tf.device` scope does not.
+- Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21), so a copy there
+  is a `DeepCopy`, which has no gradient of its own.
+- `tf.device(...)` objects are opaque and stateful, so devices are strings. Soft placement turns /GPU:7 into GPU:0
+  without a word: nothing is placed on a device that the core has not asked `count` about.
+- Counting starts no runtime: the physical devices and their configuration say the same until it has started.
+- A failed asynchronous op poisons all later ones, until `async_clear_error`.
+- TensorFlow itself imports Keras, and JAX where it is installed (for tf.lite).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from xdevice import devices
+from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.dtypes import DTYPES
+from xdevice.errors import DeviceError
+from xdevice.loader import importing
+
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+with importing():
+    import keras
+    import tensorflow as tf
+    from tensorflow.python.eager import context as _context
+
+    from . import models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    import numpy as np
+
+    from xdevice.devices import Device
+
+    from .samples import TensorflowSamples
+
+_COMPOSITES = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
+_HERE = "/job:localhost/replica:0/task:0/device:"
+_CONFIG = (tf.config.LogicalDevice, tf.config.PhysicalDevice)
+
+
+class TensorflowBackend(Backend):
+    name = "tensorflow"
+    modules = ("tensorflow", "keras")
+    minimum = (2, 16)
+    dtypes = frozenset(DTYPES)
+    guests = ("keras",)
+
+    def __init__(self) -> None:
+        self._places: dict[str, Device] = {}
+        self._natives: dict[Device, str] = {}
+        self._counts: dict[str, int] = {}
+        _give_deep_copy_a_gradient()
+
+    # the framework
+
+    @property
+    def framework(self) -> ModuleType:
+        return tf  # type: ignore[no-any-return]
+
+    @property
+    def version(self) -> str:
+        return str(tf.__version__)
+
+    def classify(self, cls: type) -> Kind | None:
+        if hasattr(cls, "backing_device") or issubclass(cls, _COMPOSITES):
+            return "tensor"
+        if issubclass(cls, tf.Tensor | keras.KerasTensor):
+            return "symbol"
+        return "model" if issubclass(cls, models.TYPES) else None
+
+    # devices
+
+    def count(self, kind: str) -> int:
+        found = self._counts.get(kind)
+        if found is not None:
+            return found
+        name = kind.upper()
+        if _is_started():
+            self._counts[kind] = len(tf.config.list_logical_devices(name))
+            return self._counts[kind]
+        physical = tf.config.get_visible_devices(name)
+        if not physical and not tf.config.list_physical_devices(name):
+            self._counts[kind] = 0
+        return sum(len(tf.config.get_logical_device_configuration(one) or (one,)) for one in physical)
+
+    def describe(self, device: Device) -> DeviceInfo:
+        if device.kind != "gpu":
+            return DeviceInfo(device.kind, None)
+        owners = [
+            one
+            for one in tf.config.get_visible_devices("GPU")
+            for _ in tf.config.get_logical_device_configuration(one) or (one,)
+        ]
+        details = tf.config.experimental.get_device_details(owners[device.index])
+        return DeviceInfo(details.get("device_name", "gpu"), None)
+
+    def to_native(self, device: Device) -> str:
+        native = self._natives.get(device)
+        if native is None:
+            native = self._natives[device] = f"/{device.kind.upper()}:{device.index}"
+        return native
+
+    def from_native(self, native: Any) -> Device | None:
+        return devices.parse(native.name) if isinstance(native, _CONFIG) else None
+
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        return tf.device(self.to_native(device))  # type: ignore[no-any-return]
+
+    # tensors
+
+    def device_of(self, x: Any) -> Device:
+        try:
+            return self._places[x.backing_device]
+        except KeyError:
+            return self._place(x.backing_device)
+        except AttributeError:
+            return self._device_of_composite(x)
+
+    def move(self, x: Any, device: Device) -> Any:
+        if hasattr(x, "_copy") and tf.executing_eagerly():
+            return x._copy(device_name=_HERE + self.to_native(device)[1:])
+        if isinstance(x, _COMPOSITES):
+            return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
+        _refuse_keras_tensor(x, self)
+        with self.scope(device):
+            return tf.identity(x)
+
+    def copy(self, x: Any, device: Device) -> Any:
+        if isinstance(x, _COMPOSITES):
+            return tf.nest.map_structure(lambda part: self.copy(part, device), x, expand_composites=True)
+        _refuse_keras_tensor(x, self)
+        if device.kind != "cpu" and hasattr(x, "backing_device") and self.device_of(x) is not device:
+            return self.move(x, device)
+        with self.scope(device):
+            copied = tf.raw_ops.DeepCopy(x=x)
+        # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
+        return self._settled(copied, device)
+
+    def synchronize(self, device: Device | None) -> None:
+        try:
+            tf.test.experimental.sync_devices()
+        except tf.errors.OpError:
+            tf.experimental.async_clear_error()
+            raise
+
+    def wait(self, x: Any) -> None:
+        self.synchronize(None)
+
+    # values
+
+    def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
+        with tf.device("/CPU:0"):
+            x = tf.constant(array)
+        return self._settled(x, device)
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        import numpy
+
+        if isinstance(x, _COMPOSITES):
+            raise self.unsupported(
+                f"NumPy array of a {type(x).__name__}", "make it dense: tf.sparse.to_dense(x), x.to_tensor()"
+            )
+        if (
+            x.shape.rank == 0
+        ):  # x.numpy() is a scalar then, and NumPy fails to read x itself if it is bfloat16 or a string
+            return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
+        return numpy.asarray(x)
+
+    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
+        with self.scope(device):
+            x = tf.fill(shape, tf.cast(value, dtype))
+        return self._settled(x, device)
+
+    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
+        with self.scope(device):
+            x = tf.random.uniform(shape, dtype=dtype)
+        return self._settled(x, device)
+
+    # models
+
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        for name, variable in models.variables(model):
+            # not the memory: of an int32 variable on a GPU that is on the host, and cannot be elsewhere
+            yield name, self._place(variable.device)
+
+    def move_model(self, model: Any, device: Device) -> None:
+        self._refuse_models_here()
+        models.move(model, self.to_native(device), self)
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        self._refuse_models_here()
+        if isinstance(model, keras.optimizers.Optimizer):
+            raise self.unsupported(
+                "copy of an optimizer, which belongs to its variables",
+                "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables",
+            )
+        return models.duplicate(model, self.to_native(device), self)
+
+    # the process
+
+    def after_fork(self) -> str | None:
+        if not _is_started():
+            return None
+        return (
+            "tensorflow was used before this process was forked, and hangs in the child; start the child by spawn: "
+            "multiprocessing.get_context('spawn')"
+        )
+
+    def samples(self) -> TensorflowSamples:
+        from .samples import TensorflowSamples
+
+        return TensorflowSamples()
+
+    def _place(self, name: str) -> Device:
+        found = self._places.get(name)
+        if found is None:
+            try:
+                found = self._places[name] = devices.parse(name)
+            except DeviceError as error:
+                raise self.unsupported(
+                    f"xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
+                ) from error
+        return found
+
+    def _device_of_composite(self, x: Any) -> Device:
+        parts = tf.nest.flatten(x, expand_composites=True)
+        if not all(hasattr(part, "backing_device") for part in parts):
+            raise self.unsupported(
+                f"device for a symbolic {type(x).__name__}",
+                "ask outside of the traced function; inside, move its components: x.values, x.flat_values",
+            )
+        places = {self.device_of(part) for part in parts}
+        if len(places) > 1:
+            raise self.unsupported(
+                f"one device for this {type(x).__name__}, whose components are on {', '.join(map(str, places))}",
+                "xdevice.copy_to(x, device) brings them together",
+            )
+        return places.pop()
+
+    def _settled(self, x: Any, device: Device) -> Any:
+        """`x` where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope says."""
+        if not hasattr(x, "backing_device") or self.device_of(x) is device:
+            return x
+        return self.move(x, device)
+
+    def _refuse_models_here(self) -> None:
+        if not tf.executing_eagerly():
+            raise self.unsupported("moving of models inside tf.function", "move the model before it is called")
+        if tf.distribute.has_strategy():
+            raise self.unsupported("moving of models inside a tf.distribute strategy", "let the strategy place them")
+
+
+def _is_started() -> bool:
+    """Whether the runtime has started, after which the devices cannot change any more."""
+    return bool(getattr(_context.context(), "_initialized", False))
+
+
+def _give_deep_copy_a_gradient() -> None:
+    """In TensorFlow's registry, because `tf.custom_gradient` takes 100 us a call, ten times what the copy takes."""
+    with suppress(KeyError):  # some later TensorFlow may have one
+        tf.RegisterGradient("DeepCopy")(lambda op, gradient: gradient)
+
+
+def _refuse_keras_tensor(x: Any, backend: Backend) -> None:
+    if isinstance(x, keras.KerasTensor):
+        raise backend.unsupported("values in a KerasTensor", "build the keras.Model and move that")

@@ -1,0 +1,255 @@
+"""The variables of TensorFlow's and Keras's models: found, moved in place, copied.
+
+What must be kept:
+
+- The `tf.Variable` objects stay, and only the handle inside is swapped: optimizers map variables by their `_unique_id`,
+  and a Keras variable with another `_value` trains a dead variable without a word.
+- A `tf.function` traced before keeps the old handle. Keras's own and the model's methods are dropped, to be traced
+  anew; for all others the old storage is emptied, so that they fail instead of computing with old values.
+- Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
+  made object by object. Keras keeps `id`s of objects in three places, which are then those of the copy.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from types import CellType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+from keras.src.utils.tracking import DotNotTrackScope
+
+from xdevice.errors import NotBuiltError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xdevice.contract import Backend
+
+_TRACES = ("train_function", "test_function", "predict_function")
+_Memo = dict[int, Any]
+
+
+TYPES = (
+    tf.Variable, tf.Module, tf.random.Generator,
+    keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
+)  # fmt: skip
+"""The types that are models: what owns variables and moves in place."""
+
+_OWNING = (
+    tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
+    keras.Loss, keras.random.SeedGenerator,
+)  # fmt: skip
+_TRACED_FUNCTION = type(tf.function(lambda: None))
+_SHARED = (tf.distribute.Strategy, ModuleType)
+_LEAVES = (tf.Variable, _TRACED_FUNCTION, FunctionType, *_SHARED)
+_BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
+
+
+# finding
+
+
+def variables(model: Any) -> list[tuple[str, tf.Variable]]:
+    """Name and `tf.Variable` of each variable, those of optimizers, metrics and random seeds included."""
+    parts = _parts(model)
+    _require_built(model, parts)
+    names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
+    found = [part for part in parts if isinstance(part, tf.Variable)]
+    return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in found]
+
+
+def _parts(model: Any) -> list[Any]:
+    """Everything that a model owns, in the order of its attributes, each once: layers, variables, optimizers, ..."""
+    found: list[Any] = []
+    seen: dict[int, Any] = {}
+    stack = [model]
+    while stack:
+        thing = stack.pop()
+        if id(thing) in seen:
+            continue
+        if isinstance(thing, _LEAVES):
+            children: Iterable[Any] = ()
+        elif isinstance(thing, _OWNING):
+            children = [value for key, value in vars(thing).items() if not _is_borrowed(thing, key)]
+        elif isinstance(thing, dict):
+            children = thing.values()
+        elif isinstance(thing, list | tuple | set):
+            children = thing
+        else:
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, _LEAVES + _OWNING):
+            found.append(thing)
+        stack.extend(reversed(list(children)))
+    return found
+
+
+def _is_borrowed(owner: Any, attribute: str) -> bool:
+    """Traces are made anew; an optimizer knows the variables that it updates, but they belong to the model."""
+    if attribute in _TRACES:
+        return True
+    return attribute == "_trainable_variables" and isinstance(owner, keras.optimizers.Optimizer)
+
+
+def _require_built(model: Any, parts: list[Any]) -> None:
+    if getattr(model, "built", False):
+        return
+    for part in parts:
+        if isinstance(part, keras.Layer) and not part.built and type(part).build not in _BUILDS_NOTHING:
+            raise NotBuiltError(
+                f"{type(model).__name__} has no variables yet in its layer {part.name!r}; build it first: call the "
+                f"model once on data, or model.build(input_shape)"
+            )
+
+
+# moving
+
+
+def move(model: Any, native: str, backend: Backend) -> None:
+    """Moves every variable that is not on `native`, in place."""
+    moving = [variable for _, variable in variables(model) if not variable.device.endswith(native[1:])]
+    for variable in moving:
+        _require_plain(variable, backend)
+    for variable in moving:
+        _swap(variable, native)
+    for part in _parts(model):
+        _drop_traces(part)
+
+
+def _drop_traces(part: Any) -> None:
+    for trace in _TRACES:
+        if getattr(part, trace, None) is not None:
+            setattr(part, trace, None)
+    for cls in type(part).__mro__:
+        for member in vars(cls).values():
+            # where TensorFlow keeps what a method under @tf.function was traced to
+            cache = getattr(member, "_descriptor_cache", None) if isinstance(member, _TRACED_FUNCTION) else None
+            if cache is not None:
+                cache.pop(part, None)
+
+
+def _require_plain(variable: tf.Variable, backend: Backend) -> None:
+    if not hasattr(getattr(variable, "_handle", None), "backing_device"):
+        raise backend.unsupported(
+            f"way to move a {type(variable).__name__}", "use it where its tf.distribute strategy or its graph put it"
+        )
+
+
+def _swap(variable: tf.Variable, native: str) -> None:
+    old = variable.handle
+    with tf.device(native):
+        new = tf.Variable(variable.read_value(), trainable=False, dtype=variable.dtype, shape=variable.shape).handle
+    for name in ("_parent_trackable", "_name", "_unique_id"):
+        if hasattr(old, name):
+            setattr(new, name, getattr(old, name))
+    variable._handle = new
+    tf.raw_ops.AssignVariableOp(resource=old, value=tf.constant([], variable.dtype))
+
+
+# copying
+
+
+def duplicate(model: Any, native: str, backend: Backend) -> Any:
+    """A new model on `native`, equal in everything and sharing no storage."""
+    before = variables(model)
+    for _, variable in before:
+        _require_plain(variable, backend)
+    try:
+        with tf.device(native), DotNotTrackScope():
+            copied = _duplicate(model)
+    except Exception as error:
+        raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
+    if len(variables(copied)) != len(before):
+        raise _refusal(model, "the copy has other variables", backend)
+    return copied
+
+
+def _refusal(model: Any, why: str, backend: Backend) -> UnsupportedError:
+    return backend.unsupported(
+        f"way to copy this {type(model).__name__} ({why})",
+        "build a second model in `with device:` and set its weights: other.set_weights(model.get_weights())",
+    )
+
+
+def _duplicate(model: Any) -> Any:
+    parts = _parts(model)
+    pairs = []
+    memo: _Memo = {}
+    for part in parts:
+        if isinstance(part, tf.Variable):
+            memo[id(part)] = _new_variable(part)
+        elif isinstance(part, _SHARED):
+            memo[id(part)] = part
+        elif not isinstance(part, FunctionType | _TRACED_FUNCTION):
+            memo[id(part)] = type(part).__new__(type(part))
+            pairs.append((part, memo[id(part)]))
+    _keep_foreign(pairs, memo)
+    for part in parts:
+        if isinstance(part, FunctionType):
+            memo[id(part)] = _rebound(part, memo)
+    for part in parts:
+        if isinstance(part, _TRACED_FUNCTION):
+            inner = part.python_function
+            memo[id(part)] = part._clone(_rebound(inner, memo) if type(inner) is FunctionType else _copied(inner, memo))
+    for part, new in pairs:
+        state = {key: None if key in _TRACES else _copied(value, memo) for key, value in vars(part).items()}
+        new.__dict__.clear()
+        new.__dict__.update(state)
+    for _, new in pairs:
+        _renew_ids(new, memo)
+    return memo[id(model)]
+
+
+def _new_variable(variable: tf.Variable) -> tf.Variable:
+    return tf.Variable(
+        tf.raw_ops.DeepCopy(x=variable.read_value()),
+        trainable=variable.trainable,
+        name=variable.name.partition(":")[0],
+        dtype=variable.dtype,
+        shape=variable.shape,
+        constraint=variable.constraint,
+        synchronization=variable.synchronization,
+        aggregation=variable.aggregation,
+    )
+
+
+def _copied(value: Any, memo: _Memo) -> Any:
+    # first the memo: deepcopy takes functions for atoms before it looks there, from Python 3.14
+    return memo[id(value)] if id(value) in memo else copy.deepcopy(value, memo)
+
+
+def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
+    """The function itself, or, if it holds a part of the model in its closure, one that holds the copy's part."""
+    held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    if not any(id(getattr(value, "__self__", value)) in memo for value in held):
+        return function
+    cells = tuple(CellType(_copied(cell.cell_contents, memo)) for cell in function.__closure__ or ())
+    new = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+    new.__kwdefaults__ = function.__kwdefaults__
+    new.__qualname__ = function.__qualname__
+    new.__dict__.update({key: _copied(value, memo) for key, value in function.__dict__.items()})
+    return new
+
+
+def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
+    """Layers that a part was also called with, in another model's graph, are not copied with it."""
+    for part, _ in pairs:
+        for node in (*getattr(part, "_inbound_nodes", ()), *getattr(part, "_outbound_nodes", ())):
+            for neighbour in (node, *node.parent_nodes):
+                memo.setdefault(id(neighbour.operation), neighbour.operation)
+
+
+def _renew_ids(new: Any, memo: _Memo) -> None:
+    state = vars(new)
+    if hasattr(state.get("_tracker"), "stored_ids"):
+        tracker = state["_tracker"]
+        tracker.stored_ids = {name: set(map(id, store)) for name, (_, store) in tracker.config.items()}
+    if "_trainable_variables_indices" in state:
+        known = enumerate(new._trainable_variables)
+        state["_trainable_variables_indices"] = {new._var_key(variable): index for index, variable in known}
+    if "_nodes" in state:
+        state["_nodes"] = {re.sub(r"^\d+", lambda old: str(id(memo[int(old[0])])), key) for key in new._nodes}
+    if "_losses" in state:
+        state["_losses"], state["_loss_ids"] = [], set()

@@ -1,0 +1,224 @@
+"""TensorFlow's and Keras's own networks, gradients and devices, for the tour and the conformance suite."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from xdevice import devices
+from xdevice.loader import importing
+from xdevice.samples import Samples, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xdevice.devices import Device
+
+with importing():
+    import keras
+
+_pointer = ctypes.PyDLL(None).PyCapsule_GetPointer
+_pointer.restype = ctypes.c_void_p
+_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+
+class Subclassed(keras.Model):  # type: ignore[misc, name-defined]
+    """As tutorials write them: not registered, no `get_config`, and a seed generator in the dropout."""
+
+    def __init__(self, units: int = 3) -> None:
+        super().__init__()
+        self.blocks = [keras.layers.Dense(units), keras.layers.Dropout(0.5)]
+        self.scale = tf.Variable(2.0, name="scale")
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return x * self.scale
+
+
+class Module(tf.Module):  # type: ignore[misc]
+    """A plain TensorFlow module with a Keras layer inside."""
+
+    def __init__(self) -> None:
+        super().__init__(name="module")
+        self.weight = tf.Variable(tf.ones((4, 3)), name="weight")
+        self.inner = {"dense": keras.layers.Dense(2)}
+        self.inner["dense"].build((None, 3))
+
+    def __call__(self, x: Any) -> Any:
+        return self.inner["dense"](x @ self.weight)
+
+
+class TensorflowSamples(Samples):
+    def other_device(self) -> Device | None:
+        cpus = tf.config.list_physical_devices("CPU")
+        if tf.config.get_logical_device_configuration(cpus[0]) is None:
+            two = [tf.config.LogicalDeviceConfiguration()] * 2
+            try:
+                tf.config.set_logical_device_configuration(cpus[0], two)
+            except RuntimeError:  # TensorFlow has started without it
+                return None
+        return devices.of("cpu", 1)
+
+    def native_ones(self, *shape: int) -> Any:
+        return tf.ones(shape)
+
+    def add(self, x: Any, y: Any) -> Any:
+        return x + y
+
+    def address(self, x: Any) -> int | None:
+        if x.dtype == tf.string:
+            return None  # TensorFlow aborts the process
+        capsule = tf.experimental.dlpack.to_dlpack(x)
+        return ctypes.c_void_p.from_address(_pointer(capsule, b"dltensor")).value
+
+    def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(function(x))
+        return tape.gradient(total, x)
+
+    def network(self, inputs: int, outputs: int) -> Any:
+        with tf.device("/CPU:0"):
+            return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        kinds: dict[str, Callable[[], Any]] = {
+            "tf.Variable": lambda: tf.Variable(tf.ones((2, 3)), name="weight"),
+            "tf.Module": Module,
+            "tf.random.Generator": lambda: tf.random.Generator.from_seed(1),
+            "keras.Variable": lambda: keras.Variable([1.0, 2.0]),
+            "keras.Layer": lambda: _built(keras.layers.LSTM(3), (None, 5, 4)),
+            "sequential": _sequential,
+            "functional": _functional,
+            "subclassed": _subclassed,
+            "compiled": _compiled,
+        }
+        return {name: _on_the_cpu(make) for name, make in kinds.items()}
+
+    def variables(self, model: Any) -> Mapping[str, Any]:
+        found = {}
+        for number, variable in enumerate(_variables(model)):
+            value = getattr(variable, "value", variable)
+            plain = variable if isinstance(variable, tf.Variable) else value
+            with tf.device(plain.device):
+                found[f"{number}.{getattr(variable, 'path', variable.name)}"] = plain.read_value()
+        return found
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        with tf.device("/CPU:0"):
+            dense = keras.layers.Dense(3)
+            first, second = keras.Sequential([keras.Input((3,)), dense]), keras.Sequential([keras.Input((3,)), dense])
+            both = keras.Sequential([keras.Input((3,)), first, second])
+        return both, lambda net: net.layers[0].layers[0].kernel.value is net.layers[1].layers[0].kernel.value
+
+    def spread(self, device: Device) -> Any:
+        with tf.device("/CPU:0"):
+            first = _built(keras.layers.Dense(2), (None, 2))
+        with tf.device(f"/{device.kind.upper()}:{device.index}"):
+            second = _built(keras.layers.Dense(2), (None, 2))
+        return keras.Sequential([keras.Input((2,)), first, second])
+
+    def unbuilt(self) -> Any:
+        return keras.Sequential([keras.layers.Dense(2)])
+
+    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        with tf.device("/CPU:0"):
+            net = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+            net.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse")
+
+        def step(x: Any, y: Any) -> float:
+            net.reset_metrics()
+            return float(net.train_on_batch(x, y))
+
+        return net, step
+
+    def failing_work(self) -> Any:
+        _go_asynchronous()
+        with tf.device("/CPU:0"):
+            return _fail(tf.ones(4))
+
+    def long_work(self, device: Device) -> Work:
+        _go_asynchronous()
+        done = threading.Event()
+
+        @tf.function
+        def work(x: Any) -> Any:
+            return tf.numpy_function(lambda value: _slow(value, done), [x], tf.float32)
+
+        with tf.device(f"/{device.kind.upper()}:{device.index}"):
+            x = tf.ones(4)
+            work.get_concrete_function(x)
+            return Work(work(x), done.is_set)
+
+
+def _slow(value: Any, done: threading.Event) -> Any:
+    time.sleep(0.3)
+    done.set()
+    return value
+
+
+@tf.function  # type: ignore[untyped-decorator]
+def _fail(x: Any) -> Any:
+    tf.debugging.Assert(tf.reduce_sum(x) < 0, [x])
+    return x + 1
+
+
+def _go_asynchronous() -> None:
+    tf.config.experimental.set_synchronous_execution(False)
+
+
+def _on_the_cpu(make: Callable[[], Any]) -> Callable[[], Any]:
+    def made() -> Any:
+        with tf.device("/CPU:0"):
+            return make()
+
+    return made
+
+
+def _built(layer: Any, shape: tuple[int | None, ...]) -> Any:
+    layer.build(shape)
+    return layer
+
+
+def _sequential() -> Any:
+    layers = [keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
+def _functional() -> Any:
+    x = keras.Input((4,))
+    shared = keras.layers.Dense(4)
+    return keras.Model(x, keras.layers.Dense(1)(shared(shared(x)) + x))
+
+
+def _subclassed() -> Any:
+    net = Subclassed()
+    net(tf.ones((1, 4)))
+    return net
+
+
+def _compiled() -> Any:
+    net = _functional()
+    net.compile(optimizer="adam", loss="mse", metrics=["mae"])
+    net.train_on_batch(tf.ones((2, 4)), tf.ones((2, 1)))
+    return net
+
+
+def _variables(model: Any) -> list[Any]:
+    if isinstance(model, tf.Variable | keras.Variable):
+        return [model]
+    if isinstance(model, tf.random.Generator):
+        return [model.state]
+    if isinstance(model, Module):
+        return [model.weight, *model.inner["dense"].variables]
+    found = list(model.variables)
+    if isinstance(model, Subclassed):
+        found.append(model.scale)
+    if getattr(model, "optimizer", None) is not None:
+        found += [*model.metrics_variables, *model.optimizer.variables]
+    return found

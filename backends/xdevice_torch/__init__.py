@@ -1,0 +1,218 @@
+"""PyTorch.
+
+What this adapter must keep: `x.to(d)` aliases on the same device, so a copy says `copy=True`; nothing is copied with
+`non_blocking`, because a device-to-host copy then holds garbage until a wait; counting starts no CUDA context.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from xdevice import devices
+from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.dtypes import DTYPES
+from xdevice.loader import importing
+
+with importing():
+    import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    import numpy as np
+
+    from xdevice.devices import Device
+
+    from .samples import TorchSamples
+
+_CPU = devices.CPU
+_ACCELERATORS = ("cuda", "xpu", "mps")
+
+
+class TorchBackend(Backend):
+    name = "torch"
+    modules = ("torch",)
+    minimum = (2, 6)
+    dtypes = frozenset(DTYPES)
+    kinds = ("cpu", "gpu", "meta")
+
+    def __init__(self) -> None:
+        self._gpu = next((name for name in _ACCELERATORS if _count(name)), "cuda")
+        self._gpus = _count(self._gpu)
+        self._places: dict[torch.device, Device] = {}
+        self._natives: dict[Device, torch.device] = {}
+
+    # the framework
+
+    @property
+    def framework(self) -> ModuleType:
+        return torch
+
+    @property
+    def version(self) -> str:
+        return str(torch.__version__)
+
+    def classify(self, cls: type) -> Kind | None:
+        if issubclass(cls, torch.Tensor):
+            return "tensor"
+        return "model" if issubclass(cls, torch.nn.Module | torch.optim.Optimizer) else None
+
+    # devices
+
+    def count(self, kind: str) -> int:
+        return self._gpus if kind == "gpu" else 1
+
+    def describe(self, device: Device) -> DeviceInfo:
+        if device.kind != "gpu":
+            return DeviceInfo(device.kind, None)
+        if self._gpu == "mps":
+            return DeviceInfo("Apple MPS", torch.mps.recommended_max_memory())
+        properties = getattr(torch, self._gpu).get_device_properties(device.index)
+        return DeviceInfo(properties.name, properties.total_memory)
+
+    def to_native(self, device: Device) -> torch.device:
+        native = self._natives.get(device)
+        if native is None:
+            name = self._gpu if device.kind == "gpu" else device.kind
+            native = torch.device(name, device.index) if device.kind == "gpu" else torch.device(name)
+            self._natives[device] = native
+        return native
+
+    def from_native(self, native: Any) -> Device | None:
+        if not isinstance(native, torch.device):
+            return None
+        if native.type == self._gpu or native.type in _ACCELERATORS:
+            return devices.of("gpu", self._current() if native.index is None else native.index)
+        return devices.of(native.type, native.index or 0)
+
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        return self.to_native(device)
+
+    # tensors
+
+    def device_of(self, x: torch.Tensor) -> Device:
+        native = x.device
+        try:
+            return self._places[native]
+        except KeyError:
+            place = self.from_native(native)
+            assert place is not None
+            self._places[native] = place
+            return place
+
+    def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        return x.to(self.to_native(device))
+
+    def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        return x.to(self.to_native(device), copy=True)
+
+    def synchronize(self, device: Device | None) -> None:
+        if device is not None and device.kind != "gpu":
+            return
+        for index in range(self._gpus) if device is None else (device.index,):
+            if self._is_started(index):
+                # torch.mps has one device and takes no index
+                getattr(torch, self._gpu).synchronize(*(() if self._gpu == "mps" else (index,)))
+
+    def wait(self, x: torch.Tensor) -> None:
+        self.synchronize(self.device_of(x))
+
+    # values
+
+    def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
+        if array.dtype.name == "bfloat16":
+            bits = torch.tensor(array.view("int16"), device=self.to_native(device))
+            return bits.view(torch.bfloat16)
+        # torch.tensor refuses negative strides
+        return torch.tensor(array if array.flags.c_contiguous else array.copy(), device=self.to_native(device))
+
+    def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
+        host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
+        host = host.cpu().resolve_conj().resolve_neg()
+        if host.dtype is not torch.bfloat16:
+            return host.numpy()
+        import ml_dtypes
+
+        return host.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+
+    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
+        return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
+
+    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> torch.Tensor:
+        return torch.rand(shape, dtype=getattr(torch, dtype), device=self.to_native(device))
+
+    # models
+
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        for name, variable in _variables(model):
+            yield name, self.device_of(variable)
+
+    def move_model(self, model: Any, device: Device) -> None:
+        if isinstance(model, torch.nn.Module):
+            model.to(self.to_native(device))
+            return
+        for state in model.state.values():
+            for key in _moving(state):
+                state[key] = state[key].to(self.to_native(device))
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        if isinstance(model, torch.nn.Module):
+            return copy.deepcopy(model).to(self.to_native(device))
+        raise self.unsupported(
+            "copy of an optimizer, which belongs to its parameters",
+            "copy the model, make an optimizer for the copy, and load_state_dict() the state",
+        )
+
+    # what people ask
+
+    def why_no_gpu(self) -> str:
+        if torch.version.cuda is None and torch.version.hip is None:
+            return f"torch {self.version} is a build without CUDA and ROCm"
+        return "torch sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
+
+    # the process
+
+    def after_fork(self) -> None:
+        # OpenMP's threads do not survive a fork, and the first parallel loop in the child would wait for them
+        torch.set_num_threads(1)
+
+    def samples(self) -> TorchSamples:
+        from .samples import TorchSamples
+
+        return TorchSamples()
+
+    def _current(self) -> int:
+        return 0 if self._gpu == "mps" or not self._gpus else getattr(torch, self._gpu).current_device()
+
+    def _is_started(self, index: int) -> bool:
+        """Waiting for a GPU without a context would make one there, at some 500 MB."""
+        if self._gpu == "mps":
+            return True
+        if not getattr(torch, self._gpu).is_initialized():
+            return False
+        has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+        return self._gpu != "cuda" or has_context is None or has_context(index)
+
+
+def _count(accelerator: str) -> int:
+    if accelerator == "mps":
+        return int(torch.backends.mps.is_available())
+    return int(getattr(torch, accelerator).device_count())
+
+
+def _variables(model: Any) -> Iterable[tuple[str, torch.Tensor]]:
+    if isinstance(model, torch.nn.Module):
+        yield from model.named_parameters()
+        yield from model.named_buffers()
+        return
+    for number, state in enumerate(model.state.values()):
+        for key in _moving(state):
+            yield f"state[{number}][{key!r}]", state[key]
+
+
+def _moving(state: dict[str, Any]) -> list[str]:
+    """The entries of an optimizer's state that live with their parameter: all but a step counter on the host."""
+    return [key for key, value in state.items() if isinstance(value, torch.Tensor) and key != "step"]

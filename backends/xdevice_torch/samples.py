@@ -1,0 +1,93 @@
+"""PyTorch's own networks, gradients and devices, for the tour and the conformance suite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice import devices
+from xdevice.samples import Samples, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from xdevice.devices import Device
+
+
+class TorchSamples(Samples):
+    def other_device(self) -> Device:
+        return devices.of("meta")
+
+    def native_ones(self, *shape: int) -> torch.Tensor:
+        return torch.ones(*shape)
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    def address(self, x: torch.Tensor) -> int:
+        return x.data_ptr()
+
+    def gradient(self, function: Callable[[Any], Any], x: torch.Tensor) -> torch.Tensor:
+        leaf = x.detach().requires_grad_()
+        torch.autograd.backward(function(leaf).sum())
+        assert leaf.grad is not None
+        return leaf.grad
+
+    def requires_grad(self, x: torch.Tensor) -> bool:
+        return x.requires_grad
+
+    def marked(self, x: torch.Tensor) -> torch.Tensor:
+        return x.detach().requires_grad_()
+
+    def network(self, inputs: int, outputs: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        return {
+            "linear": lambda: torch.nn.Linear(4, 1),
+            "buffers": lambda: torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)),
+            "lazy": lambda: torch.nn.Sequential(torch.nn.LazyLinear(2)),
+        }
+
+    def variables(self, model: Any) -> Mapping[str, torch.Tensor]:
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        return {name: x for name, x in tensors.items() if not torch.nn.parameter.is_lazy(x)}
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]]:
+        first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        second.weight = first.weight
+        return torch.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
+
+    def spread(self, device: Device) -> torch.nn.Module:
+        native = torch.device("meta") if device.kind == "meta" else torch.device("cuda", device.index)
+        return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))
+
+    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net = torch.nn.Linear(4, 1)
+        torch.nn.init.constant_(net.weight, 0.5)
+        torch.nn.init.constant_(net.bias, 0.0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> float:
+            # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
+            import xdevice
+
+            xdevice.to_device(optimizer, net.weight.device)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(net(x), y)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            return loss.item()
+
+        return net, step
+
+    def long_work(self, device: Device) -> Work | None:
+        if device.kind != "gpu" or not torch.cuda.is_available():
+            return None
+        x = torch.ones(8, device=torch.device("cuda", device.index))
+        stream = torch.cuda.current_stream(device.index)
+        torch.cuda.synchronize(device.index)
+        with torch.cuda.device(device.index):
+            torch.cuda._sleep(500_000_000)
+        return Work(x + 1, stream.query)

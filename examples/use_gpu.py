@@ -1,0 +1,85 @@
+"""Use a GPU: the chapter of d2l.ai as one script for every framework.
+
+    XDEVICE_BACKEND=mxnet python examples/use_gpu.py
+
+The chapter: https://d2l.ai/chapter_builders-guide/use-gpu.html
+"""
+
+import time
+
+import xdevice
+
+print(f"This is {xdevice.backend().name} {xdevice.backend().version}.")
+
+# Which devices are there? A GPU that is not there becomes the CPU, so this runs on a laptop too.
+print("devices:", xdevice.cpu(), xdevice.try_gpu(), xdevice.try_gpu(10), xdevice.try_all_gpus())
+device = xdevice.try_gpu()
+
+# A tensor is made on the CPU unless you say otherwise.
+x = xdevice.tensor([1, 2, 3])
+print("x is on", xdevice.device_of(x))
+
+X = xdevice.ones(2, 3, device=device)
+Y = xdevice.rand(2, 3, device=device)
+print("X is on", xdevice.device_of(X))
+
+# Copying leaves the source where it is. Moving to where it is already gives the same object.
+Z = xdevice.copy_to(X, xdevice.cpu())
+print("Z is a copy on", xdevice.device_of(Z), "and X is still on", xdevice.device_of(X))
+print("moved where it is, it is the same object:", xdevice.to_device(X, device) is X)
+
+# Tensors that are added must be on one device.
+xdevice.check_same_device(X, Y)
+print("X + Y =", xdevice.to_numpy(X + Y).round(2).tolist())
+
+# A layer with three inputs and one output. Its parameters are a container, and move together.
+layer = xdevice.to_device({"weight": xdevice.rand(3, 1), "bias": xdevice.zeros(1)}, device)
+print("layer(X) =", xdevice.to_numpy(X @ layer["weight"] + layer["bias"]).round(2).tolist())
+print("its parameters are on", {name: str(xdevice.device_of(p)) for name, p in layer.items()})
+
+# The same with the framework's own network class, where it has one.
+net = xdevice.backend().samples().network(inputs=3, outputs=1)
+if net is not None:
+    net = xdevice.to_device(net, device)
+    with device:
+        print("net(X) =", xdevice.to_numpy(net(X)).round(2).tolist())
+    print("the network is on", xdevice.device_of(net))
+
+
+# Exercise 1: how long does a product take? Work on a GPU is asynchronous, so wait before you look at the clock.
+def product_time(size, place):
+    with place:
+        a, b = xdevice.rand(size, size), xdevice.rand(size, size)
+        xdevice.sync(a @ b)
+        start = time.perf_counter()
+        xdevice.sync(a @ b)
+        return time.perf_counter() - start
+
+
+for size in (1500, 10):
+    for place in dict.fromkeys([xdevice.cpu(), device]):
+        print(f"a product of {size} x {size} on {place}: {1000 * product_time(size, place):.3f} ms")
+
+
+# Exercise 3: 1000 products, their norms read one by one, or kept on the device and read at the end.
+def log_norms(read):
+    with device:
+        a = xdevice.rand(100, 100)
+        row, column = xdevice.ones(1, 100), xdevice.ones(100, 1)
+        xdevice.sync(a, row, column)
+        start = time.perf_counter()
+        log = []
+        for _ in range(1000):
+            b = a @ a
+            norm = (row @ (b * b) @ column) ** 0.5
+            log.append(read(norm))
+        xdevice.sync(log[-1]) if read is keep else None
+        return time.perf_counter() - start
+
+
+def keep(norm):
+    return norm
+
+
+print(f"1000 norms read one by one: {log_norms(xdevice.item):.3f} s")
+print(f"1000 norms kept on the device: {log_norms(keep):.3f} s")

@@ -1,0 +1,34 @@
+"""Which backends ran, in which version, at the end of every run; and the GPU tests left out where there is no GPU."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import xdevice
+from xdevice import registry
+
+
+@pytest.fixture(autouse=True)
+def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
+    """Each test selects for itself, whatever the shell or the test before has set."""
+    monkeypatch.delenv("XDEVICE_BACKEND", raising=False)
+    xdevice.set_backend(None)
+    yield
+    xdevice.set_backend(None)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("gpu") or item.get_closest_marker("slow")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    ran = ", ".join(f"{backend.name} {backend.version}" for backend in registry.loaded()) or "none in this process"
+    gpus = "with GPUs" if shutil.which("nvidia-smi") else "no GPU"
+    terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")

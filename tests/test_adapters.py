@@ -1,0 +1,190 @@
+"""Third-party adapters, and installs that are broken: each in a fresh process, with a distribution made for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+GOOD = """
+import types
+from contextlib import nullcontext
+import numpy as np
+from xdevice import devices
+from xdevice.contract import Backend, DeviceInfo
+from xdevice.loader import importing
+
+with importing():
+    import toyframe
+
+class ToyBackend(Backend):
+    name = "toyframe"
+    modules = ("toyframe",)
+    minimum = (1, 0)
+    dtypes = frozenset(["float32", "int64"])
+    framework = property(lambda self: toyframe)
+    version = property(lambda self: toyframe.__version__)
+    def classify(self, cls): return "tensor" if cls is toyframe.Toy else None
+    def count(self, kind): return 2 if kind == "gpu" else 1
+    def describe(self, device): return DeviceInfo("toy", None)
+    def to_native(self, device): return toyframe.Place(str(device))
+    def from_native(self, native): return devices.parse(native.text) if isinstance(native, toyframe.Place) else None
+    def scope(self, device): return nullcontext()
+    def device_of(self, x): return devices.parse(x.place)
+    def move(self, x, device): return toyframe.Toy(x.data.copy(), str(device))
+    def copy(self, x, device): return toyframe.Toy(x.data.copy(), str(device))
+    def synchronize(self, device): pass
+    def wait(self, x): pass
+    def from_numpy(self, array, device): return toyframe.Toy(array.copy(), str(device))
+    def to_numpy(self, x): return x.data
+    def full(self, shape, value, device, dtype): return toyframe.Toy(np.full(shape, value, dtype), str(device))
+    def rand(self, shape, device, dtype): return toyframe.Toy(np.random.rand(*shape), str(device))
+"""
+FRAMEWORK = """
+__version__ = "1.2"
+class Toy:
+    def __init__(self, data, place):
+        self.data, self.place, self.shape, self.dtype = data, place, data.shape, data.dtype
+class Place:
+    def __init__(self, text): self.text = text
+    def __eq__(self, other): return self.text == other.text
+    def __hash__(self): return hash(self.text)
+"""
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A place where distributions can be installed, and a Python that sees them."""
+    return Machine(tmp_path)
+
+
+class Machine:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def install(self, distribution, backend, target, **modules):
+        """A distribution with one adapter in its entry points, and modules of this source."""
+        info = self.folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[xdevice.backends]\n{backend} = {target}\n")
+        self.write(**modules)
+
+    def write(self, **modules):
+        for name, source in modules.items():
+            (self.folder / f"{name}.py").write_text(source)
+
+    def run(self, code):
+        environment = {k: v for k, v in os.environ.items() if k != "XDEVICE_BACKEND"}
+        environment["PYTHONPATH"] = str(self.folder)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=200, check=False
+        )
+        return (done.stdout + done.stderr).strip()
+
+
+def test_a_third_party_adapter_works_like_a_built_in_one(machine):
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    code = """
+import xdevice
+print(xdevice.backends()[-1])
+with xdevice.use("toyframe"):
+    x = xdevice.tensor([1.0, 2.0], device="gpu:1")
+    print(type(x).__name__, xdevice.device_of(x), xdevice.try_all_gpus())
+import toyframe, numpy as np
+y = toyframe.Toy(np.ones(2), "cpu:0")
+print(xdevice.device_of(xdevice.to_device({"y": y}, toyframe.Place("gpu:0"))), xdevice.to_device(y, "cpu") is y)
+"""
+    assert machine.run(code).splitlines() == [
+        "toyframe",
+        "Toy gpu:1 [Device('gpu:0'), Device('gpu:1')]",
+        "gpu:0 True",
+    ]
+
+
+def test_its_tensors_are_known_before_its_adapter_is_loaded(machine):
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    code = "import toyframe, xdevice, numpy as np; print(xdevice.device_of(toyframe.Toy(np.ones(2), 'gpu:1')))"
+    assert machine.run(code) == "gpu:1"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            "    def move(self, x, device)",
+            "    def mvoe(self, x, device)",
+            "misses the method move(self, x: 'Any', device",
+        ),
+        ("    def count(self, kind)", "    def count(self)", "defines count(self), expected count(self, kind: 'str')"),
+        ("    version = property", "    vresion = property", "misses the method version (a property)"),
+        ("    dtypes = ", "    dtpyes = ", "states no class attribute 'dtypes'"),
+        ('    name = "toyframe"', '    name = "other"', "calls itself 'other'"),
+        ("class ToyBackend(Backend)", "class ToyBackend", "no subclass of xdevice.contract.Backend"),
+    ],
+)
+def test_an_adapter_that_breaks_the_contract_is_named(machine, old, new, said):
+    assert GOOD.count(old) == 1
+    source = GOOD.replace(old, new)
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=source, toyframe=FRAMEWORK)
+    text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
+    assert text.startswith("xdevice.errors.ContractError")
+    assert "toy_adapter:ToyBackend of xdevice-toy 1.0" in text
+    assert said in text
+
+
+def test_two_adapters_of_one_name_are_refused(machine):
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    machine.install("xdevice-other-toy", "toyframe", "other_adapter:ToyBackend")
+    text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
+    assert text.startswith("xdevice.errors.BackendConflictError")
+    assert "xdevice-toy 1.0" in text
+    assert "xdevice-other-toy 1.0" in text
+
+
+@pytest.mark.parametrize(("name", "said"), [("torch", "xdevice-dl"), ("tf", "alias of the built-in 'tensorflow'")])
+def test_a_built_in_name_cannot_be_claimed(machine, name, said):
+    machine.install("xdevice-thief", name, "thief:Backend")
+    text = machine.run("import xdevice; xdevice.backend('torch')").splitlines()[-1]
+    assert text.startswith("xdevice.errors.BackendConflictError")
+    assert "xdevice-thief 1.0" in text
+    assert said in text
+
+
+def test_a_framework_that_does_not_import_says_why(machine):
+    machine.write(mxnet="raise OSError('libnvrtc.so.11.2: cannot open shared object file')")
+    text = machine.run("import xdevice; xdevice.backend('mxnet')")
+    last = text.splitlines()[-1]
+    assert last.startswith("xdevice.errors.BackendImportError: the backend 'mxnet' is installed but does not import")
+    assert "libnvrtc.so.11.2" in last
+    assert "pip install" in last
+
+
+def test_a_framework_that_does_not_import_does_not_hide_the_others(machine):
+    machine.write(mxnet="raise OSError('libnvrtc.so.11.2: cannot open shared object file')")
+    text = machine.run(
+        "import xdevice\ntry: xdevice.backend('mx')\nexcept ImportError: print(xdevice.backend('np').name)"
+    )
+    assert text == "numpy"
+
+
+def test_a_framework_that_is_too_old_is_refused(machine):
+    source = FRAMEWORK.replace('"1.2"', '"0.9.5"')
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=source)
+    text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
+    assert "BackendImportError: toyframe 0.9.5 is too old: 1.0 or newer is needed" in text
+
+
+def test_an_uninstalled_framework_is_refused_with_the_command(machine):
+    code = "import sys; sys.modules['mxnet'] = None; import xdevice; xdevice.backend('mxnet')"
+    text = machine.run(code).splitlines()[-1]
+    assert text.startswith("xdevice.errors.BackendNotFoundError: the backend 'mxnet' is not installed here")
+    assert "pip install 'mxnet<2' 'numpy<2'" in text
+
+
+def test_samples_are_needed_for_the_suite_only(machine):
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    text = machine.run("import xdevice; xdevice.backend('toyframe').samples()").splitlines()[-1]
+    assert text.startswith("xdevice.errors.UnsupportedError: toyframe has no samples; override Backend.samples()")

@@ -1,0 +1,117 @@
+"""The command line, as people run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import xdevice
+
+
+def command(*arguments, **options):
+    done = subprocess.run(
+        [sys.executable, "-m", "xdevice", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        **options,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def reports():
+    status, out, _ = command("info", "--json")
+    assert status == 0
+    return {report["backend"]: report for report in json.loads(out)}
+
+
+def test_info_tells_of_every_backend(reports):
+    assert list(reports)[:6] == ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"]
+    for report in reports.values():
+        assert report["installed"]
+        assert report["imports"], report["error"]
+        assert report["version"]
+        assert report["devices"][0]["device"] == "cpu:0"
+        assert report["why_no_gpu"] or any(one["device"] == "gpu:0" for one in report["devices"])
+    assert reports["torch"]["install"] == "pip install torch"
+
+
+def test_info_is_a_table_for_people():
+    status, out, _ = command("info", "numpy", "np")
+    assert status == 0
+    assert "numpy" in out
+    assert "NumPy computes on the CPU only" in out
+
+
+def test_info_fails_for_a_named_backend_that_does_not_import(tmp_path):
+    import os
+
+    (tmp_path / "mxnet.py").write_text("raise OSError('libnvrtc is missing')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    status, out, _ = command("info", "mxnet", "numpy", "--json", env=environment)
+    assert status == 1
+    mxnet, numpy = json.loads(out)
+    assert not mxnet["imports"]
+    assert "libnvrtc is missing" in mxnet["error"]
+    assert numpy["imports"]
+    status, out, _ = command("info", "--json", env=environment)
+    assert status == 0
+    assert [report["backend"] for report in json.loads(out) if not report["imports"]] == ["mxnet"]
+
+
+def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
+    import os
+
+    (tmp_path / "mxnet.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    (tmp_path / "paddle.py").write_text("import time; time.sleep(100)")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    status, out, _ = command("info", "mxnet", "paddle", "numpy", "--json", "--timeout", "10", env=environment)
+    assert status == 1
+    mxnet, paddle, numpy = json.loads(out)
+    assert "ended with status -11" in mxnet["error"]
+    assert "did not answer within 10 s" in paddle["error"]
+    assert numpy["imports"]
+
+
+def test_an_unknown_name_is_refused():
+    for arguments in (["info", "troch"], ["tour", "--backend", "troch"]):
+        status, _, err = command(*arguments)
+        assert status == 1
+        assert "did you mean 'torch'" in err
+    assert command("tour", "--all", "--backend", "torch")[0] == 2
+
+
+@pytest.mark.parametrize("name", xdevice.backends())
+def test_the_tour_runs_to_its_end(name):
+    status, out, err = command("tour", "--backend", name)
+    assert status == 0, out + err
+    assert "10. Exercise 3" in out
+    assert "FAILED" not in out
+    assert ">>> xdevice.to_device(X, device) is X\n  True" in out
+    assert "What came out" in out
+
+
+def test_the_tour_tells_of_a_step_that_fails(monkeypatch, capsys):
+    from xdevice import tour
+
+    def broken(page):
+        """A step that fails."""
+        page.expect("1 + 1", 3)
+
+    monkeypatch.setattr(tour, "STEPS", (tour.query_a_device, broken))
+    outcome = tour.run(xdevice.backend("numpy"))
+    assert outcome["failed"] == ["broken: AssertionError: 1 + 1 gave 2, and the chapter says 3"]
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_version_and_help():
+    assert xdevice.__version__ in command("--version")[1]
+    for arguments in (["--help"], ["info", "-h"], ["tour", "--help"]):
+        status, out, _ = command(*arguments)
+        assert status == 0
+        assert "Usage:" in out

@@ -1,0 +1,142 @@
+"""The value `Device` and its spellings."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xdevice
+from xdevice import Device, devices
+
+ACCELERATORS = ("gpu", "cuda", "rocm", "hip", "mps", "xpu")
+FORMS = (
+    "{kind}:{index}",
+    "/{kind}:{index}",
+    "device:{kind}:{index}",
+    "/device:{kind}:{index}",
+    "/physical_device:{kind}:{index}",
+    "/job:localhost/replica:0/task:0/device:{kind}:{index}",
+    "{kind}({index})",
+)
+
+
+@given(
+    kind=st.sampled_from([*ACCELERATORS, "cpu", "tpu", "meta"]),
+    index=st.integers(0, 99999),
+    form=st.sampled_from(FORMS),
+    case=st.sampled_from([str.lower, str.upper, str.capitalize]),
+)
+def test_every_accepted_spelling_names_one_device(kind, index, form, case):
+    device = xdevice.device(form.format(kind=case(kind), index=index))
+    assert device.kind == ("gpu" if kind in ACCELERATORS else kind)
+    assert device.index == index
+    assert xdevice.device(str(device)) is device
+
+
+@given(kind=st.sampled_from([*ACCELERATORS, "cpu", "tpu"]))
+def test_without_an_index_it_is_the_first(kind):
+    assert xdevice.device(kind) is xdevice.device(f"{kind}:0")
+
+
+@given(st.text(max_size=20) | st.text("cpugda:/()0123456789-", max_size=12))
+def test_random_text_is_a_device_or_the_named_error(text):
+    try:
+        device = xdevice.device(text)
+    except xdevice.DeviceError as error:
+        device, said = None, str(error)
+    if device is None:
+        assert repr(text) in said
+        assert "accepted" in said
+    else:
+        assert xdevice.device(str(device)) is device
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "gpu:-1", "gpu:1:2", "gqu", "gpu:", "gpu:01", "gpu: 1", "gpu 1", "gpu(1", "gpu:1)", "1", "gpu:1.0"],
+)
+def test_text_that_is_no_device_is_refused(text):
+    with pytest.raises(xdevice.DeviceError, match="accepted"):
+        xdevice.device(text)
+
+
+@pytest.mark.parametrize("text", ["cpu\n", "gpu:\u0663", "/job:worker/replica:0/task:3/device:GPU:1", "GPU:9999999999"])
+def test_text_that_is_almost_a_device_is_refused(text):
+    with pytest.raises(xdevice.DeviceError, match="accepted"):
+        xdevice.device(text)
+
+
+def test_a_near_miss_is_pointed_out():
+    with pytest.raises(xdevice.DeviceError, match="did you mean 'gpu'"):
+        xdevice.device("gqu:1")
+
+
+@pytest.mark.parametrize("thing", [0, 1, -1, True, False, None, 1.0, object(), [], b"gpu", int])
+def test_things_that_are_no_device_are_refused(thing):
+    for takes_a_device in (xdevice.device, Device):
+        with pytest.raises(xdevice.DeviceTypeError, match="accepted") as raised:
+            takes_a_device(thing)
+        assert isinstance(raised.value, TypeError)
+
+
+def test_an_int_is_told_how_to_say_it():
+    with pytest.raises(xdevice.DeviceTypeError, match=r"xdevice\.gpu\(1\)"):
+        xdevice.device(1)
+
+
+@pytest.mark.parametrize("make", [xdevice.try_gpu, xdevice.gpu, xdevice.cpu])
+def test_a_bad_index_is_refused(make):
+    with pytest.raises(xdevice.DeviceError, match="-1"):
+        make(-1)
+    for thing in (True, "0", 1.0, None):
+        with pytest.raises(xdevice.DeviceTypeError, match="int of 0 or more"):
+            make(thing)
+
+
+def test_numpy_ints_are_indices():
+    import numpy as np
+
+    assert xdevice.gpu(np.int64(2)) is xdevice.gpu(2)
+    with xdevice.use("numpy"):
+        assert xdevice.try_gpu(np.int64(2)) is xdevice.cpu()
+
+
+def test_devices_are_one_object_each():
+    device = xdevice.gpu(3)
+    assert Device("gpu:3") is Device("cuda:3") is Device(device) is device
+    assert copy.copy(device) is copy.deepcopy(device) is pickle.loads(pickle.dumps(device)) is device
+    assert {device: 1}[Device("GPU:3")] == 1
+    assert device
+    assert device != Device("gpu:2")
+    assert (str(device), repr(device)) == ("gpu:3", "Device('gpu:3')")
+
+
+def test_devices_are_immutable():
+    device = xdevice.gpu(3)
+    with pytest.raises(AttributeError, match="immutable"):
+        device.index = 4
+    with pytest.raises(AttributeError, match="immutable"):
+        device.anything = 4
+    with pytest.raises(AttributeError, match="immutable"):
+        del device.kind
+
+
+def test_interning_from_many_threads_makes_one():
+    made = []
+    barrier = threading.Barrier(8)
+
+    def make():
+        barrier.wait()
+        made.extend(devices.of("gpu", index) for index in range(7000, 7200))
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(device) for device in made}) == 200

@@ -1,0 +1,75 @@
+"""The docs are claims: the docstrings' examples run, the README's example prints what it shows."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xdevice
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+MODULES = [
+    importlib.import_module(f"xdevice.{found.name}")
+    for found in pkgutil.iter_modules(xdevice.__path__)
+    if found.name not in {"__main__", "_child", "testing"}
+]
+PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_the_examples_of_docstrings_run(module, backend):
+    with xdevice.use(backend):
+        names = {"xdevice": xdevice, "Device": xdevice.Device}
+        found = doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names)
+        for example in found:
+            result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(example)
+            assert result.failed == 0, example.name
+
+
+@pytest.mark.parametrize("function", [f for f in PUBLIC if inspect.isfunction(f)], ids=lambda f: f.__name__)
+def test_every_public_function_has_an_example(function):
+    assert doctest.DocTestFinder().find(function)[0].examples or function.__name__ in {"set_backend"}
+
+
+def block(heading, language):
+    """The first code block of a language below a heading of the README."""
+    text = README.split(f"\n## {heading}\n")[1]
+    return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)[1]
+
+
+@pytest.mark.parametrize("backend", xdevice.backends())
+def test_the_example_of_the_readme_prints_what_it_shows(backend):
+    environment = {**os.environ, "XDEVICE_BACKEND": backend}
+    command = [sys.executable, "-c", block("Example", "python")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == block("Example", "text").replace("torch", backend)
+
+
+@pytest.mark.parametrize("backend", xdevice.backends())
+def test_the_chapter_runs(backend):
+    environment = {**os.environ, "XDEVICE_BACKEND": backend}
+    command = [sys.executable, str(ROOT / "examples" / "use_gpu.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"This is {backend} ")
+    assert "the same object: True" in done.stdout
+    assert "1000 norms kept on the device" in done.stdout
+
+
+def test_links_in_the_docs_lead_somewhere():
+    for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

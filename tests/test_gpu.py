@@ -1,0 +1,131 @@
+"""The conformance suite, and what only hardware can show, on two real GPUs: `pytest -m gpu`.
+
+A build of a framework that has no kernels for these GPUs is named in XDEVICE_NO_KERNELS ("paddle,mxnet"): then only
+placing, copying, comparing and waiting are tried on it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import xdevice
+from xdevice.testing import Conformance
+
+pytestmark = pytest.mark.gpu
+
+NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
+
+
+class _OnGpu(Conformance):
+    home = "gpu:0"
+    other = "gpu:1"
+
+
+class _HostAndGpu(Conformance):
+    home = "cpu:0"
+    other = "gpu:0"
+
+
+def _suites(name: str) -> tuple[type[Conformance], type[Conformance]]:
+    stated = {"backend": name, "computes": name not in NO_KERNELS}
+    return type(f"Test{name}OnGpu", (_OnGpu,), stated), type(f"Test{name}HostAndGpu", (_HostAndGpu,), stated)
+
+
+TestTorchOnGpu, TestTorchHostAndGpu = _suites("torch")
+TestTensorflowOnGpu, TestTensorflowHostAndGpu = _suites("tensorflow")
+TestPaddleOnGpu, TestPaddleHostAndGpu = _suites("paddle")
+TestMxnetOnGpu, TestMxnetHostAndGpu = _suites("mxnet")
+TestJaxOnGpu, TestJaxHostAndGpu = _suites("jax")
+
+BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
+
+
+def no_context_after(code: str) -> None:
+    """Asserts that a fresh process has no CUDA context on any GPU after it has run the code."""
+    ask = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+count = ctypes.c_int()
+assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+for index in range(count.value):
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    assert cuda.cuDevicePrimaryCtxGetState(index, ctypes.byref(flags), ctypes.byref(active)) == 0
+    assert not active.value, f"GPU {index} has a context"
+"""
+    done = subprocess.run([sys.executable, "-c", code + ask], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_loading_and_counting_start_no_gpu(name):
+    no_context_after(
+        f"import xdevice\nxdevice.set_backend({name!r})\n"
+        "assert xdevice.num_gpus() >= 1 and xdevice.try_gpu() is xdevice.gpu() and xdevice.sync() is None\n"
+    )
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_gpu_is_seen_with_its_name_and_memory(name):
+    backend = xdevice.backend(name)
+    for index in range(backend.count("gpu")):
+        about = backend.describe(xdevice.gpu(index))
+        assert about.name
+        assert about.memory is None or about.memory > 2**30
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_sync_waits_for_all_gpus(name):
+    if name in NO_KERNELS:
+        pytest.skip(f"{name} has no kernels for this GPU")
+    with xdevice.use(name):
+        gpus = xdevice.try_all_gpus()
+        xs = [xdevice.rand(8192, 8192, device=gpu) for gpu in gpus]
+        for x in xs:
+            xdevice.sync(x @ x)
+        start = time.perf_counter()
+        products = xs
+        for _ in range(20):
+            products = [x @ y for x, y in zip(xs, products, strict=True)]
+        enqueued = time.perf_counter() - start
+        xdevice.sync()
+        waited = time.perf_counter() - start
+        for product in products:
+            xdevice.item((product @ product)[0, 0] if name != "tensorflow" else product[0, 0])
+        read = time.perf_counter() - start - waited
+        assert enqueued < waited / 2, "the work was not asynchronous, so this shows nothing"
+        # one more product and its reading, against twenty products on each GPU
+        assert read < waited / 2, f"after sync() there was work left: {read:.3f} s of {waited:.3f} s"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_default_tensor_is_on_the_cpu_though_there_is_a_gpu(name):
+    with xdevice.use(name):
+        assert xdevice.device_of(xdevice.tensor([1, 2])) is xdevice.cpu()
+        with xdevice.gpu(1):
+            assert xdevice.device_of(xdevice.tensor([1, 2])) is xdevice.gpu(1)
+
+
+def test_integers_of_tensorflow_are_where_they_are_said_to_be():
+    with xdevice.use("tensorflow"):
+        for dtype in ("int32", "int64", "bool", "float32"):
+            x = xdevice.tensor([1, 0, 1], dtype=dtype)
+            moved = xdevice.to_device(x, "gpu:1")
+            assert moved.backing_device.endswith("GPU:1"), dtype
+            assert xdevice.device_of(moved) is xdevice.gpu(1)
+
+
+def test_devices_are_one_across_frameworks():
+    there = [name for name in BACKENDS if name in xdevice.backends()]
+    xs = []
+    for name in there:
+        with xdevice.use(name):
+            xs.append(xdevice.tensor([1.0, 2.0], device="gpu:1"))
+    assert len(xs) >= 2
+    assert xdevice.same_device(xs)
+    assert xdevice.check_same_device(xs=xs) is xdevice.gpu(1)

@@ -1,0 +1,296 @@
+"""The conformance suite bites: adapters sabotaged one property at a time must each fail it.
+
+Every sabotage names the check that must catch it. The same check must hold, and not be skipped, without the sabotage.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext, suppress
+
+import pytest
+
+import xdevice
+from xdevice import creation, verbs
+from xdevice.testing import Conformance
+
+PLANTED = []
+
+
+def caught_by(check, *backends):
+    """Marks a function that breaks one property, and the check that must notice on each of the backends."""
+
+    def register(plant):
+        PLANTED.extend(pytest.param(plant, check, name, id=f"{plant.__name__}-{name}") for name in backends)
+        return plant
+
+    return register
+
+
+# copies
+
+
+@caught_by("test_copy_to_is_new_storage_on_the_same_device", "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+def copy_to_gives_an_alias(adapter, patch, suite):
+    patch.setattr(adapter, "copy", lambda x, device: x)
+
+
+@caught_by("test_copy_to_is_new_storage_on_the_same_device", "tensorflow")
+def copy_to_by_identity(adapter, patch, suite):
+    patch.setattr(adapter, "copy", lambda x, device: adapter.framework.identity(x))
+
+
+@caught_by("test_copy_to_is_new_storage_on_the_same_device", "jax")
+def copy_to_by_device_put(adapter, patch, suite):
+    patch.setattr(adapter, "copy", lambda x, device: adapter.framework.device_put(x, adapter.to_native(device)))
+
+
+@caught_by("test_copy_to_is_new_storage_on_the_same_device", "torch")
+def copy_to_by_to(adapter, patch, suite):
+    patch.setattr(adapter, "copy", lambda x, device: x.to(adapter.to_native(device)))
+
+
+@caught_by("test_gradients_flow_through_a_copy_on_the_same_device", "torch", "tensorflow", "paddle", "mxnet")
+def copy_to_cuts_the_gradient(adapter, patch, suite):
+    patch.setattr(adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device))
+
+
+@caught_by("test_requires_grad_stays", "torch", "paddle")
+def copy_to_forgets_requires_grad(adapter, patch, suite):
+    patch.setattr(adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device))
+
+
+# moves
+
+
+@caught_by("test_to_device_gives_the_same_object_where_it_is_there", "torch", "mxnet", "numpy")
+def to_device_copies_what_is_there(adapter, patch, suite):
+    patch.setattr(xdevice, "to_device", xdevice.copy_to)
+
+
+@caught_by("test_requires_grad_stays", "torch")
+def to_device_detaches(adapter, patch, suite):
+    patch.setattr(adapter, "move", lambda x, device: x.detach().to(adapter.to_native(device)))
+
+
+@caught_by("test_gradients_flow_there_and_back", "tensorflow", "mxnet")
+def to_device_cuts_the_gradient(adapter, patch, suite):
+    patch.setattr(adapter, "move", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device))
+
+
+@caught_by("test_to_device_moves_and_leaves_the_source", "tensorflow", "mxnet", "jax", "torch")
+def to_device_does_not_move(adapter, patch, suite):
+    patch.setattr(adapter, "move", lambda x, device: adapter.copy(x, adapter.device_of(x)))
+
+
+@caught_by("test_to_device_moves_and_leaves_the_source", "tensorflow", "mxnet", "jax")
+def to_device_loses_the_values(adapter, patch, suite):
+    move = adapter.move
+    patch.setattr(adapter, "move", lambda x, device: move(x - x, device) if str(x.dtype) != "bool" else move(x, device))
+
+
+@caught_by("test_a_missing_device_is_refused_before_anything_happens", "torch", "tensorflow", "mxnet", "jax", "numpy")
+def a_missing_device_is_placed_softly(adapter, patch, suite):
+    patch.setattr(adapter, "require", lambda device: None)
+    patch.setattr(adapter, "move", lambda x, device: x)
+
+
+@caught_by("test_containers_keep_their_shape_and_types", "torch", "numpy")
+def a_shared_tensor_is_copied_twice(adapter, patch, suite):
+    def forgetful(x, device):
+        from xdevice import trees
+
+        if not trees.is_container(x):
+            return copy_to(x, device)
+        return trees.map_leaves(x, lambda xs: [copy_to(y, device) if hasattr(y, "shape") else y for y in xs])
+
+    copy_to = xdevice.copy_to
+    patch.setattr(xdevice, "copy_to", forgetful)
+
+
+# creation and reading
+
+
+@caught_by("test_tensor_never_aliases_its_source", "torch")
+def tensor_aliases_its_source(adapter, patch, suite):
+    patch.setattr(adapter, "from_numpy", lambda array, device: adapter.framework.from_numpy(array))
+
+
+@caught_by("test_tensor_never_aliases_its_source", "jax")
+def tensor_aliases_an_aligned_source(adapter, patch, suite):
+    patch.setattr(adapter, "from_numpy", lambda array, device: adapter.framework.numpy.asarray(array))
+
+
+@caught_by("test_to_numpy_never_aliases", "torch", "numpy")
+def to_numpy_aliases(adapter, patch, suite):
+    patch.setattr(creation, "_read", lambda backend, x: backend.to_numpy(x))
+
+
+@caught_by("test_dtypes_are_the_same_everywhere", "torch", "numpy")
+def floats_become_float64(adapter, patch, suite):
+    patch.setattr(creation, "_default_dtype", lambda data, array: array.dtype.name)
+
+
+@caught_by("test_creators_place_where_they_are_told", "tensorflow", "mxnet", "jax")
+def creators_ignore_the_device(adapter, patch, suite):
+    for name in ("full", "rand"):
+        made = getattr(adapter, name)
+        patch.setattr(adapter, name, lambda shape, *rest, made=made: made(shape, *rest[:-2], xdevice.cpu(), rest[-1]))
+
+
+@caught_by("test_a_scope_places_what_the_framework_creates", "torch", "tensorflow", "mxnet", "jax")
+def a_scope_does_nothing(adapter, patch, suite):
+    patch.setattr(adapter, "scope", lambda device: nullcontext())
+
+
+@caught_by("test_a_scope_ends_after_an_exception", "tensorflow", "mxnet", "jax", "torch")
+def a_scope_never_ends(adapter, patch, suite):
+    class Endless:
+        def __init__(self, device):
+            self.inner = scope(device)
+
+        def __enter__(self):
+            return self.inner.__enter__()
+
+        def __exit__(self, *error):
+            if error[0] is None:
+                self.inner.__exit__(*error)
+            else:
+                left_open.append(self.inner)
+
+    scope, left_open = adapter.scope, []
+    patch.setattr(adapter, "scope", Endless)
+    # the suite must see it; then it is closed for the tests that follow
+    suite.left_open = left_open
+
+
+# comparing
+
+
+@caught_by("test_a_mismatch_is_found_and_named", "torch", "tensorflow", "mxnet", "jax")
+def a_mismatch_is_never_found(adapter, patch, suite):
+    patch.setattr(xdevice, "check_same_device", lambda *xs, **named: None)
+
+
+@caught_by("test_a_mismatch_is_found_and_named", "torch", "mxnet")
+def everything_is_on_one_device(adapter, patch, suite):
+    patch.setattr(xdevice, "same_device", lambda *xs: True)
+
+
+@caught_by("test_a_spread_model_is_a_named_mismatch", "torch", "tensorflow", "mxnet")
+def only_the_first_variable_is_looked_at(adapter, patch, suite):
+    look = adapter.model_devices
+    patch.setattr(adapter, "model_devices", lambda model: list(look(model))[:1])
+
+
+# waiting
+
+
+@caught_by("test_errors_of_asynchronous_work_surface_at_sync", "mxnet", "jax")
+def sync_waits_for_nothing(adapter, patch, suite):
+    patch.setattr(xdevice, "sync", lambda *targets: None)
+
+
+@caught_by("test_errors_of_asynchronous_work_surface_at_sync", "mxnet", "jax")
+def sync_of_a_tensor_waits_for_nothing(adapter, patch, suite):
+    patch.setattr(adapter, "wait", lambda x: None)
+
+
+@caught_by("test_sync_waits_for_work_under_way", "jax")
+def sync_of_everything_waits_for_nothing(adapter, patch, suite):
+    patch.setattr(adapter, "synchronize", lambda device: None)
+
+
+# models
+
+
+@caught_by("test_a_model_moves_in_place_with_its_values", "torch", "tensorflow", "mxnet")
+def a_model_does_not_move(adapter, patch, suite):
+    patch.setattr(adapter, "move_model", lambda model, device: None)
+
+
+@caught_by("test_a_model_moves_in_place_with_its_values", "torch", "tensorflow", "mxnet")
+def a_copy_moves_instead_of_the_model(adapter, patch, suite):
+    patch.setattr(adapter, "move_model", lambda model, device: adapter.copy_model(model, device))
+
+
+@caught_by("test_a_model_moves_in_place_with_its_values", "tensorflow")
+def a_keras_move_loses_the_values(adapter, patch, suite):
+    def move_and_forget(model, device):
+        move(model, device)
+        for variable in getattr(model, "variables", [model]):
+            variable.assign(adapter.framework.zeros(variable.shape, variable.dtype))
+
+    move = adapter.move_model
+    patch.setattr(adapter, "move_model", move_and_forget)
+
+
+@caught_by("test_a_moved_model_trains_on_as_if_it_had_stayed", "tensorflow")
+def the_optimizer_trains_dead_variables(adapter, patch, suite):
+    def replace(model, device):
+        tf = adapter.framework
+        for variable in model.variables:
+            with tf.device(adapter.to_native(device)):
+                variable._value = tf.Variable(variable.numpy(), trainable=variable.trainable)
+
+    patch.setattr(adapter, "move_model", replace)
+
+
+@caught_by("test_shared_parameters_stay_shared", "torch")
+def shared_parameters_are_torn_apart(adapter, patch, suite):
+    def tear(model, device):
+        torn = copy_model(model, device)
+        torn[1].weight = adapter.framework.nn.Parameter(torn[1].weight.detach().clone())
+        return torn
+
+    copy_model = adapter.copy_model
+    patch.setattr(adapter, "copy_model", tear)
+
+
+@caught_by("test_a_copied_model_shares_nothing", "torch")
+def a_copied_model_shares_its_storage(adapter, patch, suite):
+    patch.setattr(adapter, "copy_model", lambda model, device: copy.copy(model))
+
+
+@caught_by("test_an_unbuilt_model_is_refused", "tensorflow", "mxnet")
+def an_unbuilt_model_counts_as_empty(adapter, patch, suite):
+    patch.setattr(adapter, "model_devices", lambda model: [])
+
+
+# loading
+
+
+@caught_by("test_loading_is_light_locked_and_safe_to_fork", "torch", "mxnet")
+def no_lock_around_loading(adapter, patch, suite):
+    suite.child_setup = "import contextlib, xdevice.loader as l; l.import_lock = contextlib.nullcontext()"
+
+
+@caught_by("test_loading_is_light_locked_and_safe_to_fork", "numpy")
+def importing_xdevice_imports_a_framework(adapter, patch, suite):
+    suite.child_setup = "import torch"
+
+
+@caught_by("test_eight_threads_at_once", "mxnet")
+def threads_see_other_threads_devices(adapter, patch, suite):
+    patch.setattr(adapter, "copy", lambda x, device: x)
+
+
+@pytest.mark.parametrize(("plant", "check", "name"), PLANTED)
+def test_a_sabotaged_adapter_fails_the_suite(plant, check, name, monkeypatch):
+    suite = type("Suite", (Conformance,), {"backend": name})
+    assert suite.failures(check) == []
+    with suite().selected():
+        plant(xdevice.backend(name), monkeypatch, suite)
+    caught = suite.failures(check)
+    monkeypatch.undo()
+    for scope in getattr(suite, "left_open", ()):
+        scope.__exit__(None, None, None)
+    with suppress(Exception), suite().selected():
+        xdevice.sync()  # what was left to fail
+    assert caught, f"{check} does not notice"
+    assert not isinstance(caught[0].error, pytest.skip.Exception)
+
+
+def test_there_are_enough_sabotages():
+    assert len({param.values[0].__name__ for param in PLANTED}) >= 12
+    assert verbs.to_device is xdevice.to_device

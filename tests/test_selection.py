@@ -1,0 +1,133 @@
+"""Which backend answers, and what a wrong name gets. NumPy and PyTorch stand for all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+
+import xdevice
+
+
+def python(code, **environment):
+    """What a fresh process prints."""
+    import os
+
+    base = {key: value for key, value in os.environ.items() if key != "XDEVICE_BACKEND"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**base, **environment},
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_a_scope_is_stronger_than_the_default_is_stronger_than_the_variable(monkeypatch):
+    monkeypatch.setenv("XDEVICE_BACKEND", "NumPy")
+    assert xdevice.backend().name == "numpy"
+    xdevice.set_backend("pytorch")
+    assert xdevice.backend().name == "torch"
+    with xdevice.use("np") as chosen:
+        assert xdevice.backend() is chosen
+        assert chosen.name == "numpy"
+        with xdevice.use("torch"):
+            assert type(xdevice.ones(1)).__module__ == "torch"
+        assert type(xdevice.ones(1)).__module__ == "numpy"
+    assert xdevice.backend().name == "torch"
+    xdevice.set_backend(None)
+    assert xdevice.backend().name == "numpy"
+
+
+def test_a_tensor_decides_for_itself():
+    import numpy as np
+    import torch
+
+    with xdevice.use("numpy"):
+        assert isinstance(xdevice.to_device(torch.ones(1), "meta"), torch.Tensor)
+    with xdevice.use("torch"):
+        assert isinstance(xdevice.copy_to(np.ones(1), "cpu"), np.ndarray)
+
+
+def test_tensors_of_two_frameworks_in_one_container_go_their_own_ways():
+    import numpy as np
+    import torch
+
+    batch = {"torch": torch.ones(1), "numpy": np.ones(1)}
+    copied = xdevice.copy_to(batch, "cpu")
+    assert [type(x) for x in copied.values()] == [torch.Tensor, np.ndarray]
+    assert xdevice.same_device(batch)
+    with pytest.raises(xdevice.DeviceNotFoundError, match="numpy"):
+        xdevice.to_device(batch, "meta")
+    assert batch["torch"].device.type == "cpu"
+
+
+def test_a_scope_holds_for_its_thread_and_ends_after_an_exception():
+    seen = []
+    with pytest.raises(KeyError), xdevice.use("torch"):  # noqa: PT012
+        thread = threading.Thread(target=lambda: seen.append(xdevice.backend().name))
+        xdevice.set_backend("numpy")
+        thread.start()
+        thread.join()
+        assert xdevice.backend().name == "torch"
+        raise KeyError
+    assert seen == ["numpy"]
+    assert xdevice.backend().name == "numpy"
+
+
+def test_a_changed_variable_is_warned_of_once_and_changes_nothing(monkeypatch):
+    monkeypatch.setenv("XDEVICE_BACKEND", "numpy")
+    assert xdevice.backend().name == "numpy"
+    monkeypatch.setenv("XDEVICE_BACKEND", "torch")
+    with pytest.warns(RuntimeWarning, match="changed to 'torch' after numpy was chosen"):
+        assert xdevice.backend().name == "numpy"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert xdevice.backend().name == "numpy"
+
+
+@pytest.mark.parametrize("name", ["troch", "torch2", "", "  ", "pytoch"])
+def test_an_unknown_name_is_refused_with_what_there_is(name):
+    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use(name).__enter__()):
+        with pytest.raises(xdevice.BackendNotFoundError, match=r"known: torch, tensorflow, .*installed: ") as raised:
+            ask(name)
+        assert repr(name) in str(raised.value)
+    assert xdevice.backend("numpy").name == "numpy"
+
+
+def test_a_typo_in_the_variable_is_refused(monkeypatch):
+    monkeypatch.setenv("XDEVICE_BACKEND", "troch")
+    for _ in range(2):
+        with pytest.raises(xdevice.BackendNotFoundError, match="did you mean 'torch'"):
+            xdevice.try_gpu()
+    monkeypatch.setenv("XDEVICE_BACKEND", " ")
+    assert xdevice.backend().name in xdevice.backends()
+
+
+def test_importing_xdevice_imports_no_framework_and_no_numpy():
+    code = (
+        "import sys; before = set(sys.modules); import xdevice; "
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}"
+        " & {'torch', 'tensorflow', 'keras', 'paddle', 'mxnet', 'jax', 'jaxlib', 'numpy', 'optree', 'rich', 'click'}))"
+    )
+    assert python(code) == "[]"
+
+
+def test_the_one_imported_framework_is_chosen():
+    assert python("import torch, numpy, xdevice; print(xdevice.backend().name)") == "torch"
+    assert python("import jax, xdevice; print(xdevice.backend().name)") == "jax"
+    assert python("import tensorflow, xdevice; print(xdevice.backend().name)") == "tensorflow"  # which imports jax
+    assert python("import jax, torch, xdevice; print(xdevice.backend().name)") == "torch"
+
+
+def test_without_anything_the_first_installed_is_chosen():
+    assert python("import xdevice; print(xdevice.backend().name)") == xdevice.backends()[0]
+    hidden = "import sys\nfor m in ('torch', 'tensorflow', 'paddle', 'mxnet', 'jax'): sys.modules[m] = None\n"
+    assert python(hidden + "import xdevice; print(xdevice.backend().name)") == "numpy"
+    assert python("import xdevice; print(xdevice.backend().name)", XDEVICE_BACKEND="NP") == "numpy"

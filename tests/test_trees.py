@@ -1,0 +1,207 @@
+"""Containers, on NumPy: structure, types, shared references and non-tensors survive."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import xdevice
+from xdevice import trees
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Plain:
+    x: object
+    y: object = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: object
+    late: object = dataclasses.field(init=False, default="set")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slotted:
+    __slots__ = ("x",)
+    x: object
+
+
+class MyList(list):
+    pass
+
+
+class MyDict(dict):
+    pass
+
+
+class MyTuple(tuple):
+    __slots__ = ()
+
+
+SHARED = np.arange(3.0)
+LEAVES = st.sampled_from([SHARED]) | st.builds(lambda n: np.full(2, n), st.integers(0, 9))
+LEAVES = LEAVES | st.integers() | st.text(max_size=3) | st.none() | st.booleans()
+
+
+def nested(inside):
+    pairs = st.tuples(inside, inside)
+    by_name = st.dictionaries(st.text(max_size=3), inside, max_size=3)
+    listed = st.lists(inside, max_size=3)
+    return st.one_of(
+        listed,
+        listed.map(tuple),
+        listed.map(collections.deque),
+        listed.map(MyList),
+        listed.map(MyTuple),
+        by_name,
+        by_name.map(collections.OrderedDict),
+        by_name.map(lambda d: collections.defaultdict(list, d)),
+        by_name.map(collections.UserDict),
+        by_name.map(types.MappingProxyType),
+        by_name.map(MyDict),
+        pairs.map(lambda p: Point(*p)),
+        pairs.map(lambda p: Plain(*p)),
+        inside.map(Frozen),
+        inside.map(Slotted),
+    )
+
+
+def assert_copied(old, new, copies):
+    """`new` is `old` with every array replaced by one equal array of its own, the same wherever it stands."""
+    assert type(new) is type(old)
+    if isinstance(old, np.ndarray):
+        assert new is not old
+        assert (new == old).all()
+        assert copies.setdefault(id(old), new) is new
+    elif dataclasses.is_dataclass(old):
+        for field in dataclasses.fields(old):
+            assert_copied(getattr(old, field.name), getattr(new, field.name), copies)
+    elif isinstance(old, (dict, collections.UserDict, types.MappingProxyType)):
+        assert list(old) == list(new)
+        for key in old:
+            assert_copied(old[key], new[key], copies)
+        assert getattr(old, "default_factory", None) is getattr(new, "default_factory", None)
+    elif isinstance(old, (list, tuple, collections.deque)):
+        assert len(old) == len(new)
+        for a, b in zip(old, new, strict=True):
+            assert_copied(a, b, copies)
+    else:
+        assert new is old
+
+
+@given(nested(st.recursive(LEAVES, nested, max_leaves=12)))
+def test_copying_keeps_everything_but_the_tensors(container):
+    assert_copied(container, xdevice.copy_to(container, "cpu"), {})
+
+
+@given(nested(st.recursive(LEAVES, nested, max_leaves=12)))
+def test_moving_where_it_is_gives_the_same_container(container):
+    assert xdevice.to_device(container, "cpu") is container
+
+
+@given(nested(st.recursive(LEAVES, nested, max_leaves=12)))
+def test_leaves_can_be_reached_by_their_paths(container):
+    for leaf in trees.leaves(container):
+        assert eval(f"container{leaf.path}", {"container": container}) is leaf.value
+
+
+def test_sets_are_containers():
+    class Token:
+        pass
+
+    token = Token()
+    moved = trees.map_leaves({"s": {token}, "f": frozenset([token])}, lambda values: [3 for _ in values])
+    assert moved == {"s": {3}, "f": frozenset([3])}
+
+
+def test_attributes_beside_the_fields_are_kept():
+    thing = Plain(SHARED)
+    thing.note = "added later"
+    copied = xdevice.copy_to(thing, "cpu")
+    assert copied.note == "added later"
+    assert copied.x is not SHARED
+
+
+def test_a_container_that_cannot_be_rebuilt_is_named():
+    class Stubborn(frozenset):
+        def __new__(cls, one, two):
+            return super().__new__(cls, [one, two])
+
+    stubborn = Stubborn(1, 2)
+    assert xdevice.copy_to([stubborn], "cpu")[0] is stubborn
+    with pytest.raises(xdevice.ContainerError, match="Stubborn"):
+        trees.map_leaves([stubborn], lambda values: [0 for _ in values])
+
+
+def test_a_tuple_with_a_constructor_of_its_own_is_rebuilt():
+    class Twice(tuple):
+        def __new__(cls, only):
+            return super().__new__(cls, [only, only])
+
+    twice = Twice(SHARED)
+    twice.note = "kept"
+    copied = xdevice.copy_to([twice], "cpu")[0]
+    assert type(copied) is Twice
+    assert copied.note == "kept"
+    assert copied[0] is copied[1] is not SHARED
+
+
+def test_other_mappings_are_rebuilt():
+    class Frozenish(collections.abc.Mapping):
+        def __init__(self, data):
+            self.data = dict(data)
+
+        def __getitem__(self, key):
+            return self.data[key]
+
+        def __iter__(self):
+            return iter(self.data)
+
+        def __len__(self):
+            return len(self.data)
+
+    copied = xdevice.copy_to(Frozenish({"x": SHARED}), "cpu")
+    assert type(copied) is Frozenish
+    assert copied["x"] is not SHARED
+    assert (copied["x"] == SHARED).all()
+
+
+@pytest.mark.parametrize("cycle", ["list", "dict", "dataclass"])
+def test_cycles_are_refused(cycle):
+    inner = {"list": [], "dict": {}, "dataclass": Plain(None)}[cycle]
+    if cycle == "list":
+        inner.append({"again": inner})
+    elif cycle == "dict":
+        inner["again"] = (inner,)
+    else:
+        inner.x = [inner]
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        with pytest.raises(xdevice.ContainerError, match="contains itself"):
+            verb(inner, "cpu")
+    with pytest.raises(xdevice.ContainerError, match="contains itself"):
+        xdevice.device_of(inner)
+    with pytest.raises(xdevice.ContainerError, match="contains itself"):
+        xdevice.to_numpy(inner)
+
+
+def test_classes_and_generators_pass_through():
+    things = [Plain, int, (n for n in range(3)), np.float32, range(3), b"bytes"]
+    assert xdevice.to_device(things, "cpu") is things
+
+
+def test_empty_and_tensorless_containers():
+    for container in ([], {}, (), [1, "a", None], {"x": {}}):
+        assert xdevice.to_device(container, "cpu") is container
+    with pytest.raises(xdevice.NotATensorError, match="holds no tensor"):
+        xdevice.device_of([1, 2])
+    assert xdevice.same_device([], {})
+    assert xdevice.check_same_device([1]) is None

@@ -1,0 +1,91 @@
+"""The command line: `xdevice info` and `xdevice tour`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from . import __version__, registry, selection
+from .errors import XDeviceError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="xdevice")
+def main() -> None:
+    """One device API for PyTorch, TensorFlow, MXNet, PaddlePaddle, JAX and NumPy."""
+
+
+@main.command()
+@click.argument("names", nargs=-1, metavar="[BACKEND]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--timeout", default=120.0, show_default=True, help="Seconds that one backend may take.")
+def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
+    """Which backends are here, whether they import, and which devices they see.
+
+    Each is probed in a process of its own. The exit status is 0, or 1 if a BACKEND named here fails.
+    """
+    from . import info as reports
+
+    wanted = _canonical(names) or registry.names()
+    found = reports.probe_all(wanted, timeout)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        reports.show(found)
+    if names and not all(report["imports"] for report in found):
+        sys.exit(1)
+
+
+@main.command()
+@click.option("--backend", "name", metavar="NAME", help="The backend; else the selected one.")
+@click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
+@click.option("--result", type=click.Path(path_type=Path), hidden=True, help="Where to write what came out, as JSON.")
+def tour(name: str | None, every: bool, result: Path | None) -> None:
+    """The GPU chapter of d2l.ai, end to end, on real tensors.
+
+    The exit status is 1 if a step failed.
+    """
+    from . import tour as chapter
+
+    if every and name:
+        raise click.UsageError("--all takes every installed backend, so it goes without --backend")
+    outcomes = [_tour_in_child(one) for one in selection.backends()] if every else [_tour_here(name)]
+    if result is not None:
+        result.write_text(json.dumps(outcomes[0]))
+        sys.exit(0)
+    chapter.show_table(outcomes)
+    sys.exit(0 if all(outcome["failed"] == [] for outcome in outcomes) else 1)
+
+
+def _tour_here(name: str | None) -> dict[str, object]:
+    from . import tour as chapter
+
+    try:
+        backend = selection.backend(name)
+    except XDeviceError as error:
+        raise click.ClickException(str(error)) from error
+    return chapter.run(backend)
+
+
+def _tour_in_child(name: str) -> dict[str, object]:
+    """One framework that crashes then costs its own row, and none sees the others' threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path)]
+        status = subprocess.run(command, check=False).returncode
+        if path.exists():
+            outcome: dict[str, object] = json.loads(path.read_text())
+            return outcome
+    return {"backend": name, "version": "?", "devices": [], "failed": [f"the process ended with status {status}"]}
+
+
+def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(dict.fromkeys(registry.canonical(name) for name in names))
+    except XDeviceError as error:
+        raise click.ClickException(str(error)) from error

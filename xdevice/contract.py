@@ -1,0 +1,231 @@
+"""What an adapter must provide: the abstract class `Backend`, and the check made when one is registered.
+
+The rules that are the same for all frameworks are not here but in the modules beside this one. The core promises an
+adapter that
+
+- a `device` handed to it exists on this backend, except in `to_native` and `from_native`;
+- `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
+  `UnsupportedError` because it is spread over several; `move_model` only if some variable
+  is not; `device_of` and `wait` only for tensors;
+- a `dtype` handed to it is one of its `dtypes`;
+- containers, fallback, device spellings and error texts are the core's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from . import devices
+from .devices import Device
+from .errors import ContractError, DeviceNotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    import numpy as np
+
+    from .samples import Samples
+
+Kind = Literal["tensor", "symbol", "model"]
+"""What a framework's type is: a tensor, which moves to a new object; a symbol, which stands for a tensor while a
+function is traced, so that it has no device yet and every move is recorded; a model, whose variables move in place."""
+
+
+class DeviceInfo(NamedTuple):
+    """What people want to know of a device: its name, and its memory in bytes where the framework tells."""
+
+    name: str
+    memory: int | None
+
+
+class Backend(ABC):
+    """One framework, seen through the primitives that the core is written on.
+
+    A subclass states the class attributes, then the methods in this order. `x` is a tensor of the framework, and in
+    `move` and `copy` it may be a symbol.
+    """
+
+    name: ClassVar[str]
+    """The name users select it by."""
+    modules: ClassVar[tuple[str, ...]]
+    """The top-level modules whose types belong to it."""
+    minimum: ClassVar[tuple[int, ...]]
+    """The oldest version of the framework that works."""
+    dtypes: ClassVar[frozenset[str]]
+    """NumPy's names of the dtypes it holds, and "bfloat16"."""
+    kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
+    """The device kinds it may have, in the order in which they are listed."""
+    guests: ClassVar[tuple[str, ...]] = ()
+    """Libraries over several frameworks whose models it can move when they run on it: ("keras",)."""
+    refusal: str | None = None
+    """Why it cannot be used in this process any more; set by the core in a forked child."""
+
+    # the framework
+
+    @property
+    @abstractmethod
+    def framework(self) -> ModuleType:
+        """The framework's top-level module, already imported."""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The framework's version, as it states it."""
+
+    @abstractmethod
+    def classify(self, cls: type) -> Kind | None:
+        """Whether objects of this type are tensors, symbols, models, or none of these. Asked once per type."""
+
+    # devices
+
+    @abstractmethod
+    def count(self, kind: str) -> int:
+        """How many devices of a kind there are, without starting one."""
+
+    @abstractmethod
+    def describe(self, device: Device) -> DeviceInfo:
+        """Name and memory of a device. May start it."""
+
+    @abstractmethod
+    def to_native(self, device: Device) -> Any:
+        """The framework's own object for a device."""
+
+    @abstractmethod
+    def from_native(self, native: Any) -> Device | None:
+        """The device of a framework's own object; None if that object is no device."""
+
+    @abstractmethod
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Makes the framework's own creation functions place on `device`, and restores."""
+
+    # tensors
+
+    @abstractmethod
+    def device_of(self, x: Any) -> Device:
+        """Where the memory of `x` is. The fastest way there is: every verb calls it."""
+
+    @abstractmethod
+    def move(self, x: Any, device: Device) -> Any:
+        """`x` on another device than its own: same values, dtype, shape, `requires_grad`; gradients flow."""
+
+    @abstractmethod
+    def copy(self, x: Any, device: Device) -> Any:
+        """New storage on `device`, also on the same one: never an alias of `x`; gradients flow."""
+
+    @abstractmethod
+    def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on a device (None: on all), and raises the errors of that work."""
+
+    @abstractmethod
+    def wait(self, x: Any) -> None:
+        """Waits until `x` is computed, and raises the error of its computation."""
+
+    # values
+
+    @abstractmethod
+    def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
+        """A new tensor of the array's dtype and values; never an alias of it."""
+
+    @abstractmethod
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`."""
+
+    @abstractmethod
+    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
+        """A tensor filled with one value, made on the device."""
+
+    @abstractmethod
+    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
+        """Uniform in [0, 1), made on the device where the framework can, by its own generator and seed."""
+
+    # models, where the framework has them
+
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        """Name and device of each variable of a model; raises `NotBuiltError` before there are any to come."""
+        raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
+
+    def move_model(self, model: Any, device: Device) -> None:
+        """Moves every variable in place, with the state of an optimizer that the model owns."""
+        raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        """A new model on `device` that shares no storage with this one."""
+        raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
+
+    # what people ask
+
+    def why_no_gpu(self) -> str:
+        """Why `count("gpu")` is 0 here, in a few words, for `xdevice info`."""
+        return "no GPU is visible"
+
+    # the process
+
+    def after_fork(self) -> str | None:
+        """Called in a forked child. Why this backend cannot be used there, or None."""
+        return None
+
+    def samples(self) -> Samples:
+        """What the tour and the conformance suite need beside the contract: a network, a gradient, a second device."""
+        raise self.unsupported("samples", "override Backend.samples() to run the tour and the conformance suite")
+
+    # the same for every backend
+
+    def devices(self) -> tuple[Device, ...]:
+        """Every device that exists."""
+        return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
+
+    def require(self, device: Device) -> None:
+        """Raises `DeviceNotFoundError` unless the device exists."""
+        if device.kind in self.kinds and device.index < self.count(device.kind):
+            return
+        there = ", ".join(map(str, self.devices()))
+        hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
+        raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
+
+    def unsupported(self, what: str, instead: str) -> UnsupportedError:
+        """The error to raise for a capability that this backend does not have."""
+        return UnsupportedError(f"{self.name} has no {what}; {instead}")
+
+    def __repr__(self) -> str:
+        return f"<xdevice backend {self.name} {self.version}>"
+
+
+_STATED = ("name", "modules", "minimum", "dtypes")
+
+
+def check(cls: object, claimed: str, source: str) -> type[Backend]:
+    """The class, if it keeps the contract; else `ContractError` naming adapter, method and signature."""
+    import inspect
+
+    if not (inspect.isclass(cls) and issubclass(cls, Backend)):
+        raise ContractError(f"{source} is no subclass of xdevice.contract.Backend: {cls!r}")
+    wrong = [f"states no class attribute {name!r}" for name in _STATED if not hasattr(cls, name)]
+    wrong += [f"misses the method {_signature(name)}" for name in sorted(cls.__abstractmethods__)]
+    wrong += [
+        f"defines {name}{inspect.signature(mine)}, expected {_signature(name)}"
+        for name, mine in vars(cls).items()
+        if name in vars(Backend) and not name.startswith("_") and _arity(mine) != _arity(vars(Backend)[name])
+    ]
+    if not wrong and cls.name != claimed:
+        wrong = [f"calls itself {cls.name!r}"]
+    if wrong:
+        raise ContractError(f"the adapter {claimed!r} ({source}) " + "; ".join(wrong))
+    return cls
+
+
+def _signature(name: str) -> str:
+    import inspect
+
+    wanted = getattr(Backend, name)
+    return f"{name} (a property)" if isinstance(wanted, property) else f"{name}{inspect.signature(wanted)}"
+
+
+def _arity(function: Any) -> list[str]:
+    import inspect
+
+    if not inspect.isfunction(function):
+        return []
+    return [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]

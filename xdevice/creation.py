@@ -1,0 +1,241 @@
+"""Creation and reading: the minimum that device-neutral teaching code needs, with the same dtypes everywhere."""
+
+from __future__ import annotations
+
+from . import devices, registry, scopes, selection
+from .devices import CPU, Device
+from .dtypes import DTYPES, dtype_name, host_dtype
+from .errors import DTypeError, NotATensorError
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import numpy as np
+
+    from .contract import Backend
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
+    """A new tensor of the selected backend, never an alias of `data`.
+
+    Args:
+        data: numbers, nested lists of numbers, a NumPy array, or a tensor of any backend (through the host).
+        device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
+        dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64, Python
+            floats and float64 arrays float32, Python complex numbers complex64, and other arrays keep their dtype.
+            JAX without 64-bit has int32 for int64.
+
+    Raises:
+        DTypeError: a dtype that the backend lacks, data that is no numbers, or a value that does not fit.
+        DeviceNotFoundError: as `to_device`.
+
+    | backend | gives |
+    |---|---|
+    | torch | `torch.Tensor` |
+    | tensorflow | `tf.Tensor` (eager) |
+    | mxnet | `mx.np.ndarray` |
+    | paddle | `paddle.Tensor` |
+    | jax | `jax.Array` |
+    | numpy | `np.ndarray` |
+
+    Costs one copy on the host and one to the device.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.tensor([[1, 2], [3, 4]]))
+        array([[1, 2],
+               [3, 4]])
+    """
+    backend = selection.current()
+    place = _place(backend, device)
+    array = _host_array(data)
+    wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
+    _require_dtype(backend, wanted)
+    return backend.from_numpy(_cast(array, wanted), place)
+
+
+def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
+
+    Arguments and errors are those of `tensor`.
+
+    Example:
+        >>> tuple(xdevice.ones(2, 3).shape)
+        (2, 3)
+    """
+    return _full(shape, 1, device, dtype)
+
+
+def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """A tensor of zeros, `zeros(2, 3)` or `zeros((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
+
+    Arguments and errors are those of `tensor`.
+
+    Example:
+        >>> xdevice.item(xdevice.zeros(1))
+        0.0
+    """
+    return _full(shape, 0, device, dtype)
+
+
+def rand(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """Uniform numbers in [0, 1), `rand(2, 3)` or `rand((2, 3))`; float32 unless `dtype` names another float type.
+
+    Drawn by the framework's own generator, so its own seed function makes them repeatable (`torch.manual_seed`,
+    `tf.random.set_seed`, `mx.np.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
+    drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
+    of `tensor`.
+
+    Example:
+        >>> bool((xdevice.rand(4) < 1).all())
+        True
+    """
+    backend = selection.current()
+    place = _place(backend, device)
+    wanted = dtype_name(dtype) if dtype is not None else "float32"
+    if wanted not in _FLOATS:
+        raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
+    _require_dtype(backend, wanted)
+    return backend.rand(_shape(shape), place, wanted)
+
+
+def to_numpy(x: Any) -> Any:
+    """The values of a tensor as a NumPy array of their dtype, on the host, detached, and never an alias of it.
+
+    Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
+    comes as `ml_dtypes.bfloat16`. A container comes back with its tensors replaced.
+
+    Raises:
+        NotATensorError: no tensor and no container.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.ones(2))
+        array([1., 1.], dtype=float32)
+    """
+    found = registry.kind_of(type(x))
+    if found is not None and found[1] == "tensor":
+        return _read(found[0], x)
+    from . import trees
+
+    if found is not None or not trees.is_container(x):
+        raise NotATensorError(
+            f"cannot read {x!r:.100} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
+        )
+    return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values])
+
+
+def item(x: Any) -> Any:
+    """The one value of a tensor, of any shape with one element, as a Python bool, int, float or complex.
+
+    Waits, like `to_numpy`.
+
+    Raises:
+        NotATensorError: no tensor. ValueError: more or fewer than one element.
+
+    Example:
+        >>> xdevice.item(xdevice.ones(1, 1))
+        1.0
+    """
+    found = registry.kind_of(type(x))
+    if found is None or found[1] != "tensor":
+        raise NotATensorError(f"item takes one tensor, not {x!r:.100} of type {type(x).__qualname__}")
+    array = found[0].to_numpy(x)
+    if array.size != 1:
+        raise ValueError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
+    value = array.item()
+    # an extension type such as bfloat16 gives a scalar of its own
+    return value if isinstance(value, bool | int | float | complex) else float(value)
+
+
+def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
+    import numpy
+
+    return numpy.array(backend.to_numpy(x), copy=True, order="C")
+
+
+def _read_leaf(value: Any) -> Any:
+    found = registry.kind_of(type(value))
+    return _read(found[0], value) if found is not None and found[1] == "tensor" else value
+
+
+def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
+    backend = selection.current()
+    place = _place(backend, device)
+    wanted = dtype_name(dtype) if dtype is not None else "float32"
+    _require_dtype(backend, wanted)
+    return backend.full(_shape(shape), value, place, wanted)
+
+
+def _place(backend: Backend, device: object) -> Device:
+    place = scopes.current() or CPU if device is None else devices.parse(device)
+    backend.require(place)
+    return place
+
+
+def _shape(shape: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+    flat = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
+    sizes = tuple(size.__index__() for size in flat)  # type: ignore[union-attr]
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"a shape is made of ints of 0 or more, not {sizes}")
+    return sizes
+
+
+def _host_array(data: Any) -> np.ndarray[Any, Any]:
+    import numpy
+
+    found = registry.kind_of(type(data))
+    if found is not None and found[1] == "tensor":
+        return found[0].to_numpy(data)
+    try:
+        array = numpy.asarray(data)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"cannot make a tensor of {data!r:.100}: {error}") from error
+    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+        raise DTypeError(
+            f"cannot make a tensor of {data!r:.100}: it is {array.dtype}; "
+            f"expected numbers, in nested lists of one length"
+        )
+    return array
+
+
+def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
+    name = str(array.dtype.name)
+    if name == "float64":
+        return "float32"
+    if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
+        return name
+    if name == "complex128":
+        return "complex64"
+    if name == "uint64" and not _holds_arrays(data):
+        raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='uint64'")
+    return name
+
+
+def _holds_arrays(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return any(map(_holds_arrays, data))
+    return hasattr(data, "dtype")
+
+
+def _require_dtype(backend: Backend, name: str) -> None:
+    if name not in backend.dtypes:
+        there = ", ".join(dtype for dtype in DTYPES if dtype in backend.dtypes)
+        raise DTypeError(f"{backend.name} has no {name}; it has {there}")
+
+
+def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    import numpy
+
+    if array.dtype.name == name:
+        return array
+    target = host_dtype(name)
+    if array.dtype.kind in "biu" and target.kind in "iu" and array.size:
+        limits = numpy.iinfo(target)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise DTypeError(f"a value between {array.min()} and {array.max()} does not fit into {name}")
+    if array.dtype.kind == "c" and target.kind not in "c":
+        raise DTypeError(f"complex numbers do not fit into {name}")
+    return array.astype(target)

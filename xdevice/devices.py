@@ -1,0 +1,183 @@
+"""The value `Device`, and every spelling of one that is accepted."""
+
+from __future__ import annotations
+
+from .errors import DeviceError, DeviceTypeError
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, Final, NoReturn
+
+KINDS: Final = {"cpu", "gpu", "tpu", "npu", "meta"}
+"""The device kinds that a string may name. An adapter adds its own when it is registered."""
+
+_ALIASES: Final = {"cuda": "gpu", "rocm": "gpu", "hip": "gpu", "mps": "gpu", "xpu": "gpu"}
+_ACCEPTED: Final = (
+    'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
+    '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
+)
+_SPELLING: Final = (
+    r"(?:/job:localhost/replica:0/task:0)?/?(?:device:|physical_device:)?"
+    r"(?P<kind>[a-z]+)"
+    r"(?::(?P<index>0|[1-9][0-9]{0,5})|\((?P<ordinal>0|[1-9][0-9]{0,5})\))?"
+)
+
+
+class Device:
+    """A place where tensors live: a kind and an index, the same on every framework.
+
+    Immutable, hashable and interned, so devices are compared with `is` or `==` alike. `gpu` is the accelerator of
+    the backend: CUDA, ROCm, Apple MPS or Intel XPU.
+
+    | backend | `Device("gpu:1").native` | `Device("cpu").native` |
+    |---|---|---|
+    | torch | `torch.device("cuda:1")` | `torch.device("cpu")` |
+    | tensorflow | `"/GPU:1"` | `"/CPU:0"` |
+    | mxnet | `mx.gpu(1)` | `mx.cpu(0)` |
+    | paddle | `paddle.CUDAPlace(1)` | `paddle.CPUPlace()` |
+    | jax | `jax.devices("gpu")[1]` | `jax.devices("cpu")[0]` |
+    | numpy | none | `"cpu"` |
+
+    Raises:
+        DeviceError: the text is no device. Nothing is ever turned into another device in silence.
+        DeviceTypeError: the object is no device, for instance a bare int.
+
+    Example:
+        >>> Device("cuda:1"), Device("gpu:1") is Device("/GPU:1")
+        (Device('gpu:1'), True)
+        >>> Device("gpu:1").kind, Device("gpu:1").index
+        ('gpu', 1)
+    """
+
+    __slots__ = ("_text", "index", "kind")
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise TypeError("Device is interned and cannot be subclassed")
+
+    kind: str
+    index: int
+    _text: str
+
+    def __new__(cls, spec: object = "cpu") -> Device:
+        return parse(spec)
+
+    @property
+    def native(self) -> Any:
+        """The selected backend's own object for this device (see the table of the class).
+
+        Raises:
+            DeviceNotFoundError: the selected backend has no such device.
+        """
+        from . import selection
+
+        backend = selection.current()
+        backend.require(self)
+        return backend.to_native(self)
+
+    def __enter__(self) -> Device:
+        """Make this the device of creation functions: xdevice's, and the selected framework's own.
+
+        Scopes nest, end after exceptions, and hold for one thread. Paddle's `set_device` is process-wide, so there
+        the framework's own creators of other threads are affected too; xdevice's creators never are.
+        """
+        from . import scopes
+
+        scopes.enter(self)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from . import scopes
+
+        scopes.leave(exc_type, exc, trace)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Device({self._text!r})"
+
+    def __reduce__(self) -> tuple[Any, tuple[str, int]]:
+        return of, (self.kind, self.index)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a Device is immutable: cannot set {name!r} of {self!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a Device is immutable: cannot delete {name!r} of {self!r}")
+
+
+_interned: dict[tuple[str, int], Device] = {}
+_parsed: dict[str, Device] = {}
+
+
+def of(kind: str, index: int = 0) -> Device:
+    """The device of a kind and an index, as adapters make it from a native one; no spelling is checked."""
+    found = _interned.get((kind, index))
+    return found if found is not None else _intern(kind, index)
+
+
+def _intern(kind: str, index: int) -> Device:
+    made = object.__new__(Device)
+    object.__setattr__(made, "kind", kind)
+    object.__setattr__(made, "index", index)
+    object.__setattr__(made, "_text", f"{kind}:{index}")
+    # setdefault is atomic: of two threads that come here at once, both get the first one's
+    return _interned.setdefault((kind, index), made)
+
+
+CPU: Final = of("cpu")
+
+
+def parse(spec: object) -> Device:
+    """The device that a spelling or a framework's own device object names; see `xdevice.device`."""
+    if type(spec) is Device:
+        return spec
+    if type(spec) is str:
+        return _parsed.get(spec) or _parse_text(spec)
+    if isinstance(spec, str):
+        return _parse_text(str(spec))
+    if spec is None or isinstance(spec, bool | int | float):
+        raise DeviceTypeError(f"{spec!r} is no device; accepted: {_ACCEPTED}{_index_hint(spec)}")
+    return _parse_native(spec)
+
+
+def _index_hint(spec: object) -> str:
+    if type(spec) is int and spec >= 0:
+        return f". For GPU {spec} say xdevice.gpu({spec})"
+    return ""
+
+
+def _parse_text(text: str) -> Device:
+    import re
+
+    match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise DeviceError(f"{text!r} is no device; accepted: {_ACCEPTED}")
+    name = match["kind"].lower()
+    kind = _ALIASES.get(name, name)
+    if kind not in KINDS:
+        raise DeviceError(f"{text!r} is no device: there is no kind {name!r}{_nearest(name)}; accepted: {_ACCEPTED}")
+    found = of(kind, int(match["index"] or match["ordinal"] or 0))
+    if len(_parsed) < 1024:
+        _parsed[text] = found
+    return found
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, [*KINDS, *_ALIASES], n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _parse_native(spec: object) -> Device:
+    from . import registry
+
+    owner = registry.owner_of(type(spec))
+    found = owner.from_native(spec) if owner is not None else None
+    if found is None:
+        raise DeviceTypeError(f"{spec!r} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
+    return found

@@ -1,0 +1,53 @@
+"""Names of dtypes: one per dtype, NumPy's, whatever the framework calls it."""
+
+from __future__ import annotations
+
+from .errors import DTypeError
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    import numpy as np
+
+DTYPES: Final = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+"""Every dtype that xdevice knows."""
+
+_PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
+_OTHER_NAMES: Final = {"float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool"}
+
+
+def dtype_name(dtype: object) -> str:
+    """NumPy's name of a dtype in any framework's form.
+
+    `"float32"`, `np.float32`, `torch.float32`, `tf.float32`, `paddle.float32`, `jnp.float32`, `float`.
+
+    Raises:
+        DTypeError: no dtype.
+    """
+    import numpy
+
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
+        return numpy.dtype(dtype).name
+    inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that holds its dtype
+    name = str(getattr(inner, "name", None) or inner).lower().rpartition(".")[2]
+    name = _OTHER_NAMES.get(name, name)
+    if name not in DTYPES:
+        raise DTypeError(f"{dtype!r} is no dtype; expected one of {', '.join(DTYPES)}")
+    return name
+
+
+def host_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a name, "bfloat16" included (by ml_dtypes)."""
+    import numpy
+
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return numpy.dtype(ml_dtypes.bfloat16)
+    return numpy.dtype(name)

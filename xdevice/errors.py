@@ -1,0 +1,59 @@
+"""Every error that xdevice raises by name. Each says what came, what was expected, and how to mend it."""
+
+from __future__ import annotations
+
+
+class XDeviceError(Exception):
+    """The base of all errors of xdevice."""
+
+
+class BackendNotFoundError(XDeviceError, LookupError):
+    """A backend name that is unknown, or whose framework is not installed."""
+
+
+class BackendImportError(XDeviceError, ImportError):
+    """A framework that is installed but does not import, or is too old. The cause is chained."""
+
+
+class BackendConflictError(XDeviceError):
+    """Two installed adapters claim one backend name."""
+
+
+class ContractError(XDeviceError, TypeError):
+    """An adapter that does not keep the contract of `xdevice.contract.Backend`."""
+
+
+class DeviceError(XDeviceError, ValueError):
+    """A text or number that is no device."""
+
+
+class DeviceTypeError(DeviceError, TypeError):
+    """An object that is neither a device nor the spelling of one."""
+
+
+class DeviceNotFoundError(XDeviceError, LookupError):
+    """A device that does not exist on the backend. Nothing was allocated."""
+
+
+class DeviceMismatchError(XDeviceError, RuntimeError):
+    """Tensors that should be on one device are on several."""
+
+
+class NotATensorError(XDeviceError, TypeError):
+    """An object that is no tensor, no model and no container."""
+
+
+class NotBuiltError(XDeviceError, RuntimeError):
+    """A model that has no variables yet: build it first, then move it."""
+
+
+class ContainerError(XDeviceError, ValueError):
+    """A container that contains itself, is nested too deep, or cannot be rebuilt."""
+
+
+class DTypeError(XDeviceError, TypeError):
+    """Data or a dtype that the backend cannot hold without changing it."""
+
+
+class UnsupportedError(XDeviceError, NotImplementedError):
+    """A thing that this backend cannot do. The message says what to use instead."""

@@ -1,0 +1,37 @@
+"""How a framework is imported, so that four of them live in one process: every adapter does it by `importing`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+import_lock = threading.RLock()
+"""Held while a framework is imported: the dlopen flags and the warning filters are process-wide."""
+
+
+@contextmanager
+def importing(*, own_symbols: bool = False) -> Iterator[None]:
+    """The surroundings in which an adapter imports its framework.
+
+    With `own_symbols` the libraries loaded inside resolve their symbols in themselves first. Paddle after TensorFlow
+    needs that: both carry protobuf, and Paddle's would resolve into TensorFlow's and segfault (measured on
+    paddlepaddle 3.3.1 with tensorflow 2.21). Warnings are silenced, because Paddle and MXNet fail to import where
+    warnings are errors.
+    """
+    import warnings
+
+    with import_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        flags = sys.getdlopenflags()
+        if own_symbols:
+            sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
+        try:
+            yield
+        finally:
+            sys.setdlopenflags(flags)

@@ -1,0 +1,422 @@
+"""The verbs: where tensors are, putting them elsewhere, comparing and waiting. One rule each, for every backend."""
+
+from __future__ import annotations
+
+from . import devices, registry, selection
+from .devices import CPU, Device
+from .errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, UnsupportedError
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeVar
+
+    from .contract import Backend
+
+    T = TypeVar("T")
+
+_probes = registry.probes
+
+
+# devices
+
+
+def device(spec: object) -> Device:
+    """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
+
+    Args:
+        spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
+            "/job:localhost/replica:0/task:0/device:GPU:1", `torch.device`, `mx.gpu(1)`, `paddle.CUDAPlace(1)`,
+            `jax.Device`, `tf.config.LogicalDevice`. A `torch.device("cuda")` without index means PyTorch's current
+            device.
+
+    Raises:
+        DeviceError: a text that is no device: "", "gpu:-1", "gpu:1:2", "gqu".
+        DeviceTypeError: an object that is no device: a bare int, a bool, None.
+
+    Whether the device exists is asked by what uses it. Costs 0.1 us for a text seen before.
+
+    Example:
+        >>> xdevice.device("/GPU:1")
+        Device('gpu:1')
+    """
+    return devices.parse(spec)
+
+
+def cpu(index: int = 0) -> Device:
+    """The host: `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`, `jax.devices("cpu")[0]`.
+
+    Only TensorFlow (logical CPUs), JAX (`--xla_force_host_platform_device_count`) and MXNet (`mx.cpu(1)`) have more
+    than one.
+
+    Raises:
+        DeviceError: a negative index. DeviceTypeError: no int.
+
+    Example:
+        >>> xdevice.cpu()
+        Device('cpu:0')
+    """
+    return devices.of("cpu", _index(index))
+
+
+def gpu(index: int = 0) -> Device:
+    """The accelerator of that index, whether it exists or not; `try_gpu` falls back.
+
+    `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
+
+    Raises:
+        DeviceError: a negative index. DeviceTypeError: no int.
+
+    Example:
+        >>> xdevice.gpu(1)
+        Device('gpu:1')
+    """
+    return devices.of("gpu", _index(index))
+
+
+def num_gpus() -> int:
+    """How many GPUs the selected backend sees. Starts none: no CUDA context, no JAX backend. NumPy has 0.
+
+    Example:
+        >>> xdevice.num_gpus() >= 0
+        True
+    """
+    return selection.current().count("gpu")
+
+
+def try_gpu(i: int = 0) -> Device:
+    """`gpu:i` if the selected backend has it, else `cpu:0`. Costs under 1 us and starts nothing.
+
+    Raises:
+        DeviceError: `i` is negative. DeviceTypeError: `i` is a bool or no int. (d2l's own `try_gpu(-1)` gives a device
+            that does not exist.)
+
+    Example:
+        >>> xdevice.try_gpu() in (xdevice.gpu(), xdevice.cpu())
+        True
+    """
+    if type(i) is not int or i < 0:
+        i = _index(i)
+    return devices.of("gpu", i) if selection.current().count("gpu") > i else CPU
+
+
+def try_all_gpus() -> list[Device]:
+    """All GPUs of the selected backend, else `[cpu:0]`: a list that is never empty. Starts nothing.
+
+    Example:
+        >>> len(xdevice.try_all_gpus()) >= 1
+        True
+    """
+    return [devices.of("gpu", i) for i in range(selection.current().count("gpu"))] or [CPU]
+
+
+def _index(i: object) -> int:
+    if isinstance(i, bool) or not hasattr(type(i), "__index__"):
+        raise DeviceTypeError(f"a device index is an int of 0 or more, not {i!r} of type {type(i).__qualname__}")
+    index = int(i.__index__())  # type: ignore[attr-defined]
+    if index < 0:
+        raise DeviceError(f"a device index is an int of 0 or more, not {index}; the first GPU is 0")
+    return index
+
+
+# moving
+
+
+def to_device(x: T, device: object) -> T:
+    """`x` on a device: the same object if it is there already, else a new tensor; models move in place.
+
+    Values, dtype, shape and `requires_grad` stay, gradients flow through the move (on MXNet inside `record()`), and
+    the source keeps its place. Each tensor decides its backend for itself, whatever is selected.
+
+    Args:
+        x: a tensor; a model (torch `Module` and `Optimizer`, Paddle `Layer` and `Optimizer`, Gluon `Block` and
+            `Trainer`, Keras `Layer`, `Model`, `Variable` and `Optimizer`, `tf.Module`, `tf.Variable`), which is
+            returned; or a container of them (dict, list, tuple, namedtuple, dataclass, set, ...), nested, which keeps
+            its type. In a container a tensor that appears twice stays one tensor, and what is no tensor passes
+            through.
+        device: any spelling that `xdevice.device` takes.
+
+    Raises:
+        DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
+        DeviceError, DeviceTypeError: no device. NotATensorError: nothing that could move.
+        NotBuiltError: a model without variables yet. ContainerError: a container that contains itself.
+
+    Costs less than the framework's own call where there is nothing to do (docs/performance.md), else what the
+    framework's copy costs: one copy, and no wait for it where the framework copies asynchronously.
+
+    Example:
+        >>> x = xdevice.ones(2, 3)
+        >>> xdevice.to_device(x, "cpu") is x
+        True
+    """
+    target = device if type(device) is Device else devices.parse(device)
+    probe = _probes.get(type(x))
+    try:
+        if probe is not None and probe(x) is target:
+            return x
+    except UnsupportedError:
+        pass  # spread over devices, so in no one place: it moves
+    moved: T = _transfer(x, target, _move, "move")
+    return moved
+
+
+def copy_to(x: T, device: object) -> T:
+    """A copy of `x` on a device, always in new storage, also on the device where `x` is. Gradients flow.
+
+    Arguments and errors are those of `to_device`; a model or container gives a new one. A tensor or model that
+    appears twice is copied once. Optimizers cannot be copied apart from their parameters: `UnsupportedError`.
+
+    Costs one copy.
+
+    Example:
+        >>> x = xdevice.ones(2)
+        >>> xdevice.copy_to(x, "cpu") is x
+        False
+    """
+    copied: T = _transfer(x, devices.parse(device), _copy, "copy")
+    return copied
+
+
+def _move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    if kind == "tensor":
+        return x if _is_on(backend, x, target) else backend.move(x, target)
+    if kind == "symbol":
+        return backend.move(x, target)
+    if any(place is not target for _, place in backend.model_devices(x)):
+        backend.move_model(x, target)
+    return x
+
+
+def _is_on(backend: Backend, x: Any, target: Device) -> bool:
+    try:
+        return backend.device_of(x) is target
+    except UnsupportedError:
+        return False
+
+
+def _copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    return backend.copy_model(x, target) if kind == "model" else backend.copy(x, target)
+
+
+def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
+    found = registry.kind_of(type(x))
+    if found is not None:
+        found[0].require(target)
+        return one(*found, x, target)
+    _refuse_non_container(x, verb)
+    from . import trees
+
+    def all_of(values: list[Any]) -> list[Any]:
+        owned = [(registry.kind_of(type(value)), value) for value in values]
+        for backend in {found[0] for found, _ in owned if found is not None}:
+            backend.require(target)
+        done: dict[int, Any] = {}
+        # models first: a parameter that also stands beside its model then stays that model's parameter
+        for models in (True, False):
+            for found, value in owned:
+                if found is not None and (found[1] == "model") is models and id(value) not in done:
+                    done[id(value)] = one(*found, value, target)
+        return [done.get(id(value), value) for value in values]
+
+    return trees.map_leaves(x, all_of)
+
+
+def _refuse_non_container(x: object, verb: str) -> None:
+    from . import trees
+
+    if not trees.is_container(x):
+        raise NotATensorError(
+            f"cannot {verb} {x!r:.100} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
+            f"them; xdevice.tensor(data) makes a tensor of numbers"
+        )
+
+
+# comparing
+
+
+def device_of(x: object) -> Device:
+    """The device of a tensor, of a model, or of all the tensors in a container. Costs under 1 us for a tensor.
+
+    On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
+
+    Raises:
+        DeviceMismatchError: a model or container spread over two devices; names one tensor on each.
+        NotBuiltError: a model without variables yet. NotATensorError: nothing that has a device.
+        UnsupportedError: a symbolic tensor (inside `jax.jit` or `tf.function`), or one spread over devices.
+
+    Example:
+        >>> xdevice.device_of(xdevice.ones(2, device="cpu"))
+        Device('cpu:0')
+    """
+    probe = _probes.get(type(x))
+    if probe is not None:
+        return probe(x)
+    if registry.kind_of(type(x)) is None:
+        _refuse_non_container(x, "find the device of")
+    shared = _common(_places(x, ""))
+    if shared is None:
+        raise NotATensorError(f"{x!r:.100} of type {type(x).__qualname__} holds no tensor, so it has no device")
+    return shared
+
+
+def same_device(*xs: object) -> bool:
+    """Whether every tensor in the arguments is on one device; works across frameworks. True if there is none.
+
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are one device. Costs 0.1 us a tensor.
+
+    Raises:
+        NotATensorError: an argument that is no tensor, model or container.
+
+    Example:
+        >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
+        True
+    """
+    first = None
+    for x in xs:
+        probe = _probes.get(type(x))
+        if probe is None:
+            return _same_device(xs)
+        place = probe(x)
+        if place is not first:
+            if first is not None:
+                return False
+            first = place
+    return True
+
+
+def _same_device(xs: tuple[object, ...]) -> bool:
+    return len({place for _, place in _argument_places(xs, {})}) <= 1
+
+
+def check_same_device(*xs: object, **named: object) -> Device | None:
+    """The device that all tensors in the arguments share; None if there is no tensor.
+
+    Args:
+        xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...
+        named: likewise, named in the error by their keyword: `batch['x'][1] is on gpu:1, expected gpu:0`.
+
+    Raises:
+        DeviceMismatchError: names the first tensor that is not where the one before it is.
+        NotATensorError: an argument that is no tensor, model or container.
+
+    Example:
+        >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
+        Device('cpu:0')
+    """
+    return _common(_argument_places(xs, named))
+
+
+def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[tuple[str, Device]]:
+    for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
+        if registry.kind_of(type(x)) is None:
+            _refuse_non_container(x, "compare")
+        yield from _places(x, name)
+
+
+def _places(x: object, name: str) -> Iterator[tuple[str, Device]]:
+    """Name and device of every tensor and model variable in `x`."""
+    found = registry.kind_of(type(x))
+    if found is None:
+        from . import trees
+
+        for leaf in trees.leaves(x):
+            if registry.kind_of(type(leaf.value)) is not None:
+                yield from _places(leaf.value, name + leaf.path)
+        return
+    backend, kind = found
+    if kind == "tensor":
+        yield name, backend.device_of(x)
+    elif kind == "symbol":
+        raise _traced(backend, name or type(x).__qualname__)
+    else:
+        for inner, place in backend.model_devices(x):
+            yield f"{name}.{inner}".lstrip("."), place
+
+
+def _traced(backend: Backend, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} stands for a tensor while {backend.name} traces a function, so it has no device yet and nothing to "
+        f"wait for; ask outside of the traced function. to_device and copy_to work inside"
+    )
+
+
+def _common(places: Iterable[tuple[str, Device]]) -> Device | None:
+    expected: tuple[str, Device] | None = None
+    for name, place in places:
+        if expected is None:
+            expected = name, place
+        elif place is not expected[1]:
+            raise DeviceMismatchError(
+                f"{name} is on {place}, expected {expected[1]} where {expected[0]} is; "
+                f"move it with xdevice.to_device(..., {str(expected[1])!r})"
+            )
+    return expected[1] if expected is not None else None
+
+
+# waiting
+
+
+def sync(*targets: object) -> None:
+    """Waits until work is done, and raises the errors of asynchronous work.
+
+    Args:
+        targets: nothing: all work on all devices of the selected backend. A backend: all its work. A device in any
+            spelling: the selected backend's work there. Tensors, models, containers: their values, by their own
+            backends.
+
+    | backend | waits by |
+    |---|---|
+    | torch | `torch.cuda.synchronize(i)` of each GPU in use; the CPU computes synchronously |
+    | tensorflow | `tf.test.experimental.sync_devices()`, which is all devices |
+    | mxnet | `mx.nd.waitall()`; `x.wait_to_read()` for a tensor; the CPU is asynchronous too |
+    | paddle | `paddle.device.synchronize`; the CPU computes synchronously |
+    | jax | a fence on each device and all live arrays; `block_until_ready` for a tensor |
+    | numpy | computes synchronously: returns at once |
+
+    Raises:
+        DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
+        The framework's own error of the work waited for.
+
+    Example:
+        >>> xdevice.sync()
+    """
+    if not targets:
+        selection.current().synchronize(None)
+    for target in targets:
+        _sync_one(target)
+
+
+def _sync_one(target: object) -> None:
+    from .contract import Backend
+
+    if isinstance(target, Backend):
+        registry.load(target.name).synchronize(None)
+        return
+    found = registry.kind_of(type(target))
+    if found is not None:
+        _sync_owned(found, target)
+        return
+    if isinstance(target, Device | str) or registry.owner_of(type(target)) is not None:
+        place = devices.parse(target)
+        backend = selection.current()
+        backend.require(place)
+        backend.synchronize(place)
+        return
+    _refuse_non_container(target, "wait for")
+    from . import trees
+
+    for leaf in trees.leaves(target):
+        found = registry.kind_of(type(leaf.value))
+        if found is not None:
+            _sync_owned(found, leaf.value)
+
+
+def _sync_owned(found: tuple[Backend, str], x: Any) -> None:
+    backend, kind = found
+    if kind == "symbol":
+        raise _traced(backend, type(x).__qualname__)
+    if kind == "tensor":
+        backend.wait(x)
+        return
+    for place in {place for _, place in backend.model_devices(x)}:
+        backend.synchronize(place)
