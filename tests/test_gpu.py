@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -87,19 +88,18 @@ def test_sync_waits_for_all_gpus(name):
         gpus = xdevice.try_all_gpus()
         xs = [xdevice.rand(8192, 8192, device=gpu) for gpu in gpus]
         for x in xs:
-            xdevice.sync(x @ x)
+            xdevice.item((x @ x)[0, 0])  # compiles and loads all that is timed below
         start = time.perf_counter()
         products = xs
-        for _ in range(20):
+        for _ in range(60):
             products = [x @ y for x, y in zip(xs, products, strict=True)]
         enqueued = time.perf_counter() - start
         xdevice.sync()
         waited = time.perf_counter() - start
         for product in products:
-            xdevice.item((product @ product)[0, 0] if name != "tensorflow" else product[0, 0])
+            xdevice.item(product[0, 0])
         read = time.perf_counter() - start - waited
         assert enqueued < waited / 2, "the work was not asynchronous, so this shows nothing"
-        # one more product and its reading, against twenty products on each GPU
         assert read < waited / 2, f"after sync() there was work left: {read:.3f} s of {waited:.3f} s"
 
 
@@ -121,10 +121,9 @@ def test_integers_of_tensorflow_are_where_they_are_said_to_be():
 
 
 def test_devices_are_one_across_frameworks():
-    there = [name for name in BACKENDS if name in xdevice.backends()]
     xs = []
-    for name in there:
-        with xdevice.use(name):
+    for name in BACKENDS:
+        with suppress(xdevice.BackendNotFoundError, xdevice.BackendImportError), xdevice.use(name):
             xs.append(xdevice.tensor([1.0, 2.0], device="gpu:1"))
     assert len(xs) >= 2
     assert xdevice.same_device(xs)

@@ -6,6 +6,7 @@ Every sabotage names the check that must catch it. The same check must hold, and
 from __future__ import annotations
 
 import copy
+import gc
 from contextlib import nullcontext, suppress
 
 import pytest
@@ -287,8 +288,11 @@ def test_a_sabotaged_adapter_fails_the_suite(plant, check, name, monkeypatch):
         scope.__exit__(None, None, None)
     with suppress(Exception), suite().selected():
         xdevice.sync()  # what was left to fail
-    assert caught, f"{check} does not notice"
-    assert not isinstance(caught[0].error, pytest.skip.Exception)
+    errors = [type(failure.error) for failure in caught]
+    caught.clear()
+    gc.collect()  # the tracebacks hold failed arrays, for which JAX raises again at each sync
+    assert errors, f"{check} does not notice"
+    assert not issubclass(errors[0], pytest.skip.Exception)
 
 
 def test_there_are_enough_sabotages():

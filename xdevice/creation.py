@@ -187,12 +187,11 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
     import numpy
 
     found = registry.kind_of(type(data))
-    if found is not None and found[1] == "tensor":
-        return found[0].to_numpy(data)
     try:
-        array = numpy.asarray(data)
+        array = found[0].to_numpy(data) if found is not None and found[1] == "tensor" else numpy.asarray(data)
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {data!r:.100}: {error}") from error
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
         raise DTypeError(
             f"cannot make a tensor of {data!r:.100}: it is {array.dtype}; "

@@ -17,7 +17,10 @@ DTYPES: Final = (
 """Every dtype that xdevice knows."""
 
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
-_OTHER_NAMES: Final = {"float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool"}
+_OTHER_NAMES: Final = {
+    "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",  # Paddle 2.6
+}  # fmt: skip
 
 
 def dtype_name(dtype: object) -> str:

@@ -124,9 +124,10 @@ class Conformance:
         found = {name: self.make([[0, 1, 1]], dtype=name) for name in self.dtypes()}
         found["0-d"] = self.make(3.0)
         found["empty"] = self.make(np.zeros((2, 0), dtype="float32"))
-        if hasattr(self.make(), "T"):
-            found["transposed"] = self.make().T
-        found["sliced"] = self.make()[:, 1:]
+        if self.computes:
+            with self.here():  # TensorFlow slices on the GPU where there is one
+                found["sliced"] = self.make()[:, 1:]
+            found.update({"transposed": self.make().T} if hasattr(self.make(), "T") else {})
         return found
 
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
@@ -207,6 +208,7 @@ class Conformance:
             (np.ones(2), "float32"),
             (np.ones(2, "float32"), "float32"),
             (np.ones(2, "int32"), "int32"),
+            (np.ones(2, ">i4"), "int32"),
             (np.ones(2, "uint8"), "uint8"),
             (np.ones(2, "float16"), "float16"),
         ]:
@@ -261,8 +263,8 @@ class Conformance:
             array = xdevice.to_numpy(x)
             assert array.shape == tuple(x.shape), name
             assert array.flags.c_contiguous, name
-        sliced = self.odd_tensors()["sliced"]
-        assert xdevice.to_numpy(sliced).tolist() == [[2, 3], [5, 6]]
+        if self.computes:
+            assert xdevice.to_numpy(self.odd_tensors()["sliced"]).tolist() == [[2, 3], [5, 6]]
         nested = xdevice.to_numpy({"x": [self.make()], "n": 3})
         assert type(nested["x"][0]) is np.ndarray
         assert nested["n"] == 3
@@ -380,8 +382,9 @@ class Conformance:
     def assert_gradient_is_three(self, function: Callable[[Any], Any]) -> None:
         self.needs_kernels()
         x = self.make()
-        _need(self.samples.gradient(lambda x: x * 3, x), "gradients")
-        gradient = self.samples.gradient(function, x)
+        with self.here():  # TensorFlow computes on the GPU where there is one
+            _need(self.samples.gradient(lambda x: x * 3, x), "gradients")
+            gradient = self.samples.gradient(function, x)
         assert gradient is not None, "the gradient does not arrive"
         assert xdevice.to_numpy(gradient).tolist() == [[3, 3, 3], [3, 3, 3]]
         assert xdevice.device_of(gradient) is xdevice.device_of(x)
@@ -614,7 +617,9 @@ class Conformance:
             for _ in range(3):
                 with place:
                     losses.append(step(xdevice.to_device(x, place), xdevice.to_device(y, place)))
-                assert losses[-1] == pytest.approx(twin_step(x, y), rel=1e-4), f"training differs on {place}"
+                with devices.CPU:
+                    expected = twin_step(x, y)
+                assert losses[-1] == pytest.approx(expected, rel=1e-4), f"training differs on {place}"
         assert losses[-1] < 0.9 * losses[0], "the model does not learn"
         mine, its = self.samples.variables(model), self.samples.variables(stayed)
         for (name, a), b in zip(mine.items(), its.values(), strict=True):
@@ -658,8 +663,8 @@ class Conformance:
 
     def test_forking_after_loading_and_counting(self) -> None:
         seen = in_child("fork", self.backend, self.child_setup)
-        assert seen["child after loading"] == "2.0"
-        assert seen["child after use"] in ("2.0", "UnsupportedError"), "it must work, or say why not; never hang"
+        assert seen["child after loading"] == "2.0", seen
+        assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"
 
     # what a subclass may need
 

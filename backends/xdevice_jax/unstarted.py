@@ -5,7 +5,6 @@ After the start JAX's own lists hold. Where only a runtime can tell (ROCm, oneAP
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib.metadata
 import importlib.util
@@ -15,6 +14,8 @@ import re
 from typing import Final
 
 import jax
+
+from xdevice import nvidia
 
 try:
     from jax._src import xla_bridge
@@ -70,61 +71,6 @@ def _plugins() -> frozenset[str]:
 
 
 def _nvidia_gpus() -> int | None:
-    uuids = _nvidia_uuids()
-    if uuids is None:
-        return None
-    visible = visible_gpus(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    visible = nvidia.count()
     chosen = jax.config.read("jax_cuda_visible_devices")
-    return visible if chosen == "all" else min(visible, len(chosen.split(",")))
-
-
-@functools.cache
-def _nvidia_uuids() -> tuple[str, ...] | None:
-    """The GPUs of the driver, by NVML, which makes no CUDA context; None if there is a driver but no NVML."""
-    if not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
-        return ()  # nor does JAX look further
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    if nvml.nvmlInit_v2():
-        return None
-    try:
-        total = ctypes.c_uint()
-        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(total)):
-            return None
-        return tuple(_nvidia_uuid(nvml, index) for index in range(total.value))
-    finally:
-        nvml.nvmlShutdown()
-
-
-def _nvidia_uuid(nvml: ctypes.CDLL, index: int) -> str:
-    handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
-    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
-    nvml.nvmlDeviceGetUUID(handle, text, len(text))
-    return text.value.decode()
-
-
-@functools.cache
-def visible_gpus(uuids: tuple[str, ...], visible: str | None) -> int:
-    """How many of the driver's GPUs CUDA_VISIBLE_DEVICES leaves: those named before the first wrong name."""
-    if visible is None:
-        return len(uuids)
-    seen: set[str] = set()
-    for name in map(str.strip, visible.split(",")):
-        found = _named(uuids, name)
-        if found is None:
-            break
-        if found in seen:
-            return 0  # CUDA sees none if one is named twice
-        seen.add(found)
-    return len(seen)
-
-
-def _named(uuids: tuple[str, ...], name: str) -> str | None:
-    if name.startswith("MIG-"):
-        return name
-    if name.isdecimal():
-        return uuids[int(name)] if int(name) < len(uuids) else None
-    matching = [uuid for uuid in uuids if name.startswith("GPU-") and uuid.startswith(name)]
-    return matching[0] if len(matching) == 1 else None
+    return visible if visible is None or chosen == "all" else min(visible, len(chosen.split(",")))

@@ -17,7 +17,7 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices
+from xdevice import devices, nvidia
 from xdevice.contract import Backend, DeviceInfo, Kind
 from xdevice.loader import importing
 
@@ -47,6 +47,14 @@ _CPUS = 16
 mx.util._set_np_shape_logged = mx.util._set_np_array_logged = True
 
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
+
+
+def _count_gpus() -> int:
+    if not mx.runtime.Features().is_enabled("CUDA"):
+        return 0
+    # MXNet's own count initialises CUDA, which no forked child could use then
+    found = nvidia.count()
+    return int(mx.context.num_gpus()) if found is None else found
 
 
 class _Buffers(threading.local):
@@ -92,7 +100,7 @@ class MxnetBackend(Backend):
         if kind != "gpu":
             return _CPUS
         if self._gpus is None:
-            self._gpus = int(mx.context.num_gpus())
+            self._gpus = _count_gpus()
         return self._gpus
 
     def describe(self, device: Device) -> DeviceInfo:

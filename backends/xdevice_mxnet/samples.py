@@ -36,6 +36,7 @@ class MxnetSamples(Samples):
         return x + y
 
     def address(self, x: Any) -> int | None:
+        x.wait_to_read()  # memory is allocated when the array is computed
         pointer = ctypes.c_void_p()
         mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
         return pointer.value

@@ -20,7 +20,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices
+from xdevice import devices, nvidia
 from xdevice.contract import Backend, DeviceInfo, Kind
 from xdevice.errors import NotBuiltError
 from xdevice.loader import importing
@@ -56,7 +56,7 @@ class PaddleBackend(Backend):
     kinds = ("cpu", "gpu")
 
     def __init__(self) -> None:
-        self._gpus = int(paddle.device.cuda.device_count())
+        self._gpus = _count_gpus()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
 
     # the framework
@@ -217,6 +217,14 @@ class PaddleBackend(Backend):
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
             )
         raise self.unsupported(f"adapter for {place}", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
+
+
+def _count_gpus() -> int:
+    if not paddle.is_compiled_with_cuda():
+        return 0
+    # Paddle's own count initialises CUDA, which no forked child could use then
+    found = None if paddle.is_compiled_with_rocm() else nvidia.count()
+    return int(paddle.device.cuda.device_count()) if found is None else found
 
 
 class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]

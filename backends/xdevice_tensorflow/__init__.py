@@ -68,7 +68,7 @@ class TensorflowBackend(Backend):
 
     @property
     def framework(self) -> ModuleType:
-        return tf  # type: ignore[no-any-return]
+        return tf
 
     @property
     def version(self) -> str:
@@ -117,7 +117,7 @@ class TensorflowBackend(Backend):
         return devices.parse(native.name) if isinstance(native, _CONFIG) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        return tf.device(self.to_native(device))  # type: ignore[no-any-return]
+        return tf.device(self.to_native(device))
 
     # tensors
 
@@ -142,14 +142,18 @@ class TensorflowBackend(Backend):
         if isinstance(x, _COMPOSITES):
             return tf.nest.map_structure(lambda part: self.copy(part, device), x, expand_composites=True)
         _refuse_keras_tensor(x, self)
-        if device.kind != "cpu" and hasattr(x, "backing_device") and self.device_of(x) is not device:
-            return self.move(x, device)
+        if hasattr(x, "backing_device") and (place := self.device_of(x)) is not device:
+            x = self.move(x, device)
+            if place.kind != "cpu" or device.kind != "cpu":
+                return x
         with self.scope(device):
             copied = tf.raw_ops.DeepCopy(x=x)
         # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
         return self._settled(copied, device)
 
     def synchronize(self, device: Device | None) -> None:
+        if not _is_started():
+            return  # sync_devices would start the GPUs
         try:
             tf.test.experimental.sync_devices()
         except tf.errors.OpError:
@@ -265,7 +269,7 @@ class TensorflowBackend(Backend):
 
 def _is_started() -> bool:
     """Whether the runtime has started, after which the devices cannot change any more."""
-    return bool(getattr(_context.context(), "_initialized", False))
+    return bool(getattr(_context.context(), "_initialized", True))
 
 
 def _give_deep_copy_a_gradient() -> None:

@@ -13,13 +13,13 @@ What must be kept:
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from types import CellType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
-from keras.src.utils.tracking import DotNotTrackScope
 
 from xdevice.errors import NotBuiltError, UnsupportedError
 
@@ -69,21 +69,25 @@ def _parts(model: Any) -> list[Any]:
         thing = stack.pop()
         if id(thing) in seen:
             continue
-        if isinstance(thing, _LEAVES):
-            children: Iterable[Any] = ()
-        elif isinstance(thing, _OWNING):
-            children = [value for key, value in vars(thing).items() if not _is_borrowed(thing, key)]
-        elif isinstance(thing, dict):
-            children = thing.values()
-        elif isinstance(thing, list | tuple | set):
-            children = thing
-        else:
+        role = _role(thing.__class__)
+        if role is None:
             continue
         seen[id(thing)] = thing
-        if isinstance(thing, _LEAVES + _OWNING):
+        if role in ("leaf", "owner"):
             found.append(thing)
+        children: Iterable[Any] = ()
+        if role == "owner":
+            children = [value for name, value in vars(thing).items() if not _is_borrowed(thing, name)]
+        elif role != "leaf":
+            children = thing.values() if role == "dict" else thing
         stack.extend(reversed(list(children)))
     return found
+
+
+@functools.lru_cache(1024)
+def _role(cls: type) -> str | None:
+    roles = (("leaf", _LEAVES), ("owner", _OWNING), ("dict", dict), ("list", (list, tuple, set)))
+    return next((role for role, types in roles if issubclass(cls, types)), None)
 
 
 def _is_borrowed(owner: Any, attribute: str) -> bool:
@@ -119,19 +123,21 @@ def move(model: Any, native: str, backend: Backend) -> None:
 
 
 def _drop_traces(part: Any) -> None:
-    for trace in _TRACES:
-        if getattr(part, trace, None) is not None:
-            setattr(part, trace, None)
+    if not isinstance(part, _OWNING):
+        return
+    for name, value in list(vars(part).items()):
+        if name in _TRACES:
+            setattr(part, name, None)
+        elif isinstance(value, _TRACED_FUNCTION):
+            setattr(part, name, value._clone(None))  # the same function, not yet traced
     for cls in type(part).__mro__:
         for member in vars(cls).values():
-            # where TensorFlow keeps what a method under @tf.function was traced to
-            cache = getattr(member, "_descriptor_cache", None) if isinstance(member, _TRACED_FUNCTION) else None
-            if cache is not None:
-                cache.pop(part, None)
+            if isinstance(member, _TRACED_FUNCTION):
+                member._descriptor_cache.pop(part, None)
 
 
 def _require_plain(variable: tf.Variable, backend: Backend) -> None:
-    if not hasattr(getattr(variable, "_handle", None), "backing_device"):
+    if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
             f"way to move a {type(variable).__name__}", "use it where its tf.distribute strategy or its graph put it"
         )
@@ -157,6 +163,9 @@ def duplicate(model: Any, native: str, backend: Backend) -> Any:
     for _, variable in before:
         _require_plain(variable, backend)
     try:
+        from keras.src.utils.tracking import DotNotTrackScope
+
+        # Keras's lists tell their layer of what is added to them, which must not happen while they are copied
         with tf.device(native), DotNotTrackScope():
             copied = _duplicate(model)
     except Exception as error:
@@ -183,7 +192,8 @@ def _duplicate(model: Any) -> Any:
         elif isinstance(part, _SHARED):
             memo[id(part)] = part
         elif not isinstance(part, FunctionType | _TRACED_FUNCTION):
-            memo[id(part)] = type(part).__new__(type(part))
+            cls: Any = type(part)
+            memo[id(part)] = cls.__new__(cls)
             pairs.append((part, memo[id(part)]))
     _keep_foreign(pairs, memo)
     for part in parts:
@@ -191,8 +201,7 @@ def _duplicate(model: Any) -> Any:
             memo[id(part)] = _rebound(part, memo)
     for part in parts:
         if isinstance(part, _TRACED_FUNCTION):
-            inner = part.python_function
-            memo[id(part)] = part._clone(_rebound(inner, memo) if type(inner) is FunctionType else _copied(inner, memo))
+            memo[id(part)] = part._clone(_rebound_inner(part.python_function, memo))
     for part, new in pairs:
         state = {key: None if key in _TRACES else _copied(value, memo) for key, value in vars(part).items()}
         new.__dict__.clear()
@@ -231,6 +240,12 @@ def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
     new.__qualname__ = function.__qualname__
     new.__dict__.update({key: _copied(value, memo) for key, value in function.__dict__.items()})
     return new
+
+
+def _rebound_inner(function: Any, memo: _Memo) -> Any:
+    if hasattr(function, "_tf_decorator"):
+        raise TypeError("it keeps a method that is a tf.function as an attribute, which holds the old model weakly")
+    return _rebound(function, memo) if type(function) is FunctionType else _copied(function, memo)
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:

@@ -26,7 +26,7 @@ _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-class Subclassed(keras.Model):  # type: ignore[misc, name-defined]
+class Subclassed(keras.Model):  # type: ignore[misc]
     """As tutorials write them: not registered, no `get_config`, and a seed generator in the dropout."""
 
     def __init__(self, units: int = 3) -> None:
@@ -146,7 +146,7 @@ class TensorflowSamples(Samples):
         _go_asynchronous()
         done = threading.Event()
 
-        @tf.function
+        @tf.function  # type: ignore[untyped-decorator]
         def work(x: Any) -> Any:
             return tf.numpy_function(lambda value: _slow(value, done), [x], tf.float32)
 

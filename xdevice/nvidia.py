@@ -1,0 +1,69 @@
+"""How many NVIDIA GPUs a CUDA program will see, asked of NVML.
+
+The CUDA runtime's own count initialises CUDA, and no child of a fork can use CUDA after that. NVML makes no CUDA
+context and leaves forks free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+
+
+def count() -> int | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves; None if there is a driver but no NVML to ask."""
+    uuids = _uuids()
+    return None if uuids is None else visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+@functools.cache
+def visible(uuids: tuple[str, ...], wanted: str | None) -> int:
+    """How many of the driver's GPUs CUDA_VISIBLE_DEVICES leaves: those named before the first wrong name."""
+    if wanted is None:
+        return len(uuids)
+    seen: set[str] = set()
+    for name in map(str.strip, wanted.split(",")):
+        found = _named(uuids, name)
+        if found is None:
+            break
+        if found in seen:
+            return 0  # CUDA sees none if one is named twice
+        seen.add(found)
+    return len(seen)
+
+
+def _named(uuids: tuple[str, ...], name: str) -> str | None:
+    if name.startswith("MIG-"):
+        return name
+    if name.isdecimal():
+        return uuids[int(name)] if int(name) < len(uuids) else None
+    matching = [uuid for uuid in uuids if name.startswith("GPU-") and uuid.startswith(name)]
+    return matching[0] if len(matching) == 1 else None
+
+
+@functools.cache
+def _uuids() -> tuple[str, ...] | None:
+    """The GPUs of the driver; None if there is a driver but no NVML."""
+    if not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
+        return ()
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2():
+        return None
+    try:
+        total = ctypes.c_uint()
+        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(total)):
+            return None
+        return tuple(_uuid(nvml, index) for index in range(total.value))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _uuid(nvml: ctypes.CDLL, index: int) -> str:
+    handle, text = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle))
+    nvml.nvmlDeviceGetUUID(handle, text, len(text))
+    return text.value.decode()
