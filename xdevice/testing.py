@@ -350,6 +350,7 @@ class Conformance:
             self.assert_equal(copied, x, name)
 
     def test_requires_grad_stays(self) -> None:
+        self.needs_kernels()
         for wanted in (True, False):
             x = self.samples.marked(self.make()) if wanted else self.make()
             if self.samples.requires_grad(x) is None:
@@ -662,6 +663,7 @@ class Conformance:
         assert seen["works in a new thread"] == 2.0
 
     def test_forking_after_loading_and_counting(self) -> None:
+        self.needs_kernels()
         seen = in_child("fork", self.backend, self.child_setup)
         assert seen["child after loading"] == "2.0", seen
         assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"
