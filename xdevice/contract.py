@@ -14,6 +14,7 @@ adapter that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from . import devices
@@ -21,7 +22,7 @@ from .devices import Device
 from .errors import ContractError, DeviceNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -39,6 +40,31 @@ class DeviceInfo(NamedTuple):
 
     name: str
     memory: int | None
+
+
+class Memory(NamedTuple):
+    """Bytes of a device's memory; None where the framework does not tell."""
+
+    total: int | None
+    free: int | None
+    allocated: int | None
+    """By this process, through the framework."""
+    peak: int | None
+    """The most that `allocated` has been since the start or `reset_peak`."""
+
+
+class Transfer(NamedTuple):
+    """One read by the host, or one copy between devices, that a program has made."""
+
+    backend: str
+    kind: Literal["read", "move"]
+    how: str
+    """The call that made it: "item", "numpy", "print", "to_device", ..."""
+    source: Device
+    destination: Device
+    nbytes: int
+    physical: bool
+    """False for a read on the CPU, which moves nothing there and would on a GPU."""
 
 
 class Backend(ABC):
@@ -154,6 +180,81 @@ class Backend(ABC):
     def copy_model(self, model: Any, device: Device) -> Any:
         """A new model on `device` that shares no storage with this one."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
+
+    # streams and events, where the framework has them
+
+    def new_stream(self, device: Device) -> Any:
+        """A new stream of work on a device."""
+        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+
+    def current_stream(self, device: Device) -> Any:
+        """The stream that this thread's work on a device goes to."""
+        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+
+    def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
+        """Sends this thread's work to a stream."""
+        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+
+    def stream_wait(self, stream: Any, event: Any) -> None:
+        """Makes later work of a stream wait for an event; the host goes on."""
+        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+
+    def new_event(self, device: Device) -> Any:
+        """A new event that can be timed."""
+        raise self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
+
+    def record(self, event: Any, stream: Any) -> None:
+        """Marks the point that a stream's work has reached."""
+        raise self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
+
+    def wait_event(self, event: Any) -> None:
+        """Waits on the host until a recorded event has happened."""
+        raise self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Seconds of device time between two events that have happened."""
+        raise self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
+
+    def keep_for(self, x: Any, stream: Any) -> None:
+        """Tells the allocator that a stream uses `x`, so that its memory is not given away before it is done."""
+
+    # threads
+
+    threads: ClassVar[Literal["many", "one"]] = "many"
+    """Whether tasks may run in a thread each, or must share one enqueueing thread."""
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads the calling thread's state (gradient mode, autocast, recording, ...) and gives a function that makes
+        a context manager of it for another thread."""
+        return nullcontext
+
+    # copying in the background
+
+    def stage(self, x: Any, device: Device) -> Any:
+        """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
+        the framework has it. The copy is ordered on this thread's current stream, and may read `x` until then."""
+        raise NotImplementedError
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        """Every operation inside completes before the next line runs, in all threads."""
+        raise NotImplementedError
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are gone
+        afterwards."""
+        raise NotImplementedError
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        """Total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
+        raise NotImplementedError
+
+    def reset_peak(self, device: Device) -> None:
+        """Lets the peak begin anew."""
+        raise self.unsupported("peak of memory that can be reset", "read xdevice.memory(device).allocated instead")
 
     # what people ask
 
