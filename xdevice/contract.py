@@ -215,7 +215,7 @@ class Backend(ABC):
         """Seconds of device time between two events that have happened."""
         raise self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
 
-    def keep_for(self, x: Any, stream: Any) -> None:
+    def keep_for(self, x: Any, stream: Any) -> None:  # noqa: B027  # nothing to do where nothing is given away
         """Tells the allocator that a stream uses `x`, so that its memory is not given away before it is done."""
 
     # threads
