@@ -4,6 +4,8 @@
 imports no framework and no NumPy; the first call that needs one does.
 """
 
+from __future__ import annotations
+
 from . import native
 from .creation import item, ones, rand, tensor, to_numpy, zeros
 from .devices import Device
@@ -39,7 +41,23 @@ from .verbs import (
     try_gpu,
 )
 
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from typing import Any
+
 __version__ = "0.1.0"
+
+_LAZY: dict[str, str] = {}
+"""Public names whose module is imported on first use, so that `import xdevice` stays light."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'xdevice' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"xdevice.{_LAZY[name]}"), name)
+
 
 __all__ = [
     "BackendConflictError",
