@@ -1,4 +1,4 @@
-"""The command line: `xdevice info` and `xdevice tour`."""
+"""The command line: `xdevice info`, `xdevice tour` and `xdevice bench`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from . import __version__, registry, selection
 from .errors import XDeviceError
+
+if TYPE_CHECKING:
+    from .bench import Row
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,6 +64,71 @@ def tour(name: str | None, every: bool, result: Path | None) -> None:
         sys.exit(0)
     chapter.show_table(outcomes)
     sys.exit(0 if all(outcome["failed"] == [] for outcome in outcomes) else 1)
+
+
+@main.command()
+@click.option("--backend", "name", metavar="NAME", help="The backend; else the selected one.")
+@click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw the figures into a PNG or SVG file.")
+@click.option("--quick", is_flag=True, help="Less work: to see that it runs, not to be quoted.")
+def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, quick: bool) -> None:
+    """The experiments of the performance chapters, on this machine.
+
+    Waiting, blocking, two devices side by side, three tasks at once, copying while computing, reading values one by
+    one, and the bandwidth of copies. Figures of one run; nothing is asserted.
+    """
+    from . import bench as experiments
+
+    if every and name:
+        raise click.UsageError("--all takes every installed backend, so it goes without --backend")
+    rows = (
+        [row for one in selection.backends() for row in _bench_in_child(one, quick)] if every else _bench(name, quick)
+    )
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        experiments.show(rows)
+    if picture is not None:
+        experiments.plot(rows, picture)
+
+
+def _bench(name: str | None, quick: bool) -> list[Row]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from . import bench as experiments
+
+    try:
+        backend = selection.backend(name)
+    except XDeviceError as error:
+        raise click.ClickException(str(error)) from error
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
+
+        def step(what: str) -> None:
+            progress.update(task, description=f"{backend.name}: {what}", advance=1)
+
+        return experiments.run(backend, quick, step)
+
+
+def _bench_in_child(name: str, quick: bool) -> list[Row]:
+    command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        why = f"the process ended with status {done.returncode}"
+        nothing: Row = {
+            "backend": name,
+            "experiment": "-",
+            "case": "-",
+            "value": None,
+            "unit": "s",
+            "best": None,
+            "why_not": why,
+        }
+        return [nothing]
+    rows: list[Row] = json.loads(done.stdout)
+    return rows
 
 
 def _tour_here(name: str | None) -> dict[str, object]:

@@ -22,7 +22,7 @@ from .devices import Device
 from .errors import ContractError, DeviceNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -114,6 +114,10 @@ class Backend(ABC):
     @abstractmethod
     def describe(self, device: Device) -> DeviceInfo:
         """Name and memory of a device. May start it."""
+
+    def is_started(self, device: Device) -> bool:
+        """Whether this process has used a GPU: to ask anything else of one that it has not starts it."""
+        return True
 
     @abstractmethod
     def to_native(self, device: Device) -> Any:
@@ -223,28 +227,37 @@ class Backend(ABC):
     threads: ClassVar[Literal["many", "one"]] = "many"
     """Whether tasks may run in a thread each, or must share one enqueueing thread."""
 
+    stream_reach: ClassVar[Literal["thread", "process"]] = "thread"
+    """Whether `stream_scope` sends the work of its own thread to a stream, or that of all threads."""
+
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the calling thread's state (gradient mode, autocast, recording, ...) and gives a function that makes
-        a context manager of it for another thread."""
+        """Reads the calling thread's state (device scope, gradient mode, autocast, recording, ...) and gives a function
+        that makes a context manager of it for another thread. What threads may not do at once is serialised inside."""
         return nullcontext
 
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> Any:
         """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
-        the framework has it. The copy is ordered on this thread's current stream, and may read `x` until then."""
+        the framework has it. The copy is ordered on this thread's current stream. On return `x` has been read, so that
+        its owner may write into it, and the result is no alias of what can be written into."""
         raise NotImplementedError
+
+    def iterate(self, source: Any) -> Iterator[Any]:
+        """An iterator over a loader of this framework that raises what the loader's own code raised, never hangs, and
+        ends its threads and processes on `close()`, where it has one. May be advanced in another thread."""
+        return iter(source)
 
     # seeing asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Every operation inside completes before the next line runs, in all threads."""
-        raise NotImplementedError
+        """Every operation inside completes before the next line runs; in this thread, and in all where it can."""
+        raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are gone
-        afterwards."""
-        raise NotImplementedError
+        afterwards. `xdevice.hooks` sets them."""
+        raise self.unsupported("watch of transfers", "unload it, or build its watch() on xdevice.hooks")
 
     # memory
 

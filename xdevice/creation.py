@@ -150,6 +150,15 @@ def item(x: Any) -> Any:
     return value if isinstance(value, bool | int | float | complex) else float(value)
 
 
+def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """A NumPy array in the dtype that `tensor` gives it on a backend; None if it holds no numbers."""
+    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+        return None
+    wanted = _default_dtype(array, array)
+    _require_dtype(backend, wanted)
+    return _cast(_host_array(array), wanted)
+
+
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
     import numpy
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from .transfers import Record
+
 
 class XDeviceError(Exception):
     """The base of all errors of xdevice."""
@@ -55,5 +59,33 @@ class DTypeError(XDeviceError, TypeError):
     """Data or a dtype that the backend cannot hold without changing it."""
 
 
+class TimingError(XDeviceError, RuntimeError):
+    """A time that cannot be read: of a timer that is not running, or an event that was not recorded."""
+
+
+class NotATaskError(XDeviceError, TypeError):
+    """What was given to `parallel` or `measure` cannot be called. Nothing has started."""
+
+
+class NotIterableError(XDeviceError, TypeError):
+    """What was given to `prefetch` cannot be iterated."""
+
+
+class DepthError(XDeviceError, ValueError):
+    """The depth of `prefetch` is no int of 1 or more."""
+
+
+class CountError(XDeviceError, ValueError):
+    """A number of warm-up calls or repeats that `measure` cannot make."""
+
+
 class UnsupportedError(XDeviceError, NotImplementedError):
     """A thing that this backend cannot do. The message says what to use instead."""
+
+
+class TransferError(XDeviceError, RuntimeError):
+    """A transfer inside of `transfers("forbid")`; `record` says which, and on which line. It was not made."""
+
+    def __init__(self, message: str, record: Record) -> None:
+        super().__init__(message)
+        self.record = record

@@ -49,6 +49,9 @@ GUESTS: Final = {"keras": ("keras.config", "backend")}
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
 """For each tensor type seen so far, the `device_of` of its backend: the verbs' fast path."""
 
+on_load: Final[list[Callable[[Backend], None]]] = []
+"""Told of every backend that is loaded from now on."""
+
 _loaded: dict[str, Backend] = {}
 _owners: dict[type, tuple[Backend, Kind | None] | None] = {}
 _found: dict[str, EntryPoint] | None = None
@@ -187,13 +190,27 @@ def _load(name: str) -> Backend:
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}")
+    is_blocking = _prepare_blocking()
     try:
         cls = point.load()
     except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
         raise _import_failed(name, error) from error
     backend = check(cls, name, _source(point))()
     _refuse_too_old(backend)
+    if is_blocking:
+        from .blocking import keep
+
+        keep(backend)
     return _register(backend)
+
+
+def _prepare_blocking() -> bool:
+    """Whether XDEVICE_BLOCKING asks for blocking mode; what has to be set before a framework's import is set then."""
+    if not os.environ.get("XDEVICE_BLOCKING"):
+        return False
+    from .blocking import prepare
+
+    return prepare()
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
@@ -218,6 +235,9 @@ def _register(backend: Backend) -> Backend:
     first = _loaded.setdefault(backend.name, backend)  # atomic: all threads get the same one
     devices.KINDS.update(first.kinds)
     _owners.clear()
+    if first is backend:
+        for tell in tuple(on_load):
+            tell(backend)
     return first
 
 

@@ -43,6 +43,11 @@ def leaves(x: object) -> list[Leaf]:
     return [Leaf(path.codify(""), value) for path, value in zip(spec.accessors(), values, strict=True)]
 
 
+def values(x: object) -> list[Any]:
+    """Every leaf of `x`, without the ways to them, which take most of the time of `leaves`."""
+    return _flatten(x)[0]
+
+
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
     """`x` rebuilt with `change(its leaves)`; `x` itself where that returns the very same leaves."""
     values, spec = _flatten(x)

@@ -361,8 +361,8 @@ def sync(*targets: object) -> None:
 
     Args:
         targets: nothing: all work on all devices of the selected backend. A backend: all its work. A device in any
-            spelling: the selected backend's work there. Tensors, models, containers: their values, by their own
-            backends.
+            spelling: the selected backend's work there. A `Stream`: the work it has now; an `Event`: what is before
+            it. Tensors, models, containers: their values, by their own backends.
 
     | backend | waits by |
     |---|---|
@@ -375,6 +375,7 @@ def sync(*targets: object) -> None:
 
     Raises:
         DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
+        TimingError: an event that was not recorded.
         The framework's own error of the work waited for.
 
     Example:
@@ -391,6 +392,11 @@ def _sync_one(target: object) -> None:
 
     if isinstance(target, Backend):
         registry.load(target.name).synchronize(None)
+        return
+    from .streams import Event, Stream
+
+    if isinstance(target, Stream | Event):
+        target.sync()
         return
     found = registry.kind_of(type(target))
     if found is not None:

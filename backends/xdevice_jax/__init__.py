@@ -15,10 +15,12 @@ What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.blocking import is_wanted
+from xdevice.contract import Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import DTYPES, host_dtype
 from xdevice.errors import DTypeError
 from xdevice.loader import importing
@@ -28,21 +30,24 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 with importing():
     import jax
+    import jax.experimental
     import jax.numpy as jnp
     import numpy as np
 
     from . import unstarted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
+    from xdevice.contract import Transfer
     from xdevice.devices import Device
 
     from .samples import JaxSamples
 
 _NARROWED = {"int64": "int32", "uint64": "uint32"}
+_enable_x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
 _64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 
 
@@ -56,6 +61,9 @@ class JaxBackend(Backend):
     def __init__(self) -> None:
         self._natives: dict[str, list[Any]] | None = None  # until JAX is started
         self._places: dict[tuple[Any, str | None], Device] = {}  # by device or sharding, and kind of memory
+        self._blocks = is_wanted() and not unstarted.is_started()
+        if self._blocks:
+            jax.config.update("jax_cpu_enable_async_dispatch", False)
 
     # the framework
 
@@ -156,6 +164,56 @@ class JaxBackend(Backend):
         seed = np.random.randint(2**32, dtype=np.uint32)
         return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
 
+    # threads
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        place, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision
+        is_64_bit = jax.config.jax_enable_x64
+
+        @contextmanager
+        def state() -> Iterator[None]:
+            with ExitStack() as stack:
+                if jax.config.jax_enable_x64 != is_64_bit:
+                    stack.enter_context(_enable_x64(is_64_bit))
+                stack.enter_context(jax.default_device(place))
+                stack.enter_context(jax.default_matmul_precision(precision))
+                yield
+
+        return state
+
+    # copying in the background
+
+    def stage(self, x: Any, device: Device) -> jax.Array:
+        if not isinstance(x, jax.Array):
+            return self.from_numpy(x, device)
+        native = self.to_native(device)
+        return x if x.sharding.device_set == {native} else jax.device_put(x, native, may_alias=False)
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        if self._blocks and not self.count("gpu") and not self.count("tpu"):
+            return nullcontext()  # JAX's own switch, which is the CPU's only
+        from . import transfers
+
+        return transfers.blocking(self)
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.watch(self, report)
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        native = self.to_native(device)
+        stats = native.memory_stats()
+        if stats is None:  # on the CPU
+            return Memory(None, None, _alive(native), None)
+        total, used = stats.get("bytes_limit"), stats.get("bytes_in_use")
+        free = None if total is None or used is None else total - used
+        return Memory(total, free, used, stats.get("peak_bytes_in_use"))
+
     # the process
 
     def after_fork(self) -> str | None:
@@ -214,6 +272,15 @@ def _wait(x: jax.Array) -> None:
     except RuntimeError:
         if not x.is_deleted():  # donated by another thread meanwhile
             raise
+
+
+def _alive(native: Any) -> int:
+    """Bytes of the arrays on a device that a program still holds."""
+    found = 0
+    for x in jax.live_arrays(native.platform):
+        if native in x.sharding.device_set:
+            found += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
+    return found
 
 
 def _held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:

@@ -14,14 +14,20 @@ What this adapter must keep:
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices, nvidia
-from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.blocking import is_wanted
+from xdevice.contract import Backend, DeviceInfo, Kind, Memory
 from xdevice.loader import importing
 
 from .numpy_names import restored
+
+if is_wanted():
+    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # works only before the import
 
 with importing(), restored("mxnet"):
     import mxnet as mx
@@ -29,12 +35,13 @@ with importing(), restored("mxnet"):
 from . import models
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
+    from xdevice.contract import Transfer
     from xdevice.devices import Device
 
     from .samples import MxnetSamples
@@ -199,6 +206,61 @@ class MxnetBackend(Backend):
                 "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote",
             )
         return models.copied(model, self.to_native(device))
+
+    # threads
+
+    threads = "one"
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        is_recording, is_training = mx.autograd.is_recording(), mx.autograd.is_training()
+        is_shape, is_array = mx.util.is_np_shape(), mx.util.is_np_array()
+        here = mx.current_context()
+
+        @contextmanager
+        def state() -> Iterator[None]:
+            with (
+                mx.util.np_shape(is_shape),
+                mx.util.np_array(is_array),
+                mx.Context(here.device_type, here.device_id),
+                mx.autograd._RecordingStateScope(is_recording, is_training),
+            ):
+                yield
+
+        return state
+
+    # copying in the background
+
+    def stage(self, x: Any, device: Device) -> Any:
+        # a thread that records beside another one segfaults
+        with mx.util.np_shape(True), mx.autograd.pause():
+            context = self.to_native(device)
+            if device.kind != "gpu":
+                return x.copyto(context) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
+            pinned = mx.cpu_pinned(device.index)
+            if not isinstance(x, mx.nd.NDArray):
+                return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(context)
+            # the engine orders this before anything that is written into `x` later
+            return (x if x.ctx.device_type == "gpu" else x.as_in_context(pinned)).copyto(context)
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.blocking()
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.watch(self, report)
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        if device.kind != "gpu":
+            return Memory(None, None, None, None)
+        free, total = mx.context.gpu_memory_info(device.index)
+        return Memory(int(total), int(free), None, None)
 
     # the process
 

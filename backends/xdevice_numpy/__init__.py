@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.contract import Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import DTYPES, host_dtype
 from xdevice.loader import importing
 
@@ -17,9 +17,11 @@ with importing():
     import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
+    from xdevice.contract import Transfer
     from xdevice.devices import Device
 
     from .samples import NumpySamples
@@ -94,6 +96,24 @@ class NumpyBackend(Backend):
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:
         return np.asarray(np.random.random_sample(shape)).astype(host_dtype(dtype))
+
+    # copying in the background
+
+    def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        return np.array(x, copy=True, subok=True)
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # NumPy computes synchronously
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        return nullcontext()  # NumPy has no devices, so nothing is transferred
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        return Memory(None, None, None, None)
 
     # what people ask
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices, nvidia
-from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.contract import Backend, DeviceInfo, Kind, Memory
 from xdevice.errors import NotBuiltError
 from xdevice.loader import importing
 
@@ -29,12 +29,18 @@ with importing(own_symbols="tensorflow" in sys.modules):
     import paddle
     from paddle.base.framework import global_var
 
+    from . import loading, threads
+
+from . import driver, memory, streams
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
+    from xdevice.contract import Transfer
     from xdevice.devices import Device
 
     from .samples import PaddleSamples
@@ -85,6 +91,9 @@ class PaddleBackend(Backend):
         properties = paddle.device.cuda.get_device_properties(device.index)
         return DeviceInfo(properties.name, properties.total_memory)
 
+    def is_started(self, device: Device) -> bool:
+        return device.kind != "gpu" or driver.is_started(device.index)
+
     def to_native(self, device: Device) -> Any:
         native = self._natives.get(device)
         if native is None:
@@ -126,8 +135,6 @@ class PaddleBackend(Backend):
 
     def synchronize(self, device: Device | None) -> None:
         if device is None:
-            from . import driver
-
             waiting = [devices.of("gpu", index) for index in range(self._gpus) if driver.is_started(index)]
         else:
             waiting = [device] if device.kind == "gpu" else []
@@ -191,6 +198,88 @@ class PaddleBackend(Backend):
             "copy the model, make an optimizer for the copy, and set_state_dict() the state",
         )
 
+    # streams and events
+
+    def new_stream(self, device: Device) -> Any:
+        self._require_gpu(device, "streams")
+        return paddle.device.Stream(self.to_native(device))
+
+    def current_stream(self, device: Device) -> Any:
+        self._require_gpu(device, "streams")
+        return paddle.device.current_stream(self.to_native(device))
+
+    def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
+        return streams.scope(stream)
+
+    def stream_wait(self, stream: Any, event: Any) -> None:
+        event.block(stream)
+
+    def new_event(self, device: Device) -> Any:
+        self._require_gpu(device, "events")
+        if not driver.is_there():
+            raise self.unsupported("events on ROCm", "xdevice.Timer waits for the device and reads the host's clock")
+        self.current_stream(device)  # the context of the GPU begins here
+        return streams.Event(device.index)
+
+    def record(self, event: Any, stream: Any) -> None:
+        event.record(stream)
+
+    def wait_event(self, event: Any) -> None:
+        event.wait()
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return streams.elapsed(start, end)
+
+    def keep_for(self, x: paddle.Tensor, stream: Any) -> None:
+        if not x.place.is_cpu_place():
+            streams.keep(x, stream)
+
+    # threads
+
+    stream_reach = "process"
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        return threads.thread_state()
+
+    # copying in the background
+
+    def stage(self, x: Any, device: Device) -> paddle.Tensor:
+        if isinstance(x, paddle.Tensor):
+            if device is _CPU or self.device_of(x) is not _CPU or not x.is_dense() or not x.stop_gradient:
+                return self.copy(x, device)
+            pinned = _plain_copy(x, paddle.CUDAPinnedPlace())
+        else:
+            if device is _CPU:
+                return self.from_numpy(x, device)
+            bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
+            pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
+        # not blocking: Paddle keeps the pinned memory until the copy is done
+        return paddle.Tensor._copy_to(pinned, self.to_native(device), False)
+
+    def iterate(self, source: Any) -> Iterator[Any]:
+        return loading.iterate(source) if isinstance(source, paddle.io.DataLoader) else iter(source)
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.blocking()
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.watch(self, report)
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        return memory.of(device)
+
+    def reset_peak(self, device: Device) -> None:
+        if not memory.reset_peak(device):
+            super().reset_peak(device)
+
     # what people ask
 
     def why_no_gpu(self) -> str:
@@ -204,6 +293,12 @@ class PaddleBackend(Backend):
         from .samples import PaddleSamples
 
         return PaddleSamples()
+
+    def _require_gpu(self, device: Device, what: str) -> None:
+        """Paddle's CPU build ends with a segmentation fault when it is asked for a stream (3.3.1)."""
+        if device.kind != "gpu":
+            how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
+            raise self.unsupported(f"{what} on {device}", how)
 
     def _device_at(self, place: Any) -> Device:
         if place.is_gpu_place():

@@ -1,9 +1,18 @@
-"""Which GPUs have a context, asked of the CUDA driver: waiting for one without would make a context there (500 MB)."""
+"""What Paddle does not tell of its GPUs, asked of the CUDA driver.
+
+Which have a context: waiting for one without would make a context there (500 MB). And what is on the GPU that is
+current in this thread, which Paddle's Python cannot choose but by `set_device`, for all threads.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import contextmanager
 from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def is_started(index: int) -> bool:
@@ -16,6 +25,58 @@ def is_started(index: int) -> bool:
         return True
     failed = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
     return bool(failed or active.value)
+
+
+class DriverError(RuntimeError):
+    """What a function of the driver reports, the errors of asynchronous work among it."""
+
+    def __init__(self, name: str, text: str, code: int) -> None:
+        super().__init__(f"{name} of the CUDA driver failed: {text}")
+        self.code = code
+
+
+def is_there() -> bool:
+    """False on ROCm."""
+    return _driver() is not None
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function of the driver, and raises the error that it reports."""
+    driver = _driver()
+    assert driver is not None
+    failed = getattr(driver, name)(*arguments)
+    if failed:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorName(failed, ctypes.byref(text))
+        raise DriverError(name, (text.value or b"unknown error").decode(), failed)
+
+
+@contextmanager
+def on(index: int) -> Iterator[None]:
+    """Makes a GPU the current one of this thread."""
+    call("cuCtxPushCurrent_v2", _context(index))
+    try:
+        yield
+    finally:
+        call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def free_and_total(index: int) -> tuple[int, int]:
+    """Bytes of a GPU's memory."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    with on(index):
+        call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
+@cache
+def _context(index: int) -> ctypes.c_void_p:
+    """The context that the CUDA runtime, and so Paddle, uses on a GPU; made if need be, and kept to the end."""
+    call("cuInit", 0)
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    call("cuDeviceGet", ctypes.byref(device), index)
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    return context
 
 
 @cache

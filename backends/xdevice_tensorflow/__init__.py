@@ -16,11 +16,11 @@ What this adapter must keep:
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.contract import Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import DTYPES
 from xdevice.errors import DeviceError
 from xdevice.loader import importing
@@ -33,15 +33,16 @@ with importing():
     import tensorflow as tf
     from tensorflow.python.eager import context as _context
 
-    from . import models
+    from . import loading, models
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
+    from xdevice.contract import Transfer
     from xdevice.devices import Device
 
     from .samples import TensorflowSamples
@@ -212,6 +213,49 @@ class TensorflowBackend(Backend):
                 "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables",
             )
         return models.duplicate(model, self.to_native(device), self)
+
+    # threads
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        place = _context.context().device_name
+        return (lambda: tf.device(place)) if place else nullcontext
+
+    # copying in the background
+
+    def stage(self, x: Any, device: Device) -> Any:
+        if not hasattr(x, "backing_device") and not isinstance(x, _COMPOSITES):
+            return self.from_numpy(x, device)
+        return self._settled(x, device) if hasattr(x, "backing_device") else self.move(x, device)
+
+    def iterate(self, source: Any) -> Iterator[Any]:
+        return loading.iterate(source) if isinstance(source, tf.data.Dataset) else iter(source)
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.blocking(waits=self.count("gpu") > 0)
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.watch(self, report)
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        try:
+            found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
+        except ValueError:  # versions before 2.21 may not track the CPU's
+            return Memory(None, None, None, None)
+        return Memory(None, None, found["current"], found["peak"])
+
+    def reset_peak(self, device: Device) -> None:
+        try:
+            tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
+        except ValueError:
+            super().reset_peak(device)
 
     # the process
 

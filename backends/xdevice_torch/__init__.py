@@ -7,23 +7,28 @@ What this adapter must keep: `x.to(d)` aliases on the same device, so a copy say
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.contract import Backend, DeviceInfo, Kind
+from xdevice.blocking import is_wanted
+from xdevice.contract import Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import DTYPES
 from xdevice.loader import importing
 
 with importing():
     import torch
 
+    from . import background
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
+    from xdevice.contract import Transfer
     from xdevice.devices import Device
 
     from .samples import TorchSamples
@@ -44,6 +49,8 @@ class TorchBackend(Backend):
         self._gpus = _count(self._gpu)
         self._places: dict[torch.device, Device] = {}
         self._natives: dict[Device, torch.device] = {}
+        # the driver reads CUDA_LAUNCH_BLOCKING when it starts
+        self._blocks = is_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
 
     # the framework
 
@@ -72,6 +79,9 @@ class TorchBackend(Backend):
             return DeviceInfo("Apple MPS", torch.mps.recommended_max_memory())
         properties = getattr(torch, self._gpu).get_device_properties(device.index)
         return DeviceInfo(properties.name, properties.total_memory)
+
+    def is_started(self, device: Device) -> bool:
+        return device.kind != "gpu" or self._is_started(device.index)
 
     def to_native(self, device: Device) -> torch.device:
         native = self._natives.get(device)
@@ -166,6 +176,82 @@ class TorchBackend(Backend):
             "copy the model, make an optimizer for the copy, and load_state_dict() the state",
         )
 
+    # streams and events
+
+    def new_stream(self, device: Device) -> Any:
+        return self._streams(device, "streams").Stream(self.to_native(device))
+
+    def current_stream(self, device: Device) -> Any:
+        return self._streams(device, "streams").current_stream(self.to_native(device))
+
+    def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = getattr(torch, self._gpu).stream(stream)
+        return scope
+
+    def stream_wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+    def new_event(self, device: Device) -> Any:
+        # belongs to the device of the stream it is first recorded on
+        return self._streams(device, "events").Event(enable_timing=True)
+
+    def record(self, event: Any, stream: Any) -> None:
+        event.record(stream)
+
+    def wait_event(self, event: Any) -> None:
+        event.synchronize()
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / 1000
+
+    def keep_for(self, x: torch.Tensor, stream: Any) -> None:
+        if x.device.type == self._gpu:
+            x.record_stream(stream)
+
+    # threads
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        return background.thread_state(self._gpu)
+
+    # copying in the background
+
+    def stage(self, x: Any, device: Device) -> torch.Tensor:
+        native = self.to_native(device)
+        if isinstance(x, torch.Tensor):
+            return background.stage_tensor(x, native)
+        return background.stage_array(x, native) if native.type == "cuda" else self.from_numpy(x, device)
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
+        if not self._gpus or self._blocks:
+            return nullcontext()
+        from . import transfers
+
+        return transfers.blocking(self)
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        from . import transfers
+
+        return transfers.watch(self, report)
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        if device.kind != "gpu":
+            return Memory(None, None, None, None)
+        if self._gpu == "mps":
+            return Memory(torch.mps.recommended_max_memory(), None, torch.mps.current_allocated_memory(), None)
+        module = getattr(torch, self._gpu)
+        free, total = module.mem_get_info(device.index)
+        return Memory(total, free, module.memory_allocated(device.index), module.max_memory_allocated(device.index))
+
+    def reset_peak(self, device: Device) -> None:
+        if device.kind != "gpu" or self._gpu == "mps":
+            super().reset_peak(device)
+        getattr(torch, self._gpu).reset_peak_memory_stats(device.index)
+
     # what people ask
 
     def why_no_gpu(self) -> str:
@@ -183,6 +269,14 @@ class TorchBackend(Backend):
         from .samples import TorchSamples
 
         return TorchSamples()
+
+    def _streams(self, device: Device, what: str) -> Any:
+        """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""
+        if device.kind == "gpu" and self._gpu != "mps":
+            return getattr(torch, self._gpu)
+        where = "Apple MPS" if device.kind == "gpu" else str(device)
+        how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
+        raise self.unsupported(f"{what} on {where}", how)
 
     def _current(self) -> int:
         return 0 if self._gpu == "mps" or not self._gpus else getattr(torch, self._gpu).current_device()

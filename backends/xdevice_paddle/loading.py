@@ -1,0 +1,70 @@
+"""Paddle's `DataLoader` without what goes wrong when its dataset raises.
+
+Without workers it hangs for ever, so its dataset, sampler and collation are read here. With workers its own thread
+gets the exception and prints it, and the reader raises a SystemError that says nothing: so the exception is kept. Its
+threads and processes end when they are told to, not when the loop is left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import paddle
+from paddle.io.dataloader import dataloader_iter as loaders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def iterate(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    return _Workers(loader) if loader.num_workers > 0 else _in_this_thread(loader)
+
+
+def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
+    plan = loaders._DataLoaderIterBase(loader)  # samples and collates as the loader would, and starts no thread
+    fetcher = loaders._DatasetKind.create_fetcher(
+        plan._dataset_kind, plan._dataset, plan._auto_collate_batch, plan._collate_fn, plan._drop_last
+    )
+    for indices in plan._sampler_iter:
+        try:
+            batch = fetcher.fetch(indices)
+        except StopIteration:  # how the fetcher says that an IterableDataset has ended
+            return
+        parts, structure = loaders._flatten_batch(batch)
+        yield loaders._restore_batch([_as_tensor(part) for part in parts], structure)
+
+
+def _as_tensor(part: Any) -> paddle.Tensor:
+    return part if isinstance(part, paddle.Tensor) else paddle.to_tensor(part, place=paddle.CPUPlace())
+
+
+class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
+    """The loader's own iterator, which keeps the exception that stopped its thread."""
+
+    _error: Exception | None = None
+    _is_broken = False
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        except SystemError as error:
+            if self._error is None:
+                raise
+            raise self._error from error
+
+    def close(self) -> None:
+        self._try_shutdown_all()
+
+    def _thread_loop(self, place: Any) -> None:
+        try:
+            super()._thread_loop(place)
+        except Exception as error:  # else the thread would print it
+            self._error = error
+        finally:
+            if self._is_broken:
+                super()._exit_thread_unexpectedly()
+
+    def _exit_thread_unexpectedly(self) -> None:
+        # the reader raises as soon as its queue is killed, so that waits until the exception is kept
+        self._is_broken = True
+        self._thread_done_event.set()

@@ -1,0 +1,41 @@
+"""Bytes of memory, as Paddle and the CUDA driver count them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import paddle
+from paddle.base import core
+
+from xdevice.contract import Memory
+
+from . import driver
+
+if TYPE_CHECKING:
+    from xdevice.devices import Device
+
+_KIND = "Allocated"
+
+
+def of(device: Device) -> Memory:
+    if device.kind != "gpu":
+        allocated = core.host_memory_stat_current_value(_KIND, 0)
+        return Memory(None, None, allocated, core.host_memory_stat_peak_value(_KIND, 0))
+    index = device.index
+    if driver.is_there():
+        free, total = driver.free_and_total(index)
+    else:
+        free, total = None, paddle.device.cuda.get_device_properties(index).total_memory
+    return Memory(
+        total, free, paddle.device.cuda.memory_allocated(index), paddle.device.cuda.max_memory_allocated(index)
+    )
+
+
+def reset_peak(device: Device) -> bool:
+    """Whether the peak could be reset: Paddle before 3.0 cannot."""
+    where = "device" if device.kind == "gpu" else "host"
+    reset = getattr(core, f"{where}_memory_stat_reset_peak_value", None)
+    if reset is None:
+        return False
+    reset(_KIND, device.index)
+    return True

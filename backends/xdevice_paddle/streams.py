@@ -1,0 +1,112 @@
+"""The current stream, events by the CUDA driver, and what streams still use.
+
+Paddle's own events are made on the GPU that is current, which only `set_device` chooses, and for all threads. Paddle
+has no `record_stream`: a tensor's memory is free for its own stream again as soon as the tensor ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from paddle.base import core
+
+from . import driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import paddle
+
+_set_current: Any = core._set_current_stream  # type: ignore[attr-defined]
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
+
+
+@contextmanager
+def scope(stream: Any) -> Iterator[None]:
+    """Not `paddle.device.stream_guard`, which may change the default GPU of all threads too."""
+    before = _set_current(stream.stream_base)
+    try:
+        yield
+    finally:
+        _set_current(before)
+
+
+class Event:
+    """A CUDA event with timing, on one GPU."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.handle = ctypes.c_void_p()
+        with driver.on(index):
+            driver.call("cuEventCreate", ctypes.byref(self.handle), 0)
+
+    def record(self, stream: Any) -> None:
+        with driver.on(self.index):
+            driver.call("cuEventRecord", self.handle, _handle(stream))
+
+    def block(self, stream: Any) -> None:
+        """Makes later work of a stream wait for this event."""
+        with driver.on(stream.stream_base.place.get_device_id()):
+            driver.call("cuStreamWaitEvent", _handle(stream), self.handle, 0)
+
+    def wait(self) -> None:
+        with driver.on(self.index):
+            driver.call("cuEventSynchronize", self.handle)
+
+    def has_happened(self) -> bool:
+        try:
+            with driver.on(self.index):
+                driver.call("cuEventQuery", self.handle)
+        except driver.DriverError as error:
+            if error.code == _NOT_READY:
+                return False
+            raise
+        return True
+
+    def __del__(self) -> None:
+        if self.handle:
+            with suppress(Exception):  # the process ends, and the driver with it
+                driver.call("cuEventDestroy_v2", self.handle)
+
+
+def elapsed(start: Event, end: Event) -> float:
+    milliseconds = ctypes.c_float()
+    with driver.on(start.index):
+        driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), start.handle, end.handle)
+    return milliseconds.value / 1000
+
+
+def _handle(stream: Any) -> ctypes.c_void_p:
+    return ctypes.c_void_p(stream.stream_base.cuda_stream)
+
+
+# what streams still use
+
+_lock = threading.Lock()
+_used: list[tuple[paddle.Tensor, Any]] = []
+_ending: list[tuple[paddle.Tensor, Event]] = []
+
+
+def keep(x: paddle.Tensor, stream: Any) -> None:
+    """Holds `x` until the program has let go of it and the stream has done what it had by then."""
+    with _lock:
+        _let_go()
+        _used.append((x, stream))
+
+
+def _let_go() -> None:
+    _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
+    still_used = []
+    for entry in _used:
+        # one name is in the entry, one is the argument
+        if sys.getrefcount(entry[0]) > 2:
+            still_used.append(entry)
+            continue
+        event = Event(entry[1].stream_base.place.get_device_id())
+        event.record(entry[1])
+        _ending.append((entry[0], event))
+    _used[:] = still_used

@@ -1,0 +1,82 @@
+"""What Paddle keeps per thread, and the one call that no two threads may make at once."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import paddle
+from paddle.base import core
+from paddle.base import framework as base
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+
+def thread_state() -> Callable[[], AbstractContextManager[Any]]:
+    grad = paddle.is_grad_enabled()
+    tracer = base._dygraph_tracer()
+    cast = None if tracer is None else (tracer._amp_level, tracer._amp_dtype, tracer._use_promote)
+
+    @contextmanager
+    def state() -> Iterator[None]:
+        # a new thread's CUDA device is 0 until Paddle is told its own current place, which is the process's
+        base._set_expected_place(base._current_expected_place())
+        with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
+            yield
+
+    return state
+
+
+@contextmanager
+def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
+    """The lists of operators that are cast are the process's, so level and dtype are all that a thread lacks."""
+    tracer = base._dygraph_tracer()
+    if state is None or tracer is None:
+        yield
+        return
+    before = tracer._amp_level, tracer._amp_dtype, tracer._use_promote
+    tracer._amp_level, tracer._amp_dtype, tracer._use_promote = state
+    try:
+        yield
+    finally:
+        tracer._amp_level, tracer._amp_dtype, tracer._use_promote = before
+
+
+class _InTurn:
+    """While any thread is inside, `paddle.grad` is computed by one thread at a time: at once it segfaults (3.3.1).
+
+    The lock is put round the C++ call under `paddle.grad`, which meets `from paddle import grad` too. It can be
+    entered again, because a `PyLayer` may ask for a gradient in its backward. `backward()` may run at once.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.RLock()
+        self._counting = threading.Lock()
+        self._inside = 0
+        self._plain: Any = None
+
+    def __enter__(self) -> None:
+        with self._counting:
+            self._inside += 1
+            if self._inside == 1:
+                self._plain = core.eager.run_partial_grad
+                core.eager.run_partial_grad = self._locked(self._plain)
+
+    def __exit__(self, *_: object) -> None:
+        with self._counting:
+            self._inside -= 1
+            if self._inside == 0:
+                core.eager.run_partial_grad = self._plain
+
+    def _locked(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def run_partial_grad(*args: Any, **kwargs: Any) -> Any:
+            with self._turn:
+                return plain(*args, **kwargs)
+
+        return run_partial_grad
+
+
+_gradients_in_turn = _InTurn()

@@ -1,0 +1,73 @@
+"""Seeing Paddle's transfers, and its switch to wait after each operation."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice.devices import CPU
+from xdevice.hooks import Hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.contract import Transfer
+    from xdevice.devices import Device
+
+    from . import PaddleBackend
+
+_READS = (
+    "numpy", "item", "tolist", "__array__", "__float__", "__int__", "__long__", "__bool__", "__nonzero__",
+    "__index__", "__complex__", "__repr__", "__str__", "__format__",
+)  # fmt: skip
+_BENCHMARK = "FLAGS_benchmark"
+
+
+@contextmanager
+def watch(backend: PaddleBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+    def target(x: paddle.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+        wanted = args[0] if args else kwargs.get("place", kwargs.get("device", kwargs.get("other")))
+        if isinstance(wanted, paddle.Tensor):
+            return backend.device_of(wanted)
+        if isinstance(wanted, str):
+            return _named(backend, wanted)
+        return backend.from_native(wanted)
+
+    def gpu(x: paddle.Tensor, device_id: int | None = None, *args: Any, **kwargs: Any) -> Device | None:
+        return _named(backend, "gpu" if device_id is None else f"gpu:{device_id}")
+
+    with Hooks(backend, report, _size) as hooks:
+        hooks.verbs()
+        hooks.reads(paddle.Tensor, *_READS)
+        hooks.moves(paddle.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
+        hooks.moves(paddle.Tensor, "cuda", gpu)
+        hooks.moves(paddle.Tensor, "to", target)
+        hooks.moves(paddle.Tensor, "_copy_to", target, how="copy_to")
+        yield
+
+
+def _named(backend: PaddleBackend, name: str) -> Device | None:
+    """The device of Paddle's name for it; None for a dtype. "gpu" is Paddle's current one, else the first."""
+    kind, _, index = name.partition(":")
+    if kind == "cpu":
+        return CPU
+    if kind != "gpu" or not backend.count("gpu"):
+        return None  # Paddle raises by itself where there is no such device
+    current = paddle.get_device()
+    return backend._device_at(paddle.CUDAPlace(int(index or current.partition(":")[2] or 0)))
+
+
+@contextmanager
+def blocking() -> Iterator[None]:
+    before = paddle.get_flags(_BENCHMARK)
+    paddle.set_flags({_BENCHMARK: True})
+    try:
+        yield
+    finally:
+        paddle.set_flags(before)
+
+
+def _size(x: paddle.Tensor) -> int:
+    return int(x.size) * int(x.element_size())

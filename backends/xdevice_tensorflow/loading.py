@@ -1,0 +1,46 @@
+"""`tf.data` pipelines that raise what the user's own code in them raised.
+
+TensorFlow turns an exception of `from_generator` or `py_function` into an error of its own, and keeps the name of its
+type and its text only: "{{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...".
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_RAISED = re.compile(
+    r"^(?:\{\{.*?\}\} )?(?P<type>[A-Za-z]+): (?P<text>.*?)\nTraceback \(most recent call last\)", re.DOTALL
+)
+
+
+def iterate(dataset: tf.data.Dataset) -> Iterator[Any]:
+    return _unwrapping(iter(dataset))
+
+
+def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
+    try:
+        yield from batches
+    except tf.errors.OpError as error:
+        original = _original(error)
+        if original is None:
+            raise
+        raise original from error
+
+
+def _original(error: tf.errors.OpError) -> Exception | None:
+    """The exception of the user's code, where its type is one of Python's own; no other can be made anew."""
+    found = _RAISED.match(error.message)
+    cls = getattr(builtins, found["type"], None) if found else None
+    if found is None or not (isinstance(cls, type) and issubclass(cls, Exception)):
+        return None
+    try:
+        return cls(found["text"])
+    except TypeError:  # UnicodeDecodeError wants five arguments
+        return None

@@ -1,0 +1,104 @@
+"""Seeing TensorFlow's transfers, and waiting after each operation.
+
+Every method that reads ends in `_numpy_internal`; NumPy reads a tensor through the buffer protocol instead. An
+operation copies its operands to its own device in silence: that is seen afterwards, by callbacks, which are per thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as _context
+from tensorflow.python.framework import op_callbacks, ops
+
+from xdevice import devices
+from xdevice.hooks import Hooks, listening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.contract import Transfer
+    from xdevice.devices import Device
+
+    from . import TensorflowBackend
+
+_READS = (
+    "numpy", "__array__", "__bool__", "__nonzero__", "__float__", "__int__", "__index__", "__complex__",
+    "__repr__", "__str__", "__format__", "__reduce__",
+)  # fmt: skip
+_ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
+"""Shapes, axes, names and handles: operations on a GPU take them from the host."""
+
+_watched = threading.local()
+
+
+@contextmanager
+def watch(backend: TensorflowBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+    def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
+        return devices.parse(device_name) if device_name else None
+
+    def seen(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
+            return
+        here = backend._place(outputs[0].device)
+        for x in inputs:
+            if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(backend, x):
+                hooks.tell(hooks.move(op_type, x, here))
+
+    with Hooks(backend, report, _size) as hooks, _callback(seen):
+        hooks.verbs()
+        hooks.numpy_reads()
+        hooks.reads(ops.EagerTensor, *_READS)
+        hooks.reads(ops.EagerTensor, "_numpy_internal", how="numpy")
+        hooks.moves(ops.EagerTensor, "_copy", target, how="copy")
+        yield
+
+
+@contextmanager
+def _callback(seen: Callable[..., None]) -> Iterator[None]:
+    """Of the outermost block of a thread only: each further one would report anew."""
+    if getattr(_watched, "by", None) is not None:
+        yield
+        return
+    _watched.by = seen
+    op_callbacks.add_op_callback(seen)
+    try:
+        yield
+    finally:
+        _watched.by = None
+        op_callbacks.remove_op_callback(seen)
+
+
+@contextmanager
+def blocking(waits: bool) -> Iterator[None]:
+    """This thread's operations run synchronously; with `waits`, each one's kernels on the GPUs are waited for too."""
+
+    def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        if graph is None and tf.executing_eagerly():
+            tf.test.experimental.sync_devices()
+
+    context = _context.context()
+    before = context.execution_mode
+    tf.config.experimental.set_synchronous_execution(True)
+    if waits:
+        op_callbacks.add_op_callback(wait)
+    try:
+        yield
+    finally:
+        if waits:
+            op_callbacks.remove_op_callback(wait)
+        context.execution_mode = before
+
+
+def _is_number(backend: TensorflowBackend, x: Any) -> bool:
+    """TensorFlow makes a host tensor of the 0.5 in `x * 0.5`, which an operation on a GPU takes along."""
+    return x._rank() == 0 and backend.device_of(x).kind == "cpu"
+
+
+def _size(x: Any) -> int:
+    if not hasattr(x, "_num_elements"):  # a composite
+        return sum(map(_size, tf.nest.flatten(x, expand_composites=True)))
+    return int(x._num_elements()) * int(x.dtype.size or 0)

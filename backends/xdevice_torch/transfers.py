@@ -1,0 +1,135 @@
+"""Seeing PyTorch's transfers, and waiting after each operation.
+
+Reads are made by methods of `torch.Tensor`, most of which it inherits from a C class that cannot be changed: a hook
+there is an attribute of the subclass. What C++ reads by itself (`clip_grad_norm_`, Adam's steps, a mask) and copies
+between devices is seen by a dispatch mode, which is per thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from xdevice.contract import Transfer
+from xdevice.devices import CPU
+from xdevice.hooks import Hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from xdevice.devices import Device
+
+    from . import TorchBackend
+
+_READS = (
+    "item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
+    "__repr__", "__format__", "__reduce_ex__",
+)  # fmt: skip
+
+_aten = torch.ops.aten
+_ONE_VALUE = {_aten._local_scalar_dense.default, _aten.equal.default}
+_A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
+"""Operations whose result has a shape that only the values tell, so that the host has to read a count."""
+_COPIES = {_aten._to_copy.default, _aten.copy_.default}
+
+
+@contextmanager
+def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+    def place(x: torch.Tensor) -> Device | None:
+        return None if x.is_meta else backend.device_of(x)
+
+    def target(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+        wanted: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
+        if isinstance(wanted, torch.Tensor):
+            return backend.device_of(wanted)
+        return backend.from_native(torch.device(wanted) if type(wanted) in (int, str) else wanted)
+
+    def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+        return target(x, backend._gpu if device is None else device)
+
+    with Hooks(backend, report, _size, place) as hooks:
+        hooks.verbs()
+        hooks.reads(torch.Tensor, *_READS)
+        hooks.moves(torch.Tensor, "to", target)
+        hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
+        for name in ("cuda", "xpu"):
+            if hasattr(torch.Tensor, name):
+                hooks.moves(torch.Tensor, name, accelerator)
+        with _dispatch.scope(lambda: _Watch(backend, hooks)):
+            yield
+
+
+@contextmanager
+def blocking(backend: TorchBackend) -> Iterator[None]:
+    with _Wait(backend):
+        yield
+
+
+class _PerThread(threading.local):
+    """One mode for each thread, however many blocks are nested there: each further one would report anew."""
+
+    active = False
+
+    def scope(self, make: Callable[[], TorchDispatchMode]) -> AbstractContextManager[Any]:
+        return nullcontext() if self.active else self._enter(make())
+
+    @contextmanager
+    def _enter(self, mode: TorchDispatchMode) -> Iterator[None]:
+        self.active = True
+        try:
+            with mode:
+                yield
+        finally:
+            self.active = False
+
+
+_dispatch = _PerThread()
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, backend: TorchBackend, hooks: Hooks) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._backend = backend
+        self._hooks = hooks
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:
+            self._hooks.tell(self._seen(func, args, kwargs))
+        return func(*args, **kwargs)
+
+    def _seen(self, func: Any, args: Any, kwargs: Any) -> Transfer | None:
+        x = args[0]
+        how = str(func).removesuffix(".default")
+        if func is _aten.copy_.default:
+            return self._hooks.move(how, args[1], self._backend.device_of(x))
+        if func in _COPIES:
+            wanted = kwargs.get("device")
+            return None if wanted is None else self._hooks.move(how, x, self._backend.from_native(wanted))
+        read = self._hooks.read(how, x)
+        if read is None:
+            return None
+        return read._replace(nbytes=x.element_size() if func is _aten._local_scalar_dense.default else _COUNT)
+
+
+_COUNT = 8
+
+
+class _Wait(TorchDispatchMode):
+    def __init__(self, backend: TorchBackend) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._backend = backend
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._backend.synchronize(None)
+        return result
+
+
+def _size(x: torch.Tensor) -> int:
+    return x.numel() * x.element_size()

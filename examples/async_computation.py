@@ -1,0 +1,44 @@
+"""Asynchronous computation: the chapter of d2l.ai as one script for every framework.
+
+    XDEVICE_BACKEND=mxnet python examples/async_computation.py
+
+The chapter: https://d2l.ai/chapter_computational-performance/async-computation.html
+"""
+
+import time
+
+import xdevice
+
+print(f"This is {xdevice.backend().name} {xdevice.backend().version}.")
+device = xdevice.try_gpu()
+a = xdevice.rand(1000, 1000, device=device)
+xdevice.sync(a @ a)  # the first product also loads and compiles
+
+# A framework may hand the work to another thread, or to a GPU, and go on. A clock that does not wait shows only how
+# long the handing over took.
+start = time.perf_counter()
+for _ in range(10):
+    b = a @ a
+print(f"without waiting: {time.perf_counter() - start:.4f} sec")
+xdevice.sync()
+
+# Benchmark waits before it reads the clock, the first time and the last.
+with xdevice.Benchmark("with waiting"):
+    for _ in range(10):
+        b = a @ a
+
+# Reading a value waits too: to print a number it has to be there.
+with xdevice.Benchmark("reading every result"):
+    for _ in range(10):
+        xdevice.item((a @ a)[0, 0])
+with xdevice.Benchmark("reading the last result"):
+    for _ in range(10):
+        b = a @ a
+    xdevice.item(b[0, 0])
+
+# In blocking mode every operation completes before the next line runs, so an error shows where it was made.
+with xdevice.blocking(), xdevice.Benchmark("in blocking mode"):
+    for _ in range(10):
+        b = a @ a
+
+print("one product takes", xdevice.measure(lambda: a @ a))

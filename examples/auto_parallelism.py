@@ -1,0 +1,56 @@
+"""Automatic parallelism: the chapter of d2l.ai as one script for every framework.
+
+    XDEVICE_BACKEND=torch python examples/auto_parallelism.py
+
+With two GPUs it uses both, else it runs two tasks on one device.
+The chapter: https://d2l.ai/chapter_computational-performance/auto-parallelism.html
+"""
+
+import xdevice
+
+print(f"This is {xdevice.backend().name} {xdevice.backend().version}.")
+devices = (xdevice.try_all_gpus() * 2)[:2]
+size = 2000 if devices[0].kind == "gpu" else 400
+xs = [xdevice.rand(size, size, device=device) for device in devices]
+
+
+def run(x):
+    return [x @ x for _ in range(20)]
+
+
+for x in xs:
+    xdevice.sync(run(x))  # warm up
+
+# Each alone, then both at once. Side by side takes less than the sum where the devices do not share their cores.
+for i, x in enumerate(xs):
+    with xdevice.Benchmark(f"task {i} on {devices[i]}"):
+        run(x)
+with xdevice.Benchmark("both, one after the other"):
+    for x in xs:
+        run(x)
+        xdevice.sync()
+with xdevice.Benchmark("both side by side"):
+    xdevice.parallel(lambda: run(xs[0]), lambda: run(xs[1]))
+
+
+# Computing and copying the results to the host: in turn, and at once.
+def copy_to_host(ys):
+    return [xdevice.copy_to(y, "cpu") for y in ys]
+
+
+with xdevice.Benchmark("compute"):
+    ys = run(xs[0])
+with xdevice.Benchmark("copy to the host"):
+    copy_to_host(ys)
+with xdevice.Benchmark("compute, and copy each result as soon as it is there"):
+    for _ in range(20):
+        xdevice.copy_to(xs[0] @ xs[0], "cpu")
+
+# Batches from the host, the next one copied while the current one is computed on.
+batches = [xdevice.to_numpy(xdevice.rand(size, size)) for _ in range(8)]
+with xdevice.Benchmark("batches copied and computed in turn"):
+    for batch in batches:
+        y = xdevice.tensor(batch, device=devices[0]) @ xs[0]
+with xdevice.Benchmark("batches prefetched"):
+    for x in xdevice.prefetch(batches, devices[0]):
+        y = x @ xs[0]

@@ -1,0 +1,66 @@
+"""`xdevice bench` and the two chapters, as people run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xdevice
+
+ROOT = Path(__file__).parent.parent
+EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "overlap", "norms", "bandwidth"]
+
+
+def python(*arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("name", xdevice.backends())
+def test_every_experiment_gives_figures_or_says_why_not(name):
+    status, out, err = python("-m", "xdevice", "bench", "--backend", name, "--quick", "--json")
+    assert status == 0, err
+    rows = json.loads(out)
+    assert list(dict.fromkeys(row["experiment"] for row in rows)) == EXPERIMENTS
+    for row in rows:
+        assert row["backend"] == name
+        assert (row["value"] is None) == bool(row["why_not"])
+        assert row["value"] is None or row["value"] > 0
+
+
+def test_the_table_and_the_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "bench.png"
+    status, out, err = python("-m", "xdevice", "bench", "--backend", "numpy", "--quick", "--plot", str(picture))
+    assert status == 0, err
+    assert "bandwidth" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_name_is_refused():
+    status, _, err = python("-m", "xdevice", "bench", "--backend", "troch")
+    assert status == 1
+    assert "did you mean 'torch'" in err
+    assert python("-m", "xdevice", "bench", "--all", "--backend", "torch")[0] == 2
+
+
+@pytest.mark.parametrize("name", xdevice.backends())
+@pytest.mark.parametrize("chapter", ["async_computation", "auto_parallelism"])
+def test_the_chapters_run(chapter, name):
+    status, out, err = python(str(ROOT / "examples" / f"{chapter}.py"), XDEVICE_BACKEND=name)
+    assert status == 0, err
+    assert out.startswith(f"This is {name} ")
+    last = {"async_computation": "one product takes", "auto_parallelism": "batches prefetched: "}[chapter]
+    assert last in out

@@ -1,0 +1,437 @@
+"""`prefetch`: every framework's loader, in order, broken off, raising; no thread is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xdevice
+
+BACKENDS = xdevice.backends()
+COUNT = 12
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    with xdevice.use(request.param) as chosen:
+        yield chosen
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left():
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 10  # the loaders' own threads may take a moment
+    while left() - before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left() - before
+    assert not multiprocessing.active_children()
+
+
+def left():
+    return {thread for thread in threading.enumerate() if not thread.name.startswith("pytest_timeout")}
+
+
+def row(i):
+    return np.full(3, i, "float32")
+
+
+class Rows:
+    """A dataset of rows, for every framework, that may raise at one of them."""
+
+    def __init__(self, failing=None):
+        self.failing = failing
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, i):
+        if i == self.failing:
+            raise ValueError(f"row {i} is too short")
+        return row(i)
+
+
+def generator(failing=None):
+    rows = Rows(failing)
+    return (xdevice.tensor(rows[i][None]) for i in range(COUNT))
+
+
+def arrays(failing=None):
+    rows = Rows(failing)
+    return (rows[i][None] for i in range(COUNT))
+
+
+def torch_loader(failing=None):
+    torch = pytest.importorskip("torch")
+    return torch.utils.data.DataLoader(Rows(failing), batch_size=1)
+
+
+def tf_data(failing=None):
+    tf = pytest.importorskip("tensorflow")
+    rows = Rows(failing)
+    spec = tf.TensorSpec((3,), tf.float32)
+    return tf.data.Dataset.from_generator(lambda: (rows[i] for i in range(COUNT)), output_signature=spec).batch(1)
+
+
+def paddle_loader(failing=None):
+    paddle = pytest.importorskip("paddle")
+    data = type("PaddleRows", (Rows, paddle.io.Dataset), {})(failing)
+    return paddle.io.DataLoader(data, batch_size=1, shuffle=False)
+
+
+def paddle_stream(failing=None):
+    paddle = pytest.importorskip("paddle")
+    rows = Rows(failing)
+
+    class Stream(paddle.io.IterableDataset):
+        def __iter__(self):
+            return (rows[i] for i in range(COUNT))
+
+    return paddle.io.DataLoader(Stream(), batch_size=1)
+
+
+def gluon_loader(failing=None):
+    mx = xdevice.backend("mxnet").framework
+    return mx.gluon.data.DataLoader(Rows(failing), batch_size=1)
+
+
+LOADERS: dict[str, tuple[str, Any]] = {
+    "torch": ("torch", torch_loader),
+    "tf.data": ("tensorflow", tf_data),
+    "paddle": ("paddle", paddle_loader),
+    "paddle, iterable": ("paddle", paddle_stream),
+    "gluon": ("mxnet", gluon_loader),
+    **{f"generator, {name}": (name, generator) for name in BACKENDS},
+    **{f"arrays, {name}": (name, arrays) for name in BACKENDS},
+}
+
+
+@pytest.fixture(params=LOADERS)
+def loader(request):
+    name, make = LOADERS[request.param]
+    if name not in BACKENDS:
+        pytest.skip(f"no {name}")
+    with xdevice.use(name) as chosen:
+        yield chosen, make
+
+
+def leaf(batch):
+    """The tensor of a batch: Paddle's loader puts it into a list."""
+    return batch[0] if isinstance(batch, list) else batch
+
+
+def number(batch):
+    return int(xdevice.to_numpy(leaf(batch))[0, 0])
+
+
+# MXNet's loader asks SciPy for a name that has moved
+@pytest.mark.filterwarnings("ignore:Please import `csr_matrix` from the `scipy.sparse` namespace:DeprecationWarning")
+class TestLoaders:
+    def test_every_batch_in_order_as_a_tensor_of_the_backend(self, loader):
+        backend, make = loader
+        found = []
+        for batch in xdevice.prefetch(make(), "cpu"):
+            assert backend.classify(type(leaf(batch))) == "tensor"
+            assert xdevice.device_of(batch) is xdevice.cpu()
+            found.append(number(batch))
+        assert found == list(range(COUNT))
+
+    def test_the_consumer_breaks_off(self, loader):
+        _, make = loader
+        for batch in xdevice.prefetch(make(), "cpu", depth=3):
+            if number(batch) == 2:
+                break
+        # the fixture sees to it that nothing is left
+
+    def test_a_source_that_raises(self, loader):
+        _, make = loader
+        found = []
+        with pytest.raises(ValueError, match="row 5 is too short"):
+            found.extend(number(batch) for batch in xdevice.prefetch(make(failing=5), "cpu"))
+        assert found == [0, 1, 2, 3, 4]
+
+
+WORKERS = """
+import gc, multiprocessing, sys, threading
+import numpy as np
+import xdevice
+
+name = sys.argv[1]
+library = xdevice.backend(name).framework
+data = library.utils.data if name == "torch" else library.io
+xdevice.set_backend(name)
+
+
+class Rows(data.Dataset):
+    def __init__(self, failing=None):
+        self.failing = failing
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        if i == self.failing:
+            raise ValueError(f"row {i} is too short")
+        return np.full(3, i, "float32")
+
+
+def batches(failing=None):
+    loader = data.DataLoader(Rows(failing), batch_size=1, num_workers=2)
+    return xdevice.prefetch(loader, "cpu")
+
+
+def number(batch):
+    return int((batch[0] if isinstance(batch, list) else batch)[0, 0])
+
+
+def nothing_is_left():
+    gc.collect()
+    for process in multiprocessing.active_children():
+        process.join(20)
+    assert not multiprocessing.active_children()
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(20)
+            assert not thread.is_alive(), thread
+
+
+before = {threading.main_thread()}
+assert [number(batch) for batch in batches()] == list(range(12))
+nothing_is_left()
+for batch in batches():
+    if number(batch) == 2:
+        break
+nothing_is_left()
+try:
+    print([number(batch) for batch in batches(failing=5)])
+except ValueError as error:
+    assert "row 5 is too short" in str(error)
+else:
+    raise SystemExit("it did not raise")
+nothing_is_left()
+"""
+
+
+@pytest.mark.parametrize("name", [name for name in ("torch", "paddle") if name in BACKENDS])
+def test_loaders_with_worker_processes(name):
+    # in a process of its own, because workers are forked, and no fork is safe once JAX or TensorFlow has run
+    command = [sys.executable, "-c", WORKERS, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Traceback" not in done.stderr
+
+
+def test_the_batches_before_an_exception_come_first(backend):
+    batches = xdevice.prefetch(generator(failing=4), "cpu", depth=2)
+    assert [number(next(batches)) for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="row 4"):
+        next(batches)
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_an_exception_of_any_type_is_the_very_same_object(backend):
+    error = KeyboardInterrupt("odd")
+
+    def source():
+        yield row(0)
+        raise error
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        list(xdevice.prefetch(source(), "cpu"))
+    assert caught.value is error
+
+
+def test_a_buffer_that_is_filled_again_and_again(backend):
+    buffer = np.zeros(1000, "float32")
+
+    def source():
+        for i in range(50):
+            buffer[:] = i
+            yield {"x": buffer, "i": i}
+
+    for batch in xdevice.prefetch(source(), "cpu", depth=4):
+        assert set(xdevice.to_numpy(batch["x"]).tolist()) == {batch["i"]}
+
+
+@pytest.mark.parametrize("name", [name for name in ("torch", "paddle", "mxnet") if name in BACKENDS])
+def test_a_tensor_that_is_filled_again_and_again(name):
+    with xdevice.use(name) as chosen:
+        scope = chosen.framework.util.np_shape(True) if name == "mxnet" else xdevice.cpu()
+
+        def source():
+            buffer = xdevice.zeros(1000)
+            for i in range(50):
+                buffer[:] = i
+                yield buffer, i
+
+        with scope:
+            for x, i in xdevice.prefetch(source(), "cpu", depth=4):
+                assert set(xdevice.to_numpy(x).tolist()) == {float(i)}
+
+
+@dataclass(frozen=True)
+class Batch:
+    x: Any
+    names: list[str]
+
+
+def test_containers_keep_their_type_and_what_is_no_number(backend):
+    words = np.array(["a", "b"])
+    x = np.arange(4)
+    (batch,) = xdevice.prefetch([Batch({"x": (x, x), "words": words}, ["one"])], "cpu")
+    assert type(batch) is Batch
+    assert batch.names == ["one"]
+    assert batch.x["words"] is words
+    first, second = batch.x["x"]
+    assert first is second
+    assert backend.classify(type(first)) == "tensor"
+    assert xdevice.to_numpy(first).tolist() == [0, 1, 2, 3]
+
+
+def test_dtypes_are_those_of_tensor(backend):
+    held = [np.zeros(2, dtype) for dtype in ("float64", "float32", "int64", "int32", "uint8", "bool")]
+    for array, x in zip(held, xdevice.prefetch(held, "cpu"), strict=True):
+        assert xdevice.to_numpy(x).dtype == xdevice.to_numpy(xdevice.tensor(array)).dtype
+
+
+def test_tensors_stay_with_their_own_backend():
+    pytest.importorskip("torch")
+    with xdevice.use("torch"):
+        x = xdevice.ones(2)
+    with xdevice.use("numpy"):
+        ((a, b),) = xdevice.prefetch([(x, np.ones(2, "float32"))], "cpu")
+    assert type(a).__module__ == "torch"
+    assert type(b) is np.ndarray
+
+
+def test_no_more_than_depth_batches_are_made_in_advance(backend):
+    made = []
+
+    def source():
+        for i in range(20):
+            made.append(i)
+            yield row(i)
+
+    for depth in (1, 3):
+        made.clear()
+        batches = xdevice.prefetch(source(), "cpu", depth=depth)
+        for taken in range(1, 5):
+            next(batches)
+            deadline = time.monotonic() + 30
+            while len(made) < taken + depth and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert len(made) == taken + depth
+            time.sleep(0.01)
+            assert len(made) == taken + depth
+        batches.close()
+
+
+def test_the_next_batch_is_made_while_the_current_one_is_used(backend):
+    using, made = threading.Event(), threading.Event()
+
+    def source():
+        yield row(0)
+        assert using.wait(30)
+        made.set()
+        yield row(1)
+
+    batches = xdevice.prefetch(source(), "cpu", depth=1)
+    next(batches)
+    using.set()
+    assert made.wait(30), "nothing was made before it was asked for"
+    assert number([next(batches)[None]]) == 1
+    batches.close()
+
+
+def test_iter_is_called_in_the_callers_thread_and_next_in_another(backend):
+    called = {}
+
+    class Source:
+        def __iter__(self):
+            called["iter"] = threading.get_ident()
+            return self
+
+        def __next__(self):
+            called["next"] = threading.get_ident()
+            raise StopIteration
+
+    assert list(xdevice.prefetch(Source(), "cpu")) == []
+    assert called["iter"] == threading.get_ident() != called["next"]
+
+
+def test_a_generator_that_was_never_started_has_no_thread(backend):
+    before = left()
+    batches = xdevice.prefetch(generator(), "cpu")
+    assert left() == before
+    batches.close()
+
+
+def test_the_iterator_of_a_source_is_closed_when_the_consumer_breaks_off(backend):
+    closed = []
+
+    class Source:
+        def __iter__(self):
+            try:
+                for i in range(COUNT):
+                    yield row(i)
+            finally:
+                closed.append(True)
+
+    for _ in xdevice.prefetch(Source(), "cpu"):
+        break
+    assert closed == [True]
+
+
+def test_the_state_of_the_consumers_thread_carries(backend):
+    other = backend.samples().other_device() or xdevice.cpu()
+
+    def source():
+        yield xdevice.device_of(xdevice.ones(1)), xdevice.device_of(backend.samples().native_ones(1)), xdevice.backend()
+
+    with other:
+        assert list(xdevice.prefetch(source(), "cpu")) == [(other, other, backend)]
+
+
+def test_to_a_second_device(backend):
+    other = backend.samples().other_device()
+    if other is None or other.kind == "meta":
+        pytest.skip("no second device with memory")
+    found = list(xdevice.prefetch(generator(), other))
+    assert {xdevice.device_of(x) for x in found} == {other}
+    assert [number(x) for x in found] == list(range(COUNT))
+
+
+def test_many_at_once_and_one_inside_of_another(backend):
+    outer = xdevice.prefetch((xdevice.prefetch(generator(), "cpu", depth=1) for _ in range(5)), "cpu", depth=3)
+    assert [[number(x) for x in inner] for inner in outer] == [list(range(COUNT))] * 5
+
+
+@pytest.mark.parametrize("depth", [0, -1, True, 1.5, None])
+def test_a_depth_below_one_is_named_at_once(depth):
+    with pytest.raises(xdevice.DepthError, match=r"depth of prefetch is an int of 1 or more, not"):
+        xdevice.prefetch([], "cpu", depth=depth)
+
+
+def test_what_cannot_be_iterated_or_is_not_there_is_named_at_once():
+    with pytest.raises(xdevice.NotIterableError, match="prefetch takes a loader, a generator or a list"):
+        xdevice.prefetch(3, "cpu")
+    with xdevice.use("numpy"), pytest.raises(xdevice.DeviceNotFoundError):
+        xdevice.prefetch([], "gpu:7")
+    with pytest.raises(xdevice.DeviceError):
+        xdevice.prefetch([], "gqu")
+
+
+def test_an_error_of_the_program_beside_a_batch_is_raised(backend):
+    if backend.name != "mxnet":
+        pytest.skip("has complex numbers")
+    with pytest.raises(xdevice.DTypeError, match="mxnet has no complex64"):
+        list(xdevice.prefetch([np.ones(2, "complex64")], "cpu"))

@@ -1,0 +1,351 @@
+"""Hidden transfers on the real frameworks: what is seen, where, once; and that nothing stays in place."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import threading
+import warnings
+from contextlib import ExitStack, suppress
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import hooks, registry, transfers
+
+FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "mxnet", "jax")]
+READS = {
+    "item": lambda x: x.item(),
+    "numpy": lambda x: x.numpy(),
+    "asnumpy": lambda x: x.asnumpy(),
+    "tolist": lambda x: x.tolist(),
+    "float": lambda x: float(x),
+    "int": lambda x: int(x),
+    "bool": lambda x: bool(x),
+    "print": lambda x: print(x, file=io.StringIO()),
+    "format": lambda x: f"{x}",
+}
+LACKING = {
+    "torch": {"asnumpy"},
+    "paddle": {"asnumpy"},
+    "tensorflow": {"item", "tolist", "asnumpy"},
+    "mxnet": {"numpy"},
+    "jax": {"numpy", "asnumpy"},
+}
+
+
+_others = {}
+
+
+def other_device(name):
+    """The second device of a backend, which has to be asked for before the framework is used."""
+    if name not in _others:
+        _others[name] = xdevice.backend(name).samples().other_device()
+    other = _others[name]
+    if other is None or other not in xdevice.backend(name).devices():
+        pytest.skip(f"{name} has one device here")
+    return other
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _two_devices():
+    for name in FRAMEWORKS:
+        with suppress(pytest.skip.Exception):
+            other_device(name)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request):
+    with ExitStack() as stack:
+        backend = stack.enter_context(xdevice.use(request.param))
+        if backend.name == "mxnet":  # computes with arrays of no dimension only so
+            stack.enter_context(backend.framework.util.np_shape(True))
+        yield request.param
+
+
+def here():
+    return inspect.currentframe().f_back.f_lineno
+
+
+@pytest.mark.parametrize("how", READS)
+def test_a_read_is_recorded_once_with_its_line(framework, how):
+    if how in LACKING[framework]:
+        assert not hasattr(xdevice.tensor(2.0), how)
+        return
+    x = xdevice.tensor(2.0)
+    with transfers("record") as log:
+        READS[how](x)
+    assert [(r.backend, r.kind, r.how, r.nbytes, r.physical) for r in log] == [(framework, "read", how, 4, False)]
+    assert (log[0].source, log[0].destination) == (xdevice.cpu(), xdevice.cpu())
+    assert (log[0].file, log[0].line) == (__file__, READS[how].__code__.co_firstlineno)
+
+
+def test_one_print_of_many_numbers_is_one_read(framework):
+    x = xdevice.rand(20, 3)
+    with transfers() as log:
+        print(x, file=io.StringIO())
+    assert [(r.how, r.nbytes) for r in log] == [("print", 240)]
+
+
+def test_numpy_itself_is_seen(framework):
+    if framework == "mxnet":
+        pytest.skip("NumPy reads no MXNet array outside of set_np()")
+    x = xdevice.rand(2, 3)
+    with transfers() as log:
+        np.asarray(x)
+        np.array(x)
+    assert [(r.kind, r.nbytes) for r in log] == [("read", 24)] * 2
+
+
+def test_what_goes_through_xdevice_is_recorded_once_by_the_verb(framework):
+    x = xdevice.tensor([1.0])
+    with transfers() as log:
+        xdevice.item(x)
+        xdevice.to_numpy({"x": x})
+        xdevice.to_device(x, "cpu")
+        xdevice.copy_to(x, "cpu")
+    line = here()
+    assert [(r.how, r.kind, r.line - line) for r in log] == [("item", "read", -4), ("to_numpy", "read", -3)]
+    assert {r.file for r in log} == {__file__}
+
+
+def test_moves_between_devices(framework):
+    other = other_device(framework)
+    x = xdevice.tensor([1.0, 2.0])
+    with transfers() as log:
+        y = xdevice.to_device({"x": x}, other)
+    assert [(r.how, r.kind, r.source, r.destination, r.nbytes) for r in log] == [
+        ("to_device", "move", xdevice.cpu(), other, 8)
+    ]
+    if other.kind == "meta":
+        return  # it holds no numbers that could be copied back
+    with transfers() as log:
+        xdevice.copy_to(y, "cpu")
+    assert [(r.how, r.kind, r.source, r.destination, r.nbytes) for r in log] == [
+        ("copy_to", "move", other, xdevice.cpu(), 8)
+    ]
+
+
+def test_operations_are_no_transfers(framework):
+    x = xdevice.rand(4, 4)
+    with transfers("forbid") as log:
+        y = x + x @ x
+    assert len(log) == 0
+    assert xdevice.item(y.sum() if hasattr(y, "sum") else y[0, 0]) > 0
+
+
+def train(x, steps=3):
+    """The loop of every tutorial."""
+    loss = x
+    for step in range(steps):
+        loss = loss * 0.5
+        if step == 1:
+            print(f"loss {float(loss):.3f}", file=io.StringIO())
+    return loss
+
+
+PRINTS = train.__code__.co_firstlineno + 6
+
+
+def test_forbid_stops_a_training_loop_at_the_line_that_prints_the_loss(framework):
+    x = xdevice.tensor(8.0)
+    expected = f"{PRINTS}: float reads 4 bytes from cpu:0"
+    with pytest.raises(xdevice.TransferError, match=expected) as caught, transfers("forbid") as log:
+        train(x)
+    assert (caught.value.record.file, caught.value.record.line) == (__file__, PRINTS)
+    assert list(log) == [caught.value.record]
+    assert xdevice.item(train(x)) == 1.0  # nothing is forbidden any more
+
+
+def test_warn_warns_at_the_line(framework):
+    x = xdevice.tensor(8.0)
+    with warnings.catch_warnings(record=True) as caught, transfers("warn") as log:
+        warnings.simplefilter("always")
+        train(x)
+    assert [(w.category, w.filename, w.lineno) for w in caught] == [(xdevice.TransferWarning, __file__, PRINTS)]
+    assert "float reads 4 bytes from cpu:0" in str(caught[0].message)
+    assert len(log) == 1
+
+
+def attributes():
+    """Everything that a hook could have replaced."""
+    found = {}
+    for backend in registry.loaded():
+        with xdevice.use(backend):
+            for cls in type(xdevice.ones(1)).__mro__:
+                if cls is not object:
+                    found[cls] = dict(vars(cls))
+        found[backend.name, "instance"] = {k: v for k, v in vars(backend).items() if callable(v)}
+        if backend.name == "jax":
+            found["device_put"] = {"": backend.framework.device_put}
+        if backend.name == "tensorflow":
+            from tensorflow.python.eager import execute
+
+            found["execute"] = {"": execute.execute}
+        if backend.name == "torch":
+            found["modes"] = {"": backend.framework._C._len_torch_dispatch_stack()}
+    found["numpy"] = {"asarray": np.asarray, "array": np.array}
+    return found
+
+
+def test_no_hook_stays_in_place(framework):
+    before = attributes()
+    functions = [value for found in before.values() for value in found.values() if hasattr(value, "__code__")]
+    left = [f for f in functions if f.__code__.co_filename == hooks.__file__]
+    assert not left, "an earlier test has left hooks"
+    with transfers(), transfers("warn"):
+        during = attributes()
+    assert during != before, "there was no hook, so this shows nothing"
+    with pytest.raises(ZeroDivisionError), transfers("forbid"):
+        raise ZeroDivisionError
+    assert attributes() == before
+
+
+def test_blocks_nest_and_each_has_its_own_log(framework):
+    x = xdevice.tensor(1.0)
+    with transfers() as outer:
+        float(x)
+        with transfers() as inner:
+            float(x)
+        float(x)
+    assert (len(outer), len(inner)) == (3, 1)
+
+
+def test_overlapping_blocks_in_threads_see_their_own(framework):
+    x = xdevice.tensor(1.0)
+    before = attributes()
+    lines, logs, failed = threading.Barrier(4), {}, []
+
+    def work(number):
+        try:
+            with xdevice.use(framework):
+                lines.wait(60)
+                with transfers() as log:
+                    for _ in range(number * 5):
+                        float(x)
+                logs[number] = log
+                lines.wait(60)
+                with transfers() as log:
+                    lines.wait(60)
+                    float(x)
+                assert len(log) == 1
+        except BaseException as error:
+            failed.append(error)
+            lines.abort()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert {number: len(log) for number, log in logs.items()} == {0: 0, 1: 5, 2: 10, 3: 15}
+    assert attributes() == before
+
+
+def test_another_thread_is_not_forbidden_what_this_one_is(framework):
+    x = xdevice.tensor(1.0)
+    read = []
+    with transfers("forbid") as log:
+        thread = threading.Thread(target=lambda: read.append(float(x)))
+        thread.start()
+        thread.join()
+    assert read == [1.0]
+    assert len(log) == 0
+
+
+def test_frameworks_are_seen_side_by_side():
+    xs = []
+    for name in FRAMEWORKS:
+        with xdevice.use(name):
+            xs.append(xdevice.tensor(1.0))
+    with transfers() as log:
+        for x in xs:
+            float(x)
+    assert [r.backend for r in log] == FRAMEWORKS
+
+
+def test_the_summary_is_a_table():
+    name = FRAMEWORKS[0]
+    with xdevice.use(name):
+        x, y = xdevice.tensor(1.0), xdevice.ones(100)
+        with transfers() as log:
+            for _ in range(3):
+                float(x)
+            xdevice.to_numpy(y)
+    rows = [line.split() for line in log.summary().splitlines()]
+    assert rows[0] == ["where", "how", "backend", "kind", "from", "to", "physical", "times", "bytes"]
+    assert rows[1][1:] == ["to_numpy", name, "read", "cpu:0", "cpu:0", "no", "1", "400"]
+    assert rows[2][1:] == ["float", name, "read", "cpu:0", "cpu:0", "no", "3", "12"]
+    assert rows[3] == ["total", "4", "412"]
+    assert len(log) == 4
+    assert log[1:3] == [log[1], log[2]]
+    assert repr(log) == "<4 transfers, 412 bytes>"
+
+
+def test_numpy_has_nothing_to_report():
+    with xdevice.use("numpy"), transfers("forbid") as log:
+        assert xdevice.item(xdevice.ones(1)) == 1.0
+    assert len(log) == 0
+
+
+def test_another_mode_is_refused():
+    with pytest.raises(ValueError, match="not 'record it'"):
+        transfers("record it")
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
+class TestTorch:
+    def test_reads_from_cpp_are_seen(self):
+        import torch
+
+        x = torch.ones(3)
+        with transfers() as log:
+            x.masked_select(x > 0)
+            torch.equal(x, x)
+            torch.ops.aten._local_scalar_dense(x[0])
+        assert [(r.how, r.kind) for r in log] == [
+            ("aten.masked_select", "read"), ("aten.equal", "read"), ("aten._local_scalar_dense", "read"),
+        ]  # fmt: skip
+        assert {r.file for r in log} == {__file__}
+
+    def test_a_deepcopy_is_no_transfer(self):
+        import torch
+
+        with transfers("forbid"):
+            copy.deepcopy(torch.nn.Linear(2, 2))
+
+    def test_a_model_moves_by_its_parameters(self):
+        import torch
+
+        model = torch.nn.Linear(2, 3)
+        with transfers() as log:
+            xdevice.to_device(model, "meta")
+        assert [(r.how, r.nbytes) for r in log] == [("to_device", 24), ("to_device", 12)]
+
+
+@pytest.mark.skipif("tensorflow" not in FRAMEWORKS, reason="tensorflow is not installed")
+def test_an_operand_that_tensorflow_copies_in_silence_is_seen():
+    with xdevice.use("tensorflow") as backend:
+        other = other_device("tensorflow")
+        tf = backend.framework
+        x = xdevice.ones(3)
+        with transfers() as log, other:
+            tf.identity(x)
+        assert [(r.how, r.source, r.destination, r.nbytes) for r in log] == [("Identity", xdevice.cpu(), other, 12)]
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
+def test_a_backend_loaded_inside_of_the_block_is_seen():
+    import subprocess
+    import sys
+
+    code = (
+        "import xdevice\n"
+        "with xdevice.transfers() as log:\n    xdevice.backend('torch')\n    import torch\n    float(torch.ones(1))\n"
+        "assert [r.how for r in log] == ['float'], list(log)\nassert '__float__' not in vars(torch.Tensor)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr

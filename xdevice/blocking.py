@@ -1,0 +1,96 @@
+"""Blocking mode: every operation completes before the next line runs, so an error appears where it was caused."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from . import selection
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from .contract import Backend
+
+VARIABLE: Final = "XDEVICE_BLOCKING"
+
+_forever = ExitStack()
+"""What XDEVICE_BLOCKING has switched on: it stays until the process ends."""
+
+
+class blocking:
+    """Every operation inside the block completes before the next line runs: `with xdevice.blocking(): ...`.
+
+    An error of asynchronous work then appears at the line that caused it, and a clock around a line shows what that
+    line takes. Overlap is lost: use it to find a fault. Nests, and ends after exceptions.
+
+    Args:
+        backends: names of backends, or backends; without any the selected one, as with `sync`.
+
+    XDEVICE_BLOCKING=1 does the same to every backend from when xdevice loads it to the end of the process, and by
+    the framework's own switch where that works only before its import or start.
+
+    | backend | blocks by |
+    |---|---|
+    | torch | a wait after each operation of this thread, where a GPU is in use; the CPU computes synchronously |
+    | tensorflow | this thread's `set_synchronous_execution(True)`, and a wait after each operation with a GPU |
+    | mxnet | a wait after each call of its library, in all threads |
+    | paddle | `FLAGS_benchmark`, in all threads; the CPU computes synchronously |
+    | jax | a wait after each compiled call, in all threads, by JAX's private API |
+    | numpy | computes synchronously: nothing to do |
+
+    Raises:
+        UnsupportedError: JAX in a version whose private API is another one: set XDEVICE_BLOCKING=1 before the start.
+        BackendNotFoundError, BackendImportError: as `backend` does.
+
+    Example:
+        >>> with xdevice.blocking():
+        ...     x = xdevice.ones(2) + 1
+    """
+
+    def __init__(self, *backends: str | Backend) -> None:
+        self._backends = backends
+        self._entered: list[ExitStack] = []
+
+    def __enter__(self) -> None:
+        chosen = [selection.backend(one) for one in self._backends] or [selection.current()]
+        with ExitStack() as stack:
+            for backend in chosen:
+                stack.enter_context(backend.blocking())
+            self._entered.append(stack.pop_all())
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop().close()
+
+
+def is_wanted() -> bool:
+    """Whether XDEVICE_BLOCKING asks for it. Adapters ask at their import, for switches that work only before another.
+
+    Raises:
+        ValueError: a value other than "1", "0" and "".
+
+    Example:
+        >>> from xdevice.blocking import is_wanted
+        >>> is_wanted()
+        False
+    """
+    value = os.environ.get(VARIABLE, "").strip()
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{VARIABLE} is 1 or 0, not {value!r}")
+    return value == "1"
+
+
+def prepare() -> bool:
+    """Before a framework is imported: `is_wanted()`, and if so, what the CUDA driver reads when it starts is set."""
+    if not is_wanted():
+        return False
+    os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
+    return True
+
+
+def keep(backend: Backend) -> None:
+    """Switches it on for a backend, for the rest of the process."""
+    _forever.enter_context(backend.blocking())
