@@ -73,16 +73,18 @@ def measure(name: str, rounds: int) -> list[Row]:
 
 
 def large_move(name: str, here: xdevice.Device, there: xdevice.Device, rounds: int) -> Row:
-    """64 MB that really move, waited for."""
-    x = xdevice.rand(4096, 4096, device=here)
-    calls = getattr(native_calls, name)(x, [x], here.native, there.native)
-    return pair(
-        name,
-        f"to_device, 64 MB from {here} to {there}",
-        lambda: xdevice.sync(xdevice.to_device(x, there)),
-        lambda: xdevice.sync(calls.move()),
-        rounds,
-    )
+    """64 MB that really move, waited for; a fresh tensor each time, because TensorFlow keeps the copies it has made."""
+    source = xdevice.rand(4096, 4096, device=here)
+    times: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        for seen, mine in zip(times, (True, False), strict=True):
+            x = xdevice.copy_to(source, here)
+            calls = getattr(native_calls, name)(x, [x], here.native, there.native)
+            xdevice.sync()
+            start = time.perf_counter_ns()
+            xdevice.sync(xdevice.to_device(x, there) if mine else calls.move())
+            seen.append(time.perf_counter_ns() - start)
+    return row(name, f"to_device, 64 MB from {here} to {there}", *times)
 
 
 def others(x: Any, here: xdevice.Device) -> list[tuple[str, Callable[[], Any]]]:
@@ -116,25 +118,30 @@ def pair(name: str, what: str, mine: Callable[[], Any], theirs: Callable[[], Any
     for _ in range(rounds):
         for timer, number, seen in zip(timers, numbers, times, strict=True):
             seen.append(timer.timeit(number) / number * 1e9)
-    medians = [statistics.median(seen) for seen in times]
-    ratio = None if theirs is None else medians[0] / medians[1]
+    return row(name, what, *times)
+
+
+def row(name: str, what: str, mine: list[float], theirs: list[float] | None = None) -> Row:
+    """The medians of the times, in nanoseconds, and their ratio."""
+    ns = statistics.median(mine)
+    native_ns = statistics.median(theirs) if theirs else None
     return {
         "backend": name,
         "what": what,
-        "ns": medians[0],
-        "native_ns": medians[1] if theirs else None,
-        "ratio": ratio,
+        "ns": ns,
+        "native_ns": native_ns,
+        "ratio": ns / native_ns if native_ns else None,
     }
 
 
 def import_row(rounds: int) -> Row:
     """`import xdevice` in a fresh process, without the interpreter's own start."""
     code = "import time; t = time.perf_counter_ns(); import xdevice; print(time.perf_counter_ns() - t)"
-    times = []
+    times: list[float] = []
     for _ in range(rounds):
         times.append(int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
         time.sleep(0.01)
-    return {"backend": "-", "what": "import xdevice", "ns": statistics.median(times), "native_ns": None, "ratio": None}
+    return row("-", "import xdevice", times)
 
 
 def show(rows: list[Row]) -> None:

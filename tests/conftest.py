@@ -28,7 +28,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
+# with pytest-xdist the backends run in its workers, which hand their names over when they end
+_ran_elsewhere: set[str] = set()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["xdevice"] = _ran_here()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node) -> None:
+    _ran_elsewhere.update(getattr(node, "workeroutput", {}).get("xdevice", ()))
+
+
+def _ran_here() -> list[str]:
+    return [f"{backend.name} {backend.version}" for backend in registry.loaded()]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    ran = ", ".join(f"{backend.name} {backend.version}" for backend in registry.loaded()) or "none in this process"
+    ran = ", ".join(sorted({*_ran_here(), *_ran_elsewhere})) or "none"
     gpus = "with GPUs" if shutil.which("nvidia-smi") else "no GPU"
     terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")

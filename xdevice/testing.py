@@ -665,7 +665,9 @@ class Conformance:
     def test_forking_after_loading_and_counting(self) -> None:
         self.needs_kernels()
         seen = in_child("fork", self.backend, self.child_setup)
-        assert seen["child after loading"] == "2.0", seen
+        # TensorFlow can tell what GPUs it has only by initialising CUDA
+        allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
+        assert seen["child after loading"] in allowed, seen
         assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"
 
     # what a subclass may need

@@ -94,6 +94,7 @@ class PaddleSamples(Samples):
         # copies, because they need no kernel built for this GPU
         place = paddle.CUDAPlace(device.index)
         x = paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18])._copy_to(place, True)
+        result = x
         for _ in range(400):
             result = x._copy_to(place, False)
         return Work(result, paddle.device.current_stream(place).query)

@@ -63,6 +63,7 @@ class TensorflowBackend(Backend):
         self._places: dict[str, Device] = {}
         self._natives: dict[Device, str] = {}
         self._counts: dict[str, int] = {}
+        self._saw_gpus = False
         _give_deep_copy_a_gradient()
 
     # the framework
@@ -93,6 +94,7 @@ class TensorflowBackend(Backend):
             self._counts[kind] = len(tf.config.list_logical_devices(name))
             return self._counts[kind]
         physical = tf.config.get_visible_devices(name)
+        self._saw_gpus = self._saw_gpus or (kind == "gpu" and bool(physical))
         if not physical and not tf.config.list_physical_devices(name):
             self._counts[kind] = 0
         return sum(len(tf.config.get_logical_device_configuration(one) or (one,)) for one in physical)
@@ -260,11 +262,12 @@ class TensorflowBackend(Backend):
     # the process
 
     def after_fork(self) -> str | None:
-        if not _is_started():
+        # counting GPUs initialises CUDA, and a child cannot do that again
+        if not _is_started() and not self._saw_gpus:
             return None
         return (
-            "tensorflow was used before this process was forked, and hangs in the child; start the child by spawn: "
-            "multiprocessing.get_context('spawn')"
+            "tensorflow was used, or its GPUs were counted, before this process was forked, and it hangs or fails in "
+            "the child; start the child by spawn: multiprocessing.get_context('spawn')"
         )
 
     def samples(self) -> TensorflowSamples:
