@@ -150,6 +150,7 @@ def test_batches_are_ready_on_whatever_stream_consumes_them_and_stay_until_it_is
             work(x)  # the consumer is late: the next batches are copied meanwhile
             sums.append(batch.sum(dtype=torch.float64))
             del batch
+    torch.cuda.synchronize(gpu.native)  # the sums were made on a side stream, and are read on the default one
     assert [float(total) for total in sums] == [i % 4 * SIZE * SIZE for i in range(40)]
 
 

@@ -92,6 +92,13 @@ def test_a_changed_variable_is_warned_of_once_and_changes_nothing(monkeypatch):
         assert xdevice.backend().name == "numpy"
 
 
+@pytest.mark.parametrize("thing", [3, True, None.__class__, b"torch", ["torch"], pytest])
+def test_what_is_no_name_is_refused(thing):
+    for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use(name).__enter__()):
+        with pytest.raises(xdevice.BackendNotFoundError, match="expected its name"):
+            ask(thing)
+
+
 @pytest.mark.parametrize("name", ["troch", "torch2", "", "  ", "pytoch"])
 def test_an_unknown_name_is_refused_with_what_there_is(name):
     for ask in (xdevice.backend, xdevice.set_backend, lambda name: xdevice.use(name).__enter__()):
@@ -104,7 +111,7 @@ def test_an_unknown_name_is_refused_with_what_there_is(name):
 def test_a_typo_in_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv("XDEVICE_BACKEND", "troch")
     for _ in range(2):
-        with pytest.raises(xdevice.BackendNotFoundError, match="did you mean 'torch'"):
+        with pytest.raises(xdevice.BackendNotFoundError, match=r"XDEVICE_BACKEND=troch: .*did you mean 'torch'"):
             xdevice.try_gpu()
     monkeypatch.setenv("XDEVICE_BACKEND", " ")
     assert xdevice.backend().name in xdevice.backends()

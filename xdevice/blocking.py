@@ -36,7 +36,7 @@ class blocking:
     | torch | a wait after each operation of this thread, where a GPU is in use; the CPU computes synchronously |
     | tensorflow | this thread's `set_synchronous_execution(True)`, and a wait after each operation with a GPU |
     | mxnet | a wait after each call of its library, in all threads |
-    | paddle | `FLAGS_benchmark`, in all threads; the CPU computes synchronously |
+    | paddle | `FLAGS_benchmark`, in all threads, where there is a GPU; the CPU computes synchronously |
     | jax | a wait after each compiled call, in all threads, by JAX's private API |
     | numpy | computes synchronously: nothing to do |
 

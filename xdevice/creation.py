@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import devices, registry, scopes, selection
 from .devices import CPU, Device
 from .dtypes import DTYPES, dtype_name, host_dtype
-from .errors import DTypeError, NotATensorError
+from .errors import DTypeError, NotATensorError, ShapeError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -139,6 +139,10 @@ def item(x: Any) -> Any:
         >>> xdevice.item(xdevice.ones(1, 1))
         1.0
     """
+    import numpy
+
+    if isinstance(x, numpy.generic):  # what NumPy gives for an element
+        return x.item()
     found = registry.kind_of(type(x))
     if found is None or found[1] != "tensor":
         raise NotATensorError(f"item takes one tensor, not {x!r:.100} of type {type(x).__qualname__}")
@@ -185,11 +189,11 @@ def _place(backend: Backend, device: object) -> Device:
 
 
 def _shape(shape: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
-    flat = shape[0] if len(shape) == 1 and not hasattr(shape[0], "__index__") else shape
-    sizes = tuple(size.__index__() for size in flat)  # type: ignore[union-attr]
-    if any(size < 0 for size in sizes):
-        raise ValueError(f"a shape is made of ints of 0 or more, not {sizes}")
-    return sizes
+    flat: Any = shape[0] if len(shape) == 1 and hasattr(shape[0], "__iter__") else shape
+    sizes = tuple(flat)
+    if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
+        raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {sizes!r:.100}")
+    return tuple(size.__index__() for size in sizes)
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
@@ -212,6 +216,8 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     name = str(array.dtype.name)
     if name == "float64":
+        if array.size and abs(array).max() >= 2.0**63 and _is_whole(data):
+            raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='float64'")
         return "float32"
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
@@ -220,6 +226,12 @@ def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     if name == "uint64" and not _holds_arrays(data):
         raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='uint64'")
     return name
+
+
+def _is_whole(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return all(map(_is_whole, data))
+    return isinstance(data, int)
 
 
 def _holds_arrays(data: Any) -> bool:
@@ -240,10 +252,14 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     if array.dtype.name == name:
         return array
     target = host_dtype(name)
-    if array.dtype.kind in "biu" and target.kind in "iu" and array.size:
-        limits = numpy.iinfo(target)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise DTypeError(f"a value between {array.min()} and {array.max()} does not fit into {name}")
-    if array.dtype.kind == "c" and target.kind not in "c":
+    if array.dtype.kind == "c" and target.kind != "c":
         raise DTypeError(f"complex numbers do not fit into {name}")
-    return array.astype(target)
+    if array.size and array.dtype.kind in "biuf" and target.kind in "iu":
+        limits = numpy.iinfo(target)
+        if not (limits.min <= array.min() and array.max() <= limits.max):  # not so for NaN either
+            raise DTypeError(f"a value between {array.min()} and {array.max()} does not fit into {name}")
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(target)
+    if target.kind not in "biu" and (numpy.isinf(cast) & numpy.isfinite(array)).any():
+        raise DTypeError(f"a value of {array!r:.100} does not fit into {name}; say a wider dtype")
+    return cast

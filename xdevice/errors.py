@@ -79,6 +79,10 @@ class CountError(XDeviceError, ValueError):
     """A number of warm-up calls or repeats that `measure` cannot make."""
 
 
+class ShapeError(XDeviceError, ValueError, TypeError):
+    """Sizes that are no shape."""
+
+
 class UnsupportedError(XDeviceError, NotImplementedError):
     """A thing that this backend cannot do. The message says what to use instead."""
 

@@ -15,6 +15,16 @@ import_lock = threading.RLock()
 """Held while a framework is imported: the dlopen flags and the warning filters are process-wide."""
 
 
+def _new_lock() -> None:
+    """A thread of the parent that was importing at the time of a fork is not there to release the old one."""
+    global import_lock
+    import_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
 @contextmanager
 def importing(*, own_symbols: bool = False) -> Iterator[None]:
     """The surroundings in which an adapter imports its framework.

@@ -66,8 +66,9 @@ def canonical(name: str) -> str:
     for known in KNOWN:
         if wanted == known.name or wanted in known.aliases:
             return known.name
-    if wanted in entry_points():
-        return wanted
+    for third_party in entry_points():
+        if wanted == third_party.lower():
+            return third_party
     raise BackendNotFoundError(f"there is no backend {name!r}{_nearest(wanted)}; {_overview()}")
 
 
@@ -149,7 +150,7 @@ def _nearest(name: str) -> str:
     import difflib
 
     aliases = [alias for known in KNOWN for alias in known.aliases]
-    close = difflib.get_close_matches(name, [*names(), *aliases], n=1)
+    close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.7)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -195,7 +196,11 @@ def _load(name: str) -> Backend:
         cls = point.load()
     except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
         raise _import_failed(name, error) from error
-    backend = check(cls, name, _source(point))()
+    adapter = check(cls, name, _source(point))
+    try:
+        backend = adapter()
+    except Exception as error:
+        raise _import_failed(name, error) from error
     _refuse_too_old(backend)
     if is_blocking:
         from .blocking import keep
@@ -235,6 +240,8 @@ def _register(backend: Backend) -> Backend:
     first = _loaded.setdefault(backend.name, backend)  # atomic: all threads get the same one
     devices.KINDS.update(first.kinds)
     _owners.clear()
+    if first is backend and _imported_before_fork & set(backend.modules):
+        backend.refusal = backend.after_fork()
     if first is backend:
         for tell in tuple(on_load):
             tell(backend)
@@ -314,7 +321,13 @@ def _host_of(guest: str) -> Backend:
 # fork
 
 
+_imported_before_fork: frozenset[str] = frozenset()
+"""The modules that a forked child has from its parent: their adapters, loaded only now, are asked too."""
+
+
 def _after_fork() -> None:
+    global _imported_before_fork
+    _imported_before_fork = frozenset(sys.modules)
     for backend in loaded():
         backend.refusal = backend.after_fork()
         if backend.refusal is not None:

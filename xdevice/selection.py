@@ -7,7 +7,7 @@ import warnings
 from contextvars import ContextVar
 
 from . import registry
-from .errors import UnsupportedError
+from .errors import BackendNotFoundError, UnsupportedError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -55,9 +55,19 @@ def _resolve() -> Backend:
             stacklevel=4,
         )
         return registry.load(_resolved.name)
-    _resolved = registry.load(os.environ.get(VARIABLE, "").strip() or _preferred())
+    _resolved = _from_variable() or registry.load(_preferred())
     _resolved_from = _environ.get(_KEY)
     return _resolved
+
+
+def _from_variable() -> Backend | None:
+    name = os.environ.get(VARIABLE, "").strip()
+    if not name:
+        return None
+    try:
+        return registry.load(name)
+    except BackendNotFoundError as error:
+        raise BackendNotFoundError(f"{VARIABLE}={name}: {error}") from None
 
 
 def _preferred() -> str:
@@ -88,7 +98,14 @@ def backend(name: str | Backend | None = None) -> Backend:
     """
     if name is None:
         return current()
-    return registry.load(name if isinstance(name, str) else name.name)
+    from .contract import Backend
+
+    if isinstance(name, Backend):
+        return registry.load(name.name)
+    if not isinstance(name, str):
+        given = getattr(name, "__name__", name)
+        raise BackendNotFoundError(f"{name!r} is no backend: expected its name, for instance {str(given)!r:.40}")
+    return registry.load(name)
 
 
 def backends() -> tuple[str, ...]:

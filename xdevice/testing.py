@@ -568,13 +568,16 @@ class Conformance:
         there = self.there()
         if not self.holds_values(there):
             pytest.skip(f"{there} holds no values")
-        for name, model in self.built():
-            variables = self.samples.variables(model)
-            if not variables:
+        for (name, model), (_, twin) in zip(self.built(), self.built(), strict=True):
+            if not self.samples.variables(model):
                 continue
-            moved = xdevice.to_device({"one": next(iter(variables.values())), "net": model}, there)
+            alone, one = (next(iter(self.samples.variables(net).values())) for net in (twin, model))
+            xdevice.to_device(twin, there)
+            is_kept = next(iter(self.samples.variables(twin).values())) is alone  # Gluon's parameters make new arrays
+            moved = xdevice.to_device({"one": one, "net": model}, there)
             assert moved["net"] is model, name
             assert xdevice.device_of(moved) is there, name
+            assert not is_kept or moved["one"] is one, name
 
     def test_shared_parameters_stay_shared(self) -> None:
         model, is_shared = _need(self.samples.tied(), "a model with shared parameters")

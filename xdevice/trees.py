@@ -22,7 +22,7 @@ from .errors import ContainerError
 _NAMESPACE: Final = "xdevice"
 _plain: set[type] = {type(None), bool, int, float, complex, str, bytes}
 """Types of leaves known to hold no tensors."""
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class Leaf(NamedTuple):

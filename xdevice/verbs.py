@@ -210,6 +210,9 @@ def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device],
         owned = [(registry.kind_of(type(value)), value) for value in values]
         for backend in {found[0] for found, _ in owned if found is not None}:
             backend.require(target)
+        for found, value in owned:
+            if found is not None and found[1] == "model":
+                list(found[0].model_devices(value))  # raises for one that cannot move, before another has moved
         done: dict[int, Any] = {}
         # models first: a parameter that also stands beside its model then stays that model's parameter
         for models in (True, False):
@@ -402,15 +405,16 @@ def _sync_one(target: object) -> None:
     if found is not None:
         _sync_owned(found, target)
         return
-    if isinstance(target, Device | str) or registry.owner_of(type(target)) is not None:
+    from . import trees
+
+    is_named = isinstance(target, Device | str)
+    if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):
         place = devices.parse(target)
         backend = selection.current()
         backend.require(place)
         backend.synchronize(place)
         return
     _refuse_non_container(target, "wait for")
-    from . import trees
-
     for leaf in trees.leaves(target):
         found = registry.kind_of(type(leaf.value))
         if found is not None:

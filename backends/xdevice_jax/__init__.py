@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from .samples import JaxSamples
 
 _NARROWED = {"int64": "int32", "uint64": "uint32"}
-_enable_x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
+_enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 _64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 
 
@@ -87,6 +87,8 @@ class JaxBackend(Backend):
     # devices
 
     def count(self, kind: str) -> int:
+        if kind not in self.kinds:
+            return 0
         natives = self._natives
         if natives is None:
             found = None if unstarted.is_started() else unstarted.count(kind)

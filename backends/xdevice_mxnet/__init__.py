@@ -105,7 +105,7 @@ class MxnetBackend(Backend):
 
     def count(self, kind: str) -> int:
         if kind != "gpu":
-            return _CPUS
+            return _CPUS if kind == "cpu" else 0
         if self._gpus is None:
             self._gpus = _count_gpus()
         return self._gpus

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .samples import NumpySamples
 
 _CPU = devices.CPU
+_FRACTION_BITS = {"float16": 11, "bfloat16": 8, "float32": 24}
 
 
 class NumpyBackend(Backend):
@@ -95,7 +96,10 @@ class NumpyBackend(Backend):
         return np.full(shape, value, dtype=host_dtype(dtype))
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:
-        return np.asarray(np.random.random_sample(shape)).astype(host_dtype(dtype))
+        draw = np.asarray(np.random.random_sample(shape))
+        if dtype != "float64":  # rounding to a shorter type would give 1.0 at times
+            draw = np.floor(draw * 2.0 ** _FRACTION_BITS[dtype]) / 2.0 ** _FRACTION_BITS[dtype]
+        return draw.astype(host_dtype(dtype))
 
     # copying in the background
 

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
 
+try:
+    from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
+except ImportError:  # a private module
+    _DynamicBackend = ModuleType
+
 _TRACES = ("train_function", "test_function", "predict_function")
 _Memo = dict[int, Any]
 
@@ -43,7 +48,7 @@ _OWNING = (
     keras.Loss, keras.random.SeedGenerator,
 )  # fmt: skip
 _TRACED_FUNCTION = type(tf.function(lambda: None))
-_SHARED = (tf.distribute.Strategy, ModuleType)
+_SHARED = (tf.distribute.Strategy, ModuleType, _DynamicBackend)
 _LEAVES = (tf.Variable, _TRACED_FUNCTION, FunctionType, *_SHARED)
 _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 

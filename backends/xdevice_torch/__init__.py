@@ -70,7 +70,7 @@ class TorchBackend(Backend):
     # devices
 
     def count(self, kind: str) -> int:
-        return self._gpus if kind == "gpu" else 1
+        return self._gpus if kind == "gpu" else int(kind in self.kinds)
 
     def describe(self, device: Device) -> DeviceInfo:
         if device.kind != "gpu":
@@ -164,9 +164,9 @@ class TorchBackend(Backend):
         if isinstance(model, torch.nn.Module):
             model.to(self.to_native(device))
             return
-        for state in model.state.values():
-            for key in _moving(state):
-                state[key] = state[key].to(self.to_native(device))
+        for state in _states(model):
+            for key, x in state.items():
+                state[key] = _moved(x, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, torch.nn.Module):
@@ -302,11 +302,33 @@ def _variables(model: Any) -> Iterable[tuple[str, torch.Tensor]]:
         yield from model.named_parameters()
         yield from model.named_buffers()
         return
-    for number, state in enumerate(model.state.values()):
-        for key in _moving(state):
-            yield f"state[{number}][{key!r}]", state[key]
+    for number, state in enumerate(_states(model)):
+        for key, value in state.items():
+            inside = value if isinstance(value, list) else [value]
+            yield from ((f"state[{number}][{key!r}]", x) for x in inside if isinstance(x, torch.Tensor))
 
 
-def _moving(state: dict[str, Any]) -> list[str]:
-    """The entries of an optimizer's state that live with their parameter: all but a step counter on the host."""
-    return [key for key, value in state.items() if isinstance(value, torch.Tensor) and key != "step"]
+class _MovingState:
+    """The part of a parameter's optimizer state that lives where the parameter does, written through."""
+
+    def __init__(self, state: dict[str, Any], with_step: bool) -> None:
+        self._state = state
+        self._with_step = with_step
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(key, value) for key, value in self._state.items() if key != "step" or self._with_step]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._state[key] = value
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
+    """torch keeps the step counter on the host unless the optimizer is fused or capturable."""
+    with_step = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    return [_MovingState(state, with_step) for state in optimizer.state.values()]
+
+
+def _moved(value: Any, native: torch.device) -> Any:
+    if isinstance(value, list):  # LBFGS keeps its history in lists
+        return [_moved(x, native) for x in value]
+    return value.to(native) if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,75 @@
+"""Values that do not fit are refused, never changed. NumPy stands for all: the rules are the core's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import xdevice
+
+
+@pytest.fixture(autouse=True)
+def _numpy():
+    with xdevice.use("numpy"):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype"),
+    [
+        ([-1, 2**63], None),
+        (2**63, None),
+        (2**70, None),
+        ([1e300], None),
+        ([1e20, 1.0], "int64"),
+        ([float("nan")], "int32"),
+        ([-1.5, 300.0], "uint8"),
+        ([70000], "float16"),
+        ([1e39], "bfloat16"),
+        ([1j], "float32"),
+        (["a"], None),
+        ([[1, 2], [3]], None),
+        (None, None),
+        ([1], "floaty"),
+    ],
+)
+def test_what_does_not_fit_is_refused(data, dtype):
+    with pytest.raises(xdevice.DTypeError):
+        xdevice.tensor(data, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype", "expected"),
+    [
+        ([1.5, float("inf")], None, np.array([1.5, np.inf], "float32")),
+        ([1.9], "int64", np.array([1], "int64")),
+        ([2**63], "uint64", np.array([2**63], "uint64")),
+        ([1e300], "float64", np.array([1e300])),
+        (3 + 4j, None, np.array(3 + 4j, "complex64")),
+        (np.array([1, 2], ">i4"), None, np.array([1, 2], "int32")),
+        ([], None, np.array([], "float32")),
+    ],
+)
+def test_what_fits_keeps_its_value(data, dtype, expected):
+    made = xdevice.tensor(data, dtype=dtype)
+    assert made.dtype == expected.dtype
+    np.testing.assert_array_equal(made, expected)
+
+
+@pytest.mark.parametrize("shape", [("23",), (2, 3.0), (2.0,), (None,), (True,), (-1,), ([2, -3],)])
+def test_what_is_no_shape_is_refused(shape):
+    for make in (xdevice.ones, xdevice.zeros, xdevice.rand):
+        with pytest.raises(xdevice.ShapeError, match="shape"):
+            make(*shape)
+
+
+def test_shapes_in_every_form():
+    for shape in ((2, 3), ((2, 3),), ([2, 3],), (np.array([2, 3]),), (np.int64(2), 3)):
+        assert xdevice.ones(*shape).shape == (2, 3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_random_numbers_stay_below_one(dtype):
+    numbers = xdevice.rand(1_000_000, dtype=dtype)
+    assert numbers.dtype.name == dtype
+    assert 0 <= float(numbers.min()) < float(numbers.max()) < 1
