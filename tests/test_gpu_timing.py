@@ -5,6 +5,7 @@ Paddle's GPU build of this machine has no kernels for its GPUs, so Paddle's stre
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import perf_counter
 
 import pytest
@@ -292,6 +293,8 @@ def test_a_gpu_of_a_framework_that_schedules_by_itself_has_no_streams(name):
             xdevice.Stream("gpu:0")
         with pytest.raises(UnsupportedError, match=r"xdevice\.Timer"):
             xdevice.Event("gpu:0")
+        with suppress(Exception):
+            xdevice.sync()  # what other tests have started on a build without kernels
         assert xdevice.measure(lambda: None, warmup=0, repeats=1, devices="gpu:0").clock == "host"
 
 
