@@ -152,6 +152,16 @@ def test_asynchronous_execution_of_tensorflow_is_off_inside_and_on_again_after()
             config.set_synchronous_execution(before)
 
 
+@pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="tensorflow is not installed")
+def test_the_wait_of_tensorflow_does_not_wait_for_itself():
+    with xdevice.use("tensorflow"):
+        from xdevice_tensorflow import transfers
+
+        x = xdevice.ones(2, 2)
+        with transfers.blocking(waits=True):  # what the backend does where there is a GPU
+            assert xdevice.to_numpy(x @ x).tolist() == [[2, 2], [2, 2]]
+
+
 @pytest.mark.skipif("paddle" not in xdevice.backends(), reason="paddle is not installed")
 def test_the_flag_of_paddle_is_set_inside_only():
     with xdevice.use("paddle") as backend:

@@ -77,7 +77,8 @@ def blocking(waits: bool) -> Iterator[None]:
     """This thread's operations run synchronously; with `waits`, each one's kernels on the GPUs are waited for too."""
 
     def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        if graph is None and tf.executing_eagerly():
+        # the wait is an operation itself
+        if graph is None and op_type != "SyncDevice" and tf.executing_eagerly():
             tf.test.experimental.sync_devices()
 
     context = _context.context()
