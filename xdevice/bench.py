@@ -123,7 +123,7 @@ def two_devices(bench: Bench) -> Iterator[Row]:
     xs = [bench.square(place) for place in (bench.device, bench.second)]
     alone = [seconds(lambda x=x: products(x, bench.size.products)) for x in xs]  # type: ignore[misc]
     yield bench.row("two devices", "one after the other", sum(alone))
-    tasks = [lambda x=x: products(x, bench.size.products) for x in xs]  # type: ignore[misc]
+    tasks = [lambda x=x: products(x, bench.size.products) for x in xs]
     xdevice.parallel(*tasks)
     yield bench.row("two devices", "side by side", seconds(lambda: xdevice.parallel(*tasks)), best=max(alone))
 
@@ -133,7 +133,7 @@ def three_tasks(bench: Bench) -> Iterator[Row]:
     xs = [bench.square(bench.device, 256) for _ in range(3)]
     alone = seconds(lambda: [products(x, bench.size.small // 3) for x in xs])
     yield bench.row("three tasks", "in sequence", alone)
-    tasks = [lambda x=x: products(x, bench.size.small // 3) for x in xs]  # type: ignore[misc]
+    tasks = [lambda x=x: products(x, bench.size.small // 3) for x in xs]
     xdevice.parallel(*tasks)
     yield bench.row("three tasks", "in parallel", seconds(lambda: xdevice.parallel(*tasks)), best=alone / 3)
 

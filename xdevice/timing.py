@@ -227,10 +227,11 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
     backend = selection.current()
     if not targets:
         return spellings.of("gpu") if backend.count("gpu") == 1 else None
-    if len(targets) > 1:
+    only, *others = targets
+    if others:
         return None
     try:
-        place = spellings.parse(targets[0])
+        place = spellings.parse(only)
     except DeviceError:
         return None  # a tensor, a backend, a container
     return place if place.kind == "gpu" else None

@@ -144,7 +144,7 @@ class transfers:
     def __init__(self, mode: Mode = "record") -> None:
         if mode not in _MODES:
             raise ValueError(f'transfers takes "record", "warn" or "forbid", not {mode!r}')
-        self._mode = mode
+        self._mode: Mode = mode
         self._entered: list[_Block] = []
 
     def __enter__(self) -> TransferLog:
