@@ -233,7 +233,7 @@ def show_table(outcomes: Sequence[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="What came out")
-    table.add_column("backend", overflow="fold")
+    table.add_column("backend", no_wrap=True)
     table.add_column("steps", overflow="fold")
     table.add_column("device")
     for heading in (
