@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 
 import pytest
 
 import xdevice
 from xdevice import registry
+
+
+def _make_a_second_device(backend) -> None:
+    """TensorFlow and JAX can do so only before they are used, by whichever test that is."""
+    with suppress(xdevice.UnsupportedError):
+        backend.samples().other_device()
+
+
+registry.on_load.append(_make_a_second_device)
 
 
 @pytest.fixture(autouse=True)

@@ -87,6 +87,9 @@ class Samples(ABC):
         """A tensor whose computation is under way and fails; None where errors appear at the line."""
         return None
 
+    def settle(self) -> None:  # noqa: B027  # most have switched nothing
+        """Puts back what `failing_work` and `long_work` have switched."""
+
     def long_work(self, device: Device) -> Work | None:
         """Work of a tenth of a second or more on a device; None where it cannot be asked whether it is done."""
         return None

@@ -84,7 +84,10 @@ class Conformance:
             if not self.computes:
                 with suppress(Exception):
                     xdevice.sync()  # what earlier checks have started, for which there are no kernels
-            yield
+            try:
+                yield
+            finally:
+                self.samples.settle()
 
     @property
     def adapter(self) -> Backend:

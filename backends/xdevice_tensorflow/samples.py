@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -141,6 +142,14 @@ class TensorflowSamples(Samples):
         _go_asynchronous()
         with tf.device("/CPU:0"):
             return _fail(tf.ones(4))
+
+    def settle(self) -> None:
+        config = tf.config.experimental
+        if not config.get_synchronous_execution():
+            with suppress(tf.errors.OpError):
+                tf.test.experimental.sync_devices()
+            tf.experimental.async_clear_error()
+            config.set_synchronous_execution(True)
 
     def long_work(self, device: Device) -> Work:
         _go_asynchronous()
