@@ -1,0 +1,68 @@
+"""Rules of the verbs that no framework on a CPU can show, on a framework made for it."""
+
+from __future__ import annotations
+
+import pytest
+
+import xdevice
+from xdevice import registry
+
+
+class Param:
+    def __init__(self):
+        self.place = xdevice.cpu()
+
+
+class Net:
+    def __init__(self):
+        self.weight = Param()
+
+
+class Backend:
+    """Moves a parameter of a model in place, and any other tensor to a new object, as PyTorch does on a GPU."""
+
+    name = "made up"
+
+    def require(self, device):
+        pass
+
+    def device_of(self, x):
+        return x.place
+
+    def move(self, x, device):
+        moved = Param()
+        moved.place = device
+        return moved
+
+    def model_devices(self, model):
+        if model.weight is None:
+            raise xdevice.NotBuiltError("build it first")
+        return [("weight", model.weight.place)]
+
+    def move_model(self, model, device):
+        model.weight.place = device
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch):
+    kinds = {Param: "tensor", Net: "model"}
+    backend = Backend()
+    known = registry.kind_of
+    monkeypatch.setattr(registry, "kind_of", lambda cls: (backend, kinds[cls]) if cls in kinds else known(cls))
+
+
+def test_a_parameter_that_stands_before_its_model_stays_its_parameter():
+    net = Net()
+    weight = net.weight
+    moved = xdevice.to_device({"first": weight, "net": net, "alone": Param()}, "gpu:1")
+    assert moved["first"] is net.weight is weight
+    assert moved["net"] is net
+    assert [str(x.place) for x in (weight, moved["alone"])] == ["gpu:1", "gpu:1"]
+
+
+def test_a_model_that_cannot_move_keeps_the_others_where_they_are():
+    built, unbuilt = Net(), Net()
+    unbuilt.weight = None
+    with pytest.raises(xdevice.NotBuiltError):
+        xdevice.to_device([built, unbuilt], "gpu:1")
+    assert built.weight.place is xdevice.cpu()
