@@ -15,7 +15,8 @@ xs = [xdevice.rand(size, size, device=device) for device in devices]
 
 
 def run(x):
-    return [x @ x for _ in range(20)]
+    with xdevice.device_of(x):  # else TensorFlow computes on the first GPU
+        return [x @ x for _ in range(20)]
 
 
 for x in xs:

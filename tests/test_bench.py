@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import xdevice
+from xdevice import bench as experiments
+from xdevice import cli
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "overlap", "norms", "bandwidth"]
@@ -47,6 +50,19 @@ def test_the_table_and_the_picture(tmp_path):
     assert status == 0, err
     assert "bandwidth" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_experiment_that_fails_says_so_and_the_others_go_on(monkeypatch):
+    def broken(bench):
+        yield bench.row("broken", "half", 1.0)
+        raise RuntimeError("no kernel image\nfor this GPU")
+
+    monkeypatch.setattr(experiments, "EXPERIMENTS", (broken, experiments.timing))
+    rows = experiments.run(xdevice.backend("numpy"), quick=True)
+    assert [(row["experiment"], row["failed"]) for row in rows] == [("broken", True)] + [("timing", False)] * 2
+    assert rows[0]["why_not"] == "FAILED: RuntimeError: no kernel image"
+    monkeypatch.setattr(cli, "_bench", lambda name, quick: rows)
+    assert CliRunner().invoke(cli.main, ["bench", "--backend", "numpy"]).exit_code == 1
 
 
 def test_a_wrong_name_is_refused():

@@ -32,6 +32,7 @@ class Row(TypedDict):
     unit: str
     best: float | None
     why_not: str | None
+    failed: bool
 
 
 class Size:
@@ -61,25 +62,26 @@ class Bench:
 
     def row(
         self, experiment: str, case: str, value: float | None, unit: str = "s", best: float | None = None,
-        why_not: str | None = None,
+        why_not: str | None = None, failed: bool = False,
     ) -> Row:  # fmt: skip
         return {
             "backend": self.backend.name, "experiment": experiment, "case": case, "value": value, "unit": unit,
-            "best": best, "why_not": why_not,
+            "best": best, "why_not": why_not, "failed": failed,
         }  # fmt: skip
 
     def square(self, place: Device, size: int | None = None) -> Any:
         n = size or self.size.product
         x = xdevice.rand(n, n, device=place)
-        xdevice.sync(x @ x)
+        xdevice.sync(products(x, 1))
         return x
 
 
 def products(x: Any, count: int) -> Any:
     """A chain of products, each of the last one's result, with no wait in between."""
-    y = x
-    for _ in range(count):
-        y = x @ y
+    with xdevice.device_of(x):  # else TensorFlow copies what is on another GPU to the first, and computes there
+        y = x
+        for _ in range(count):
+            y = x @ y
     return y
 
 
@@ -112,6 +114,7 @@ def blocking(bench: Bench) -> Iterator[Row]:
     free = seconds(lambda: products(x, bench.size.small))
     yield bench.row("blocking", "off", free)
     with xdevice.blocking():
+        products(x, 1)  # PyTorch imports its compiler at the first operation, which takes seconds
         yield bench.row("blocking", "on", seconds(lambda: products(x, bench.size.small)), best=free)
 
 
@@ -213,7 +216,13 @@ def run(backend: Backend, quick: bool = False, step: Callable[[str], None] = lam
                 rows += list(experiment(bench))
             except UnsupportedError as error:
                 rows.append(bench.row(name, "-", None, why_not=str(error)))
+            except Exception as error:  # a build without kernels for this GPU raises its own
+                rows.append(bench.row(name, "-", None, why_not=_first_line(error), failed=True))
     return rows
+
+
+def _first_line(error: Exception) -> str:
+    return f"FAILED: {type(error).__name__}: {error}".strip().splitlines()[0][:300]
 
 
 def show(rows: Iterable[Row]) -> None:
@@ -243,7 +252,7 @@ def _readable(value: float | None, unit: str) -> str:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """One panel an experiment: bars by backend and case, and a line where the best possible lies."""
+    """One panel an experiment: a bar for each backend and case, and a line where the best possible lies."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -251,26 +260,29 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
     measured = [row for row in rows if row["value"] is not None]
     names = list(dict.fromkeys(row["experiment"] for row in measured))
-    figure, panels = plt.subplots(len(names), 1, figsize=(10, 3 * len(names)), squeeze=False, layout="constrained")
-    for name, panel in zip(names, panels[:, 0], strict=True):
-        shown = [row for row in measured if row["experiment"] == name]
-        labels = [f"{row['backend']}\n{row['case']}" for row in shown]
-        panel.bar(range(len(shown)), [row["value"] or 0.0 for row in shown], color="tab:blue")
-        for place, row in enumerate(shown):
-            if row["best"] is not None:
-                panel.hlines(row["best"], place - 0.45, place + 0.45, color="tab:red", label="best possible")
-        panel.set_xticks(range(len(shown)), labels, fontsize=7)
-        panel.set_title(name)
-        panel.set_ylabel("GB/s" if shown[0]["unit"] == "GB/s" else "seconds")
-        if any(row["best"] is not None for row in shown):
-            panel.plot([], [], color="tab:red", label="best possible")
-            panel.legend(*_once(panel), fontsize=7)
+    groups = [[row for row in measured if row["experiment"] == name] for name in names]
+    heights = [len(group) + 2 for group in groups]
+    figure, panels = plt.subplots(
+        len(names), 1, figsize=(9, 0.32 * sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    lines = None
+    for name, group, panel in zip(names, groups, panels[:, 0], strict=True):
+        places = range(len(group))
+        bars = panel.barh(places, [row["value"] or 0.0 for row in group], color="tab:blue", height=0.7)
+        panel.bar_label(bars, [_readable(row["value"], row["unit"]) for row in group], padding=4, fontsize=8)
+        aims = [(row["best"], place) for place, row in enumerate(group) if row["best"] is not None]
+        if aims:
+            ends = [place + side for _, place in aims for side in (-0.45, 0.45)]
+            lines = panel.vlines([best for best, _ in aims], ends[::2], ends[1::2], color="tab:red")
+        panel.set_yticks(places, [f"{row['backend']}: {row['case']}" for row in group], fontsize=8)
+        panel.invert_yaxis()
+        panel.margins(x=0.15)
+        panel.set_title(name, fontsize=10, loc="left")
+        panel.set_xlabel("seconds", fontsize=8)
+        if group[0]["unit"] == "GB/s":  # from a few across the bus to thousands within a GPU
+            panel.set_xscale("log")
+            panel.set_xlabel("GB/s", fontsize=8)
+    if lines is not None:
+        figure.legend([lines], ["best possible here"], loc="upper right", fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def _once(panel: Any) -> tuple[list[Any], list[str]]:
-    """Legend entries without repeats."""
-    handles, labels = panel.get_legend_handles_labels()
-    found = dict(zip(labels, handles, strict=True))
-    return list(found.values()), list(found)

@@ -91,6 +91,7 @@ def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, qu
         experiments.show(rows)
     if picture is not None:
         experiments.plot(rows, picture)
+    sys.exit(1 if any(row["failed"] for row in rows) else 0)
 
 
 def _bench(name: str | None, quick: bool) -> list[Row]:
@@ -115,7 +116,7 @@ def _bench(name: str | None, quick: bool) -> list[Row]:
 def _bench_in_child(name: str, quick: bool) -> list[Row]:
     command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
+    if not done.stdout.startswith("["):
         why = f"the process ended with status {done.returncode}"
         nothing: Row = {
             "backend": name,
@@ -125,6 +126,7 @@ def _bench_in_child(name: str, quick: bool) -> list[Row]:
             "unit": "s",
             "best": None,
             "why_not": why,
+            "failed": True,
         }
         return [nothing]
     rows: list[Row] = json.loads(done.stdout)

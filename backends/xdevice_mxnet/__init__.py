@@ -240,7 +240,7 @@ class MxnetBackend(Backend):
             if not isinstance(x, mx.nd.NDArray):
                 return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(context)
             # the engine orders this before anything that is written into `x` later
-            return (x if x.ctx.device_type == "gpu" else x.as_in_context(pinned)).copyto(context)
+            return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(context)
 
     # seeing asynchrony
 
