@@ -188,9 +188,9 @@ def bandwidth(bench: Bench) -> Iterator[Row]:
         ("device to host", lambda: xdevice.to_numpy(here)),
         ("within the device", lambda: xdevice.copy_to(here, bench.device)),
     ]
-    if bench.device.kind == "gpu":
-        source = xdevice.tensor(host, device="cpu")
-        ways.append(("host to device, pinned", lambda: bench.backend.stage(source, bench.device)))
+    pinned = bench.backend.samples().pinned_copies(here) if bench.device.kind == "gpu" else None
+    if pinned is not None:
+        ways += [("host to device, pinned", pinned[0]), ("device to host, pinned", pinned[1])]
     if bench.second is not None:
         other = bench.second
         ways.append(("to the other device", lambda: xdevice.copy_to(here, other)))

@@ -90,6 +90,13 @@ class Samples(ABC):
     def settle(self) -> None:  # noqa: B027  # most have switched nothing
         """Puts back what `failing_work` and `long_work` have switched."""
 
+    def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
+        """A copy of pinned host memory to the GPU of `x`, and one of `x` to pinned memory, for a benchmark.
+
+        None where the framework has no pinned memory.
+        """
+        return None
+
     def long_work(self, device: Device) -> Work | None:
         """Work of a tenth of a second or more on a device; None where it cannot be asked whether it is done."""
         return None

@@ -47,6 +47,11 @@ class JaxSamples(Samples):
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
 
+    def pinned_copies(self, x: jax.Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        pinned = x.sharding.with_memory_kind("pinned_host")
+        host = jax.device_put(x, pinned)
+        return lambda: jax.device_put(host, x.sharding), lambda: jax.device_put(x, pinned)
+
     def long_work(self, device: Device) -> Work:
         size, steps = (1024, 60) if device.kind == "cpu" else (8192, 100)
         native = jax.devices(device.kind)[device.index]

@@ -106,6 +106,10 @@ class MxnetSamples(Samples):
         return mx.np.linalg.cholesky(-mx.np.eye(3))
 
     @use_np  # type: ignore[untyped-decorator]
+    def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        host, there = x.copyto(mx.cpu_pinned(x.ctx.device_id)), x.copyto(x.ctx)
+        return lambda: host.copyto(there), lambda: x.copyto(host)
+
     def long_work(self, device: Device) -> Work | None:
         if device.kind == "gpu":
             return None  # the newest GPU wheel has no kernels for GPUs later than 2020

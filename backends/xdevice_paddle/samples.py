@@ -88,6 +88,11 @@ class PaddleSamples(Samples):
 
         return net, step
 
+    def pinned_copies(self, x: paddle.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        pinned = paddle.CUDAPinnedPlace()
+        host = x._copy_to(pinned, True)
+        return lambda: host._copy_to(x.place, False), lambda: x._copy_to(pinned, False)
+
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu":
             return None

@@ -82,6 +82,10 @@ class TorchSamples(Samples):
 
         return net, step
 
+    def pinned_copies(self, x: torch.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        host, there = torch.empty_like(x, device="cpu", pin_memory=True), torch.empty_like(x)
+        return lambda: there.copy_(host, non_blocking=True), lambda: host.copy_(x, non_blocking=True)
+
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or not torch.cuda.is_available():
             return None
