@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 
@@ -32,10 +33,16 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.markexpr:
         return
-    left_out = [item for item in items if item.get_closest_marker("gpu") or item.get_closest_marker("slow")]
+    left_out = [item for item in items if _is_left_out(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    if item.get_closest_marker("virtual") and os.environ.get("XDEVICE_VIRTUAL_GPUS"):
+        return False
+    return any(item.get_closest_marker(name) for name in ("gpu", "slow", "virtual"))
 
 
 # with pytest-xdist the backends run in its workers, which hand their names over when they end

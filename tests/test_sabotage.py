@@ -253,6 +253,18 @@ def a_copied_model_shares_its_storage(adapter, patch, suite):
     patch.setattr(adapter, "copy_model", lambda model, device: copy.copy(model))
 
 
+@caught_by("test_variables_are_those_of_the_state_dict", "torch", "tensorflow", "mxnet", "paddle")
+def variables_are_those_of_another_model(adapter, patch, suite):
+    variables = adapter.variables
+    patch.setattr(adapter, "variables", lambda model: [(name, value + 1) for name, value in variables(model)])
+
+
+@caught_by("test_a_shared_variable_comes_under_both_names", "torch", "tensorflow", "mxnet", "paddle")
+def a_shared_variable_comes_once(adapter, patch, suite):
+    variables = adapter.variables
+    patch.setattr(adapter, "variables", lambda model: {id(x): (name, x) for name, x in variables(model)}.values())
+
+
 @caught_by("test_an_unbuilt_model_is_refused", "tensorflow", "mxnet")
 def an_unbuilt_model_counts_as_empty(adapter, patch, suite):
     patch.setattr(adapter, "model_devices", lambda model: [])
@@ -274,6 +286,73 @@ def importing_xdevice_imports_a_framework(adapter, patch, suite):
 @caught_by("test_eight_threads_at_once", "mxnet")
 def threads_see_other_threads_devices(adapter, patch, suite):
     patch.setattr(adapter, "copy", lambda x, device: x)
+
+
+# several devices
+
+
+@caught_by("test_a_tensor_splits_and_joins", "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+def the_last_part_is_dropped(adapter, patch, suite):
+    split = adapter.split
+    patch.setattr(adapter, "split", lambda x, sizes: [*split(x, sizes)[:-1], split(x, sizes)[-1][:0]])
+
+
+@caught_by("test_a_tensor_splits_and_joins", "torch", "jax")
+def parts_are_joined_the_other_way_round(adapter, patch, suite):
+    join = adapter.join
+    patch.setattr(adapter, "join", lambda parts: join(parts[::-1]))
+
+
+@caught_by("test_a_leaf_is_a_copy_that_asks_for_gradients", "torch", "paddle", "numpy")
+def a_leaf_is_the_tensor_itself(adapter, patch, suite):
+    patch.setattr(adapter, "leaf", lambda x, device: adapter.samples().marked(x))
+
+
+@caught_by("test_a_leaf_is_a_copy_that_asks_for_gradients", "torch", "paddle", "mxnet")
+def a_leaf_is_a_plain_copy(adapter, patch, suite):
+    patch.setattr(adapter, "leaf", adapter.copy)
+
+
+@caught_by("test_write_puts_values_into_the_memory_that_is_there", "torch", "tensorflow", "paddle", "mxnet", "numpy")
+def nothing_is_written(adapter, patch, suite):
+    patch.setattr(adapter, "write", lambda x, value: None)
+
+
+@caught_by("test_a_total_is_new_and_keeps_its_dtype", "torch", "numpy")
+def the_first_summand_is_written(adapter, patch, suite):
+    def total(tensors, mean):
+        first, *rest = tensors
+        for x in rest:
+            first += x
+        return first
+
+    patch.setattr(adapter, "total", total)
+
+
+@caught_by("test_a_total_is_new_and_keeps_its_dtype", "tensorflow", "paddle", "jax")
+def a_mean_is_a_sum(adapter, patch, suite):
+    total = adapter.total
+    patch.setattr(adapter, "total", lambda tensors, mean: total(tensors, False))
+
+
+@caught_by("test_all_reduce_gives_both_devices_the_same", "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+def only_the_first_device_has_the_sum(adapter, patch, suite):
+    all_reduce = adapter.all_reduce
+    copies = adapter.copy
+    patch.setattr(
+        adapter,
+        "all_reduce",
+        lambda xs, mean: [all_reduce([copies(x, xdevice.device_of(x)) for x in xs], mean)[0], xs[1]],
+    )
+
+
+@caught_by("test_all_reduce_gives_both_devices_the_same", "torch", "paddle", "mxnet")
+def the_sum_is_in_new_tensors(adapter, patch, suite):
+    all_reduce = adapter.all_reduce
+    copies = adapter.copy
+    patch.setattr(
+        adapter, "all_reduce", lambda xs, mean: all_reduce([copies(x, xdevice.device_of(x)) for x in xs], mean)
+    )
 
 
 @pytest.mark.parametrize(("plant", "check", "name"), PLANTED)

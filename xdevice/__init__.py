@@ -14,6 +14,7 @@ from .devices import Device
 from .errors import (
     BackendConflictError,
     BackendImportError,
+    BackendMismatchError,
     BackendNotFoundError,
     ContainerError,
     ContractError,
@@ -24,11 +25,17 @@ from .errors import (
     DeviceNotFoundError,
     DeviceTypeError,
     DTypeError,
+    FileFormatError,
+    FilePathError,
+    LaunchError,
+    MissingFileError,
     NotATaskError,
     NotATensorError,
     NotBuiltError,
     NotIterableError,
+    OpError,
     ShapeError,
+    StateError,
     TimingError,
     TransferError,
     UnsupportedError,
@@ -55,19 +62,31 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .blocking import blocking
+    from .files import load, save
+    from .launch import local_device
     from .memory import memory, reset_peak
     from .parallel import close_pool, parallel
     from .prefetch import prefetch
+    from .spread import all_reduce, broadcast, gather, replicate, split_batch
     from .streams import Event, Stream
     from .timing import Benchmark, Timer, measure
     from .transfers import TransferWarning, transfers
+    from .virtual import virtual_gpus
 
 __version__ = "0.1.0"
 
 _LAZY: dict[str, str] = {
+    "all_reduce": "spread",
+    "broadcast": "spread",
     "close_pool": "parallel",
+    "gather": "spread",
+    "load": "files",
+    "local_device": "launch",
     "parallel": "parallel",
     "prefetch": "prefetch",
+    "replicate": "spread",
+    "save": "files",
+    "split_batch": "spread",
     "Benchmark": "timing",
     "Event": "streams",
     "Stream": "streams",
@@ -78,6 +97,7 @@ _LAZY: dict[str, str] = {
     "memory": "memory",
     "reset_peak": "memory",
     "transfers": "transfers",
+    "virtual_gpus": "virtual",
 }
 """Public names whose module is imported on first use, so that `import xdevice` stays light."""
 
@@ -104,6 +124,7 @@ sys.modules[__name__].__class__ = _Package
 __all__ = [
     "BackendConflictError",
     "BackendImportError",
+    "BackendMismatchError",
     "BackendNotFoundError",
     "Benchmark",
     "ContainerError",
@@ -117,11 +138,17 @@ __all__ = [
     "DeviceNotFoundError",
     "DeviceTypeError",
     "Event",
+    "FileFormatError",
+    "FilePathError",
+    "LaunchError",
+    "MissingFileError",
     "NotATaskError",
     "NotATensorError",
     "NotBuiltError",
     "NotIterableError",
+    "OpError",
     "ShapeError",
+    "StateError",
     "Stream",
     "Timer",
     "TimingError",
@@ -129,17 +156,22 @@ __all__ = [
     "TransferWarning",
     "UnsupportedError",
     "XDeviceError",
+    "all_reduce",
     "backend",
     "backends",
     "blocking",
+    "broadcast",
     "check_same_device",
     "close_pool",
     "copy_to",
     "cpu",
     "device",
     "device_of",
+    "gather",
     "gpu",
     "item",
+    "load",
+    "local_device",
     "measure",
     "memory",
     "native",
@@ -148,9 +180,12 @@ __all__ = [
     "parallel",
     "prefetch",
     "rand",
+    "replicate",
     "reset_peak",
     "same_device",
+    "save",
     "set_backend",
+    "split_batch",
     "sync",
     "tensor",
     "to_device",
@@ -159,5 +194,6 @@ __all__ = [
     "try_all_gpus",
     "try_gpu",
     "use",
+    "virtual_gpus",
     "zeros",
 ]

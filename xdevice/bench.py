@@ -52,13 +52,12 @@ class Bench:
     def __init__(self, backend: Backend, quick: bool = False) -> None:
         self.backend = backend
         second = backend.samples().other_device()
-        with xdevice.use(backend):
-            gpus = [device for device in xdevice.try_all_gpus() if device.kind == "gpu"]
+        gpus = [device for device in backend.devices() if device.kind == "gpu"]
         self.device = gpus[0] if gpus else xdevice.cpu()
         if gpus:
             second = gpus[1] if len(gpus) > 1 else None
         self.second = second if second is not None and second.kind != "meta" else None
-        self.size = Size(bool(gpus), quick)
+        self.size = Size(bool(gpus) and not backend.virtual, quick)
 
     def row(
         self, experiment: str, case: str, value: float | None, unit: str = "s", best: float | None = None,

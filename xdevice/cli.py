@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import __version__, registry, selection
-from .errors import XDeviceError
+from .errors import UnsupportedError, XDeviceError
 
 if TYPE_CHECKING:
     from .bench import Row
@@ -48,9 +49,10 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 @main.command()
 @click.option("--backend", "name", metavar="NAME", help="The backend; else the selected one.")
 @click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
+@click.option("--several", is_flag=True, hidden=True, help="Only the part on several devices.")
 @click.option("--result", type=click.Path(path_type=Path), hidden=True, help="Where to write what came out, as JSON.")
-def tour(name: str | None, every: bool, result: Path | None) -> None:
-    """The GPU chapter of d2l.ai, end to end, on real tensors.
+def tour(name: str | None, every: bool, several: bool, result: Path | None) -> None:
+    """The GPU chapter of d2l.ai, end to end, on real tensors; then several devices, virtual ones if need be.
 
     The exit status is 1 if a step failed.
     """
@@ -58,7 +60,8 @@ def tour(name: str | None, every: bool, result: Path | None) -> None:
 
     if every and name:
         raise click.UsageError("--all takes every installed backend, so it goes without --backend")
-    outcomes = [_tour_in_child(one) for one in selection.backends()] if every else [_tour_here(name)]
+    here = _tour_several if several else _tour_here
+    outcomes = [_tour_in_child(one) for one in selection.backends()] if every else [here(name)]
     if result is not None:
         result.write_text(json.dumps(outcomes[0]))
         sys.exit(0)
@@ -133,24 +136,41 @@ def _bench_in_child(name: str, quick: bool) -> list[Row]:
     return rows
 
 
-def _tour_here(name: str | None) -> dict[str, object]:
+def _tour_here(name: str | None) -> dict[str, Any]:
     from . import tour as chapter
 
     try:
         backend = selection.backend(name)
     except XDeviceError as error:
         raise click.ClickException(str(error)) from error
-    return chapter.run(backend)
+    outcome = chapter.run(backend)
+    if any(device.kind == "gpu" for device in backend.devices()):
+        outcome["failed"] += chapter.run_several(backend)
+    else:  # virtual GPUs have to be there from the start
+        outcome["failed"] += _tour_in_child(backend.name, "--several", XDEVICE_VIRTUAL_GPUS="2")["failed"]
+    return outcome
 
 
-def _tour_in_child(name: str) -> dict[str, object]:
+def _tour_several(name: str | None) -> dict[str, Any]:
+    from . import tour as chapter
+
+    try:
+        backend = selection.backend(name)
+    except UnsupportedError as error:
+        click.echo(f"No virtual GPUs: {error}")
+        del os.environ["XDEVICE_VIRTUAL_GPUS"]
+        backend = selection.backend(name)
+    return {"backend": backend.name, "version": backend.version, "failed": chapter.run_several(backend)}
+
+
+def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]:
     """One framework that crashes then costs its own row, and none sees the others' threads."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
-        command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path)]
-        status = subprocess.run(command, check=False).returncode
+        command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
+        status = subprocess.run(command, check=False, env={**os.environ, **variables}).returncode
         if path.exists():
-            outcome: dict[str, object] = json.loads(path.read_text())
+            outcome: dict[str, Any] = json.loads(path.read_text())
             return outcome
     return {"backend": name, "version": "?", "devices": [], "failed": [f"the process ended with status {status}"]}
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from . import devices
@@ -22,7 +23,7 @@ from .devices import Device
 from .errors import ContractError, DeviceNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -40,6 +41,10 @@ class DeviceInfo(NamedTuple):
 
     name: str
     memory: int | None
+
+
+VIRTUAL_GPU = DeviceInfo("virtual GPU (host memory)", None)
+"""What `describe` says of a virtual GPU."""
 
 
 class Memory(NamedTuple):
@@ -82,12 +87,16 @@ class Backend(ABC):
     """The oldest version of the framework that works."""
     dtypes: ClassVar[frozenset[str]]
     """NumPy's names of the dtypes it holds, and "bfloat16"."""
+    short_floats: frozenset[str] = frozenset()
+    """ml_dtypes's names of the 8-bit floats that `from_numpy`, `to_numpy` and `move` take beside; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
     """The device kinds it may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
     """Libraries over several frameworks whose models it can move when they run on it: ("keras",)."""
     refusal: str | None = None
     """Why it cannot be used in this process any more; set by the core in a forked child."""
+    virtual: int = 0
+    """How many of its GPUs are virtual: all or none; set by the core after `make_virtual_gpus`."""
 
     # the framework
 
@@ -159,9 +168,19 @@ class Backend(ABC):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         """A new tensor of the array's dtype and values; never an alias of it."""
 
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
+        array is not empty, C-contiguous, begins at a multiple of 64 bytes, and is nobody else's."""
+        return self.from_numpy(array, devices.CPU)
+
     @abstractmethod
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`."""
+
+    def peek(self, x: Any) -> np.ndarray[Any, Any]:
+        """The values on the host for one who reads them at once and keeps none: `to_numpy` without its copy, where the
+        framework's own makes one of memory that NumPy could read."""
+        return self.to_numpy(x)
 
     @abstractmethod
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
@@ -177,6 +196,14 @@ class Backend(ABC):
         """Name and device of each variable of a model; raises `NotBuiltError` before there are any to come."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
+    def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Name and value of each variable, as the framework's own state dict has them: running statistics, but no
+        buffer that is not saved, no optimizer of the model's; a shared one under each of its names, as one object. An
+        optimizer gives its state, a lone variable the name "". Names are unique, and for a model the same whenever it
+        is built in the same way. A value is what `device_of` and `to_numpy` take: a tensor, or a `tf.Variable`. Raises
+        `NotBuiltError` before there are any."""
+        raise self.unsupported("models", "put the parameters into a dict: it is a container")
+
     def move_model(self, model: Any, device: Device) -> None:
         """Moves every variable in place, with the state of an optimizer that the model owns."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
@@ -184,6 +211,61 @@ class Backend(ABC):
     def copy_model(self, model: Any, device: Device) -> Any:
         """A new model on `device` that shares no storage with this one."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
+
+    # several devices
+
+    def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        """Parts of `x` of these sizes along its first axis, where `x` is; they may be views of it; gradients flow."""
+        ends = list(accumulate(sizes))
+        return [x[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+    def join(self, parts: list[Any]) -> Any:
+        """New storage for the parts along the first axis, numbers as a vector. They are on one device, of one dtype,
+        and alike but for their length; gradients flow."""
+        raise self.unsupported("gather", "override Backend.join()")
+
+    def leaf(self, x: Any, device: Device) -> Any:
+        """What one differentiates with respect to: a copy of `x` on `device`, in storage of its own, with no gradient
+        link to `x`, asking for its gradient if it holds floats. A parameter is a parameter again, with its flags."""
+        raise self.unsupported("replicate", "override Backend.leaf()")
+
+    def is_dense(self, x: Any) -> bool:
+        """Whether a tensor is one block of numbers: False for the sparse and the ragged ones."""
+        return True
+
+    def tensor_of(self, model: Any) -> Any | None:
+        """The tensor, to be read, of a model that is one variable (`tf.Variable`, a Gluon `Parameter`); else None."""
+        return None
+
+    def can_write(self, x: Any) -> bool:
+        """Whether `write` works for this tensor."""
+        return False
+
+    def write(self, x: Any, value: Any) -> None:
+        """Puts values into the memory of a tensor, or of a model that is one variable: `value` is a tensor of the same
+        shape and dtype on the same device, and never aliased. Not recorded for gradients; flags stay."""
+        raise self.unsupported("tensors that can be written", "use the new tensor instead of the old one")
+
+    def total(self, tensors: Iterable[Any], mean: bool) -> Any:
+        """The sum or mean of tensors of one device, in new storage, added in their order; not recorded for gradients.
+        16-bit floats are added as float32, and rounded once."""
+        raise self.unsupported("all_reduce", "override Backend.total()")
+
+    def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
+        """Gives each of two or more dense tensors, alike but for their devices, the sum or mean of all, bit for bit the
+        same: in place where it can be written, else as a new one. Never through the host if devices reach each other.
+        """
+        first = self.device_of(tensors[0])
+        total = self.total((x if self.device_of(x) is first else self.move(x, first) for x in tensors), mean)
+        return [self._given(x, total) for x in tensors]
+
+    def _given(self, x: Any, value: Any) -> Any:
+        """`x` with these values, or a new tensor of them where `x` is."""
+        device = self.device_of(x)
+        if not self.can_write(x):
+            return self.copy(value, device)
+        self.write(x, value if self.device_of(value) is device else self.move(value, device))
+        return x
 
     # streams and events, where the framework has them
 
@@ -224,7 +306,7 @@ class Backend(ABC):
 
     # threads
 
-    threads: ClassVar[Literal["many", "one"]] = "many"
+    threads: Literal["many", "one"] = "many"
     """Whether tasks may run in a thread each, or must share one enqueueing thread."""
 
     stream_reach: ClassVar[Literal["thread", "process"]] = "thread"
@@ -269,6 +351,17 @@ class Backend(ABC):
         """Lets the peak begin anew."""
         raise self.unsupported("peak of memory that can be reset", "read xdevice.memory(device).allocated instead")
 
+    # virtual GPUs, where the framework can have them
+
+    def why_no_virtual_gpus(self) -> str | None:
+        """Why it cannot have virtual GPUs, or not any more, and what to do about it; None if it can."""
+        return "its adapter has no make_virtual_gpus()"
+
+    def make_virtual_gpus(self, n: int) -> None:
+        """Makes `n` other devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
+        only CPU. Real GPUs are hidden from then on. A second adapter may ask for the same number anew."""
+        raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+
     # what people ask
 
     def why_no_gpu(self) -> str:
@@ -291,9 +384,13 @@ class Backend(ABC):
         """Every device that exists."""
         return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
 
+    def has(self, device: Device) -> bool:
+        """Whether the device exists."""
+        return device.kind in self.kinds and device.index < self.count(device.kind)
+
     def require(self, device: Device) -> None:
         """Raises `DeviceNotFoundError` unless the device exists."""
-        if device.kind in self.kinds and device.index < self.count(device.kind):
+        if self.has(device):
             return
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""

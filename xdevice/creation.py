@@ -103,10 +103,11 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
 
 
 def to_numpy(x: Any) -> Any:
-    """The values of a tensor as a NumPy array of their dtype, on the host, detached, and never an alias of it.
+    """The values of a tensor or variable as a NumPy array of their dtype, on the host, detached, never an alias of it.
 
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
-    comes as `ml_dtypes.bfloat16`. A container comes back with its tensors replaced.
+    comes as `ml_dtypes.bfloat16`. A container comes back with its tensors replaced. A variable is a `tf.Variable`, a
+    `keras.Variable` or a Gluon `Parameter`.
 
     Raises:
         NotATensorError: no tensor and no container.
@@ -116,8 +117,9 @@ def to_numpy(x: Any) -> Any:
         array([1., 1.], dtype=float32)
     """
     found = registry.kind_of(type(x))
-    if found is not None and found[1] == "tensor":
-        return _read(found[0], x)
+    held = _tensor_of(x)
+    if found is not None and held is not None:
+        return _read(found[0], held)
     from . import trees
 
     if found is not None or not trees.is_container(x):
@@ -144,9 +146,10 @@ def item(x: Any) -> Any:
     if isinstance(x, numpy.generic):  # what NumPy gives for an element
         return x.item()
     found = registry.kind_of(type(x))
-    if found is None or found[1] != "tensor":
+    held = _tensor_of(x)
+    if found is None or held is None:
         raise NotATensorError(f"item takes one tensor, not {x!r:.100} of type {type(x).__qualname__}")
-    array = found[0].to_numpy(x)
+    array = found[0].to_numpy(held)
     if array.size != 1:
         raise ValueError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
     value = array.item()
@@ -171,7 +174,16 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
 
 def _read_leaf(value: Any) -> Any:
     found = registry.kind_of(type(value))
-    return _read(found[0], value) if found is not None and found[1] == "tensor" else value
+    held = _tensor_of(value)
+    return value if found is None or held is None else _read(found[0], held)
+
+
+def _tensor_of(x: Any) -> Any | None:
+    """A tensor itself, and that of a model which is one variable; None for everything else."""
+    found = registry.kind_of(type(x))
+    if found is None or found[1] == "symbol":
+        return None
+    return x if found[1] == "tensor" else found[0].tensor_of(x)
 
 
 def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:

@@ -144,6 +144,11 @@ def parse(spec: object) -> Device:
     return _parse_native(spec)
 
 
+def spell(text: str, device: Device) -> None:
+    """Makes a text a spelling of a device, for an adapter whose framework calls that device so: "/CPU:1" for gpu:0."""
+    _parsed[text] = device
+
+
 def _index_hint(spec: object) -> str:
     if type(spec) is int and spec >= 0:
         return f". For GPU {spec} say xdevice.gpu({spec})"

@@ -16,6 +16,9 @@ DTYPES: Final = (
 )  # fmt: skip
 """Every dtype that xdevice knows."""
 
+SHORT_FLOATS: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
+"""8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
+
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {
     "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",
@@ -40,17 +43,17 @@ def dtype_name(dtype: object) -> str:
     inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that holds its dtype
     name = str(getattr(inner, "name", None) or inner).lower().rpartition(".")[2]
     name = _OTHER_NAMES.get(name, name)
-    if name not in DTYPES:
+    if name not in DTYPES and name not in SHORT_FLOATS:
         raise DTypeError(f"{dtype!r} is no dtype; expected one of {', '.join(DTYPES)}")
     return name
 
 
 def host_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a name, "bfloat16" included (by ml_dtypes)."""
+    """NumPy's dtype of a name, "bfloat16" and 8-bit floats included (by ml_dtypes)."""
     import numpy
 
-    if name == "bfloat16":
+    if name == "bfloat16" or name in SHORT_FLOATS:
         import ml_dtypes
 
-        return numpy.dtype(ml_dtypes.bfloat16)
+        return numpy.dtype(getattr(ml_dtypes, name))
     return numpy.dtype(name)

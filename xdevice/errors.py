@@ -39,6 +39,10 @@ class DeviceNotFoundError(XDeviceError, LookupError):
     """A device that does not exist on the backend. Nothing was allocated."""
 
 
+class BackendMismatchError(XDeviceError, TypeError):
+    """Tensors that should be of one framework are of several."""
+
+
 class DeviceMismatchError(XDeviceError, RuntimeError):
     """Tensors that should be on one device are on several."""
 
@@ -52,11 +56,32 @@ class NotBuiltError(XDeviceError, RuntimeError):
 
 
 class ContainerError(XDeviceError, ValueError):
-    """A container that contains itself, is nested too deep, or cannot be rebuilt."""
+    """A container that contains itself, is nested too deep, cannot be rebuilt, is not built as another
+    is, or gives two tensors one name in a file."""
 
 
 class DTypeError(XDeviceError, TypeError):
-    """Data or a dtype that the backend cannot hold without changing it."""
+    """Data or a dtype that the backend cannot hold without changing it, or that does not fit what is asked for."""
+
+
+class StateError(XDeviceError, ValueError):
+    """Tensors of a file, and the variables that they should go into, differ. Nothing was written."""
+
+
+class LaunchError(XDeviceError, ValueError):
+    """A launcher's variable that holds no number of a process."""
+
+
+class FileFormatError(XDeviceError, ValueError):
+    """A file that is no safetensors file, or a damaged one."""
+
+
+class FilePathError(XDeviceError, OSError):
+    """A path that no file of tensors can be read from or written to. What was there is there still."""
+
+
+class MissingFileError(FilePathError, FileNotFoundError):
+    """A file to be read, or the folder of one to be written, that does not exist."""
 
 
 class TimingError(XDeviceError, RuntimeError):
@@ -76,11 +101,15 @@ class DepthError(XDeviceError, ValueError):
 
 
 class CountError(XDeviceError, ValueError):
-    """A number of warm-up calls or repeats that `measure` cannot make."""
+    """A number of calls that `measure` cannot make, of virtual GPUs that there cannot be, or of devices: none."""
 
 
 class ShapeError(XDeviceError, ValueError, TypeError):
-    """Sizes that are no shape."""
+    """Sizes that are no shape, or a shape that does not fit."""
+
+
+class OpError(XDeviceError, ValueError):
+    """An operation that `all_reduce` does not have."""
 
 
 class UnsupportedError(XDeviceError, NotImplementedError):

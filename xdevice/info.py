@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 
 class DeviceReport(TypedDict):
-    """A device that a backend sees; `memory` is in bytes, None where the framework does not tell."""
+    """A device that a backend sees; `memory` is in bytes, None where the framework does not tell.
+
+    `virtual` is true for a GPU that `xdevice.virtual_gpus` has made of host memory.
+    """
 
     device: str
     name: str
     memory: int | None
+    virtual: bool
 
 
 class Report(TypedDict):
@@ -82,13 +86,18 @@ def probe_here(name: str) -> Report:
     except XDeviceError as error:
         return _report(name, error=str(error), version=_installed_version(name))
     seen: list[DeviceReport] = [
-        {"device": str(device), "name": about.name, "memory": about.memory}
+        {
+            "device": str(device),
+            "name": about.name,
+            "memory": about.memory,
+            "virtual": device.kind == "gpu" and backend.virtual > 0,
+        }
         for device in backend.devices()
         for about in [backend.describe(device)]
     ]
     report = _report(name, version=backend.version)
     report["imports"], report["devices"] = True, seen
-    report["why_no_gpu"] = None if backend.count("gpu") else backend.why_no_gpu()
+    report["why_no_gpu"] = None if "gpu" in backend.kinds and backend.count("gpu") else backend.why_no_gpu()
     return report
 
 

@@ -48,7 +48,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     | torch | in a thread and on streams each | yes |
     | tensorflow | in a thread each | no: differentiate inside the task |
     | mxnet | one after another in one thread; its engine runs the work side by side | yes |
-    | paddle | in a thread each, `paddle.grad` one at a time, on the caller's streams | yes |
+    | paddle | in a thread each, `paddle.grad` one at a time, on the caller's streams; on virtual GPUs as mxnet | yes |
     | jax | in a thread each | no: differentiate inside the task |
     | numpy | in a thread each | has none |
 

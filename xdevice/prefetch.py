@@ -250,7 +250,7 @@ def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
         return {}
     lanes = {}
     for owner in {backend, *registry.loaded()}:
-        if owner.refusal is None and owner.stream_reach == "thread" and place.index < owner.count("gpu"):
+        if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:
                 lanes[owner.name] = _Lane(owner, place)
             except UnsupportedError:  # it schedules by itself

@@ -191,6 +191,9 @@ def _load(name: str) -> Backend:
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}")
+    from . import virtual
+
+    virtual.wanted()  # raises for a value that is no number, before a framework is imported
     is_blocking = _prepare_blocking()
     try:
         cls = point.load()
@@ -202,6 +205,7 @@ def _load(name: str) -> Backend:
     except Exception as error:
         raise _import_failed(name, error) from error
     _refuse_too_old(backend)
+    virtual.provide(backend)
     if is_blocking:
         from .blocking import keep
 

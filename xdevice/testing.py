@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from xdevice.samples import Samples
 
 Pair = namedtuple("Pair", ["left", "right"])
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,19 @@ class Conformance:
             back = xdevice.to_numpy(xdevice.tensor(source, device=self.home, dtype=name))
             assert back.dtype.name == name
             assert back.tobytes() == source.tobytes(), name
+
+    def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
+        for name in (*self.dtypes(), *sorted(self.adapter.short_floats)):
+            raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
+            begin = -raw.ctypes.data % 64
+            source = raw[begin : begin + 64 * 80].view(host_dtype(name)).reshape(-1, 8)
+            expected = source.tobytes()
+            for x in (self.adapter.from_numpy(source, devices.CPU), self.adapter.from_buffer(source)):
+                assert self.adapter.device_of(x) is devices.CPU, name
+                for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
+                    assert array.dtype.name == name
+                    assert array.shape == source.shape, name
+                    assert array.tobytes() == expected, name
 
     def test_a_dtype_that_is_not_there_is_refused(self) -> None:
         for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:
@@ -585,6 +599,29 @@ class Conformance:
             assert xdevice.device_of(moved) is there, name
             assert not is_kept or moved["one"] is one, name
 
+    def test_variables_are_those_of_the_state_dict(self) -> None:
+        asked = 0
+        for (name, model), (_, twin) in zip(self.built(), self.built(), strict=True):
+            with suppress(xdevice.NotBuiltError):  # torch moves a lazy module, but it has no values
+                found = list(self.adapter.variables(model))
+                keys = [key for key, _ in found]
+                assert len(set(keys)) == len(keys), f"{name}: {keys}"
+                assert len(keys) == len(list(self.adapter.variables(twin))), name
+                values = [self.adapter.to_numpy(value).tobytes() for _, value in found]
+                all_values = [xdevice.to_numpy(x).tobytes() for x in self.samples.variables(model).values()]
+                assert found, name
+                assert not set(values) - set(all_values), name
+                target = self.second() or self.here()
+                xdevice.to_device(model, target)
+                assert {self.adapter.device_of(x) for _, x in self.adapter.variables(model)} == {target}, name
+                asked += 1
+        assert asked
+
+    def test_a_shared_variable_comes_under_both_names(self) -> None:
+        model, _ = _need(self.samples.tied(), "a model with shared parameters")
+        found = list(self.adapter.variables(model))
+        assert len({name for name, _ in found}) > len({id(value) for _, value in found})
+
     def test_shared_parameters_stay_shared(self) -> None:
         model, is_shared = _need(self.samples.tied(), "a model with shared parameters")
         assert is_shared(model)
@@ -610,6 +647,7 @@ class Conformance:
             xdevice.device_of,
             lambda m: xdevice.to_device(m, self.home),
             lambda m: xdevice.copy_to(m, self.home),
+            lambda m: list(self.adapter.variables(m)),
         ):
             with pytest.raises(xdevice.NotBuiltError):
                 ask(model)
@@ -639,6 +677,84 @@ class Conformance:
         rng = np.random.default_rng(0)
         x = rng.normal(size=(16, 4)).astype("float32")
         return xdevice.tensor(x), xdevice.tensor(x.sum(axis=1, keepdims=True))
+
+    # several devices
+
+    def test_a_tensor_splits_and_joins(self) -> None:
+        self.needs_kernels()
+        for name, x in self.odd_tensors().items():
+            if name == "0-d":
+                joined = self.adapter.join([x, x])
+                assert xdevice.to_numpy(joined).tolist() == [xdevice.item(x)] * 2
+                continue
+            length = x.shape[0]
+            parts = self.adapter.split(x, [length, 0])
+            assert [tuple(part.shape) for part in parts] == [tuple(x.shape), (0, *x.shape[1:])], name
+            parts = self.adapter.split(x, [0, length - 1, 1])
+            assert all(xdevice.device_of(part) is self.here() for part in parts), name
+            joined = self.adapter.join(parts)
+            assert xdevice.device_of(joined) is self.here(), name
+            self.assert_equal(joined, x, name)
+
+    def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
+        self.needs_kernels()
+        for target in filter(None, (self.here(), self.second())):
+            for name, x in self.odd_tensors().items():
+                leaf = self.adapter.leaf(x, target)
+                held = self.adapter.tensor_of(leaf)
+                held = leaf if held is None else held
+                assert xdevice.device_of(held) is target, name
+                self.assert_equal(held, x, name)
+                assert self.samples.requires_grad(leaf) in (None, dtype_name(x.dtype) in _FLOATS), name
+                if 0 not in tuple(x.shape) and self.holds_values(target):
+                    assert self.samples.address(held) != _need(self.samples.address(x), "addresses"), name
+
+    def test_write_puts_values_into_the_memory_that_is_there(self) -> None:
+        self.needs_kernels()
+        for name, x in self.odd_tensors().items():
+            leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.here())
+            value = xdevice.to_device(self.make(np.full(tuple(x.shape), 1), dtype=dtype_name(x.dtype)), self.home)
+            asks = self.samples.requires_grad(leaf)
+            if self.adapter.tensor_of(leaf) is None and not self.adapter.can_write(leaf):
+                with pytest.raises(xdevice.UnsupportedError, match="written"):
+                    self.adapter.write(leaf, value)
+                continue
+            has_address = self.adapter.tensor_of(leaf) is None and 0 not in tuple(x.shape)
+            before = self.samples.address(leaf) if has_address else None
+            self.adapter.write(leaf, value)
+            held = self.adapter.tensor_of(leaf)
+            self.assert_equal(leaf if held is None else held, value, name)
+            assert self.samples.requires_grad(leaf) is asks, name
+            assert before is None or self.samples.address(leaf) == before, name
+
+    def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
+        self.needs_kernels()
+        for name, x in self.odd_tensors().items():
+            if name == "bool":
+                continue
+            before = xdevice.to_numpy(x)
+            total = self.adapter.total([x, x, x], False)
+            assert xdevice.to_numpy(total).tolist() == (before * 3).tolist(), name
+            assert str(total.dtype) == str(x.dtype), name
+            assert xdevice.to_numpy(x).tobytes() == before.tobytes(), f"{name}: the first one was written"
+            if dtype_name(x.dtype) in _FLOATS:
+                self.assert_equal(self.adapter.total([x, x], True), x, name)
+
+    def test_all_reduce_gives_both_devices_the_same(self) -> None:
+        self.needs_kernels()
+        there = self.second() or self.here()
+        if not self.holds_values(there):
+            there = self.here()
+        for name, x in self.odd_tensors().items():
+            if name == "bool":
+                continue
+            xs = [xdevice.copy_to(x, self.home), xdevice.copy_to(x, there)]
+            writable = [self.adapter.can_write(y) for y in xs]
+            results = self.adapter.all_reduce(xs, False)
+            for y, result, in_place, place in zip(xs, results, writable, (self.here(), there), strict=True):
+                assert xdevice.device_of(result) is place, name
+                assert (result is y) is in_place, name
+                assert xdevice.to_numpy(result).tolist() == (xdevice.to_numpy(x) * 2).tolist(), name
 
     # threads, forks, loading
 

@@ -226,7 +226,7 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
     """The GPU that the time is of, if it is of just one."""
     backend = selection.current()
     if not targets:
-        return spellings.of("gpu") if backend.count("gpu") == 1 else None
+        return spellings.of("gpu") if "gpu" in backend.kinds and backend.count("gpu") == 1 else None
     only, *others = targets
     if others:
         return None

@@ -43,6 +43,13 @@ def leaves(x: object) -> list[Leaf]:
     return [Leaf(path.codify(""), value) for path, value in zip(spec.accessors(), values, strict=True)]
 
 
+def named_leaves(x: object) -> list[tuple[tuple[str, ...], Leaf]]:
+    """Every leaf with the keys on the way to it: of a mapping, a sequence, the fields of a class."""
+    values, spec = _flatten(x)
+    paths = zip(spec.accessors(), values, strict=True)
+    return [(tuple(str(getattr(e, "field", e.entry)) for e in path), Leaf(path.codify(""), v)) for path, v in paths]
+
+
 def values(x: object) -> list[Any]:
     """Every leaf of `x`, without the ways to them, which take most of the time of `leaves`."""
     return _flatten(x)[0]

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
 from xdevice.blocking import is_wanted
-from xdevice.contract import Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import DTYPES, host_dtype
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
+from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.errors import DTypeError
 from xdevice.loader import importing
 
@@ -34,10 +34,10 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import unstarted
+    from . import reducing, unstarted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -56,6 +56,7 @@ class JaxBackend(Backend):
     modules = ("jax", "jaxlib")
     minimum = (0, 7)
     dtypes = frozenset(DTYPES)
+    short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(jnp, name))
     kinds = ("cpu", "gpu", "tpu")
 
     def __init__(self) -> None:
@@ -89,6 +90,8 @@ class JaxBackend(Backend):
     def count(self, kind: str) -> int:
         if kind not in self.kinds:
             return 0
+        if self.virtual:
+            return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         natives = self._natives
         if natives is None:
             found = None if unstarted.is_started() else unstarted.count(kind)
@@ -98,6 +101,8 @@ class JaxBackend(Backend):
         return len(natives[kind])
 
     def describe(self, device: Device) -> DeviceInfo:
+        if self.virtual and device.kind == "gpu":
+            return VIRTUAL_GPU
         native = self.to_native(device)
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
@@ -154,6 +159,11 @@ class JaxBackend(Backend):
         own = np.array(array, dtype=_held(array.dtype.name, array), copy=True, order="C")
         return jax.device_put(own, self.to_native(device))
 
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
+        if _held(array.dtype.name, array) != array.dtype:
+            return self.from_numpy(array, devices.CPU)
+        return jax.device_put(array, self.to_native(devices.CPU))
+
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
         return np.asarray(x)
 
@@ -165,6 +175,23 @@ class JaxBackend(Backend):
         held = _held(dtype)
         seed = np.random.randint(2**32, dtype=np.uint32)
         return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
+
+    # several devices
+
+    def join(self, parts: list[jax.Array]) -> jax.Array:
+        return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
+
+    def leaf(self, x: jax.Array, device: Device) -> jax.Array:
+        return self.copy(x, device)
+
+    def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
+        return reducing.total(tensors, mean)
+
+    def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
+        natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
+        if not reducing.is_for_collectives(tensors[0], natives):
+            return super().all_reduce(tensors, mean)
+        return reducing.by_collectives(tensors, natives, mean)
 
     # threads
 
@@ -194,7 +221,7 @@ class JaxBackend(Backend):
     # seeing asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        if self._blocks and not self.count("gpu") and not self.count("tpu"):
+        if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
             return nullcontext()  # JAX's own switch, which is the CPU's only
         from . import transfers
 
@@ -216,6 +243,20 @@ class JaxBackend(Backend):
         free = None if total is None or used is None else total - used
         return Memory(total, free, used, stats.get("peak_bytes_in_use"))
 
+    # virtual GPUs
+
+    def why_no_virtual_gpus(self) -> str | None:
+        if not unstarted.is_started():
+            return None
+        return (
+            "JAX has run something, and its devices are fixed after that; set XDEVICE_VIRTUAL_GPUS, or call "
+            "xdevice.virtual_gpus(n) before JAX is used"
+        )
+
+    def make_virtual_gpus(self, n: int) -> None:
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", n + 1)
+
     # the process
 
     def after_fork(self) -> str | None:
@@ -234,6 +275,9 @@ class JaxBackend(Backend):
     def _start(self) -> dict[str, list[Any]]:
         jax.local_devices()  # raises what went wrong, where the next lines would say only that there are no devices
         self._natives = {kind: _local_devices(kind) for kind in self.kinds}
+        if self.virtual:
+            cpus = self._natives["cpu"]
+            self._natives.update(cpu=cpus[:1], gpu=cpus[1:])
         return self._natives
 
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class JaxSamples(Samples):
     def other_device(self) -> Device | None:
         backend = registry.load("jax")
+        if backend.virtual:
+            return devices.of("gpu")
         if backend.count("cpu") == 1:
             try:
                 jax.config.update("jax_num_cpu_devices", 2)
@@ -53,8 +55,8 @@ class JaxSamples(Samples):
         return lambda: jax.device_put(host, x.sharding), lambda: jax.device_put(x, pinned)
 
     def long_work(self, device: Device) -> Work:
-        size, steps = (1024, 60) if device.kind == "cpu" else (8192, 100)
-        native = jax.devices(device.kind)[device.index]
+        native = registry.load("jax").to_native(device)
+        size, steps = (1024, 60) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)
         work = jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v)).lower(x).compile()
         x.block_until_ready()

@@ -7,7 +7,8 @@ What this adapter must keep:
 - A `Context` remembers the scope it replaced: one that is shared restores the wrong scope when nested, so each is new.
 - `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
   long. It is called without releasing the GIL, which it never holds for long.
-- Operators mix `cpu(0)` and `cpu(1)` in silence, and give the first one's; between CPU and GPU they raise.
+- Operators mix `cpu(0)` and `cpu(1)` in silence, and give the first one's; between CPU and GPU they raise. With virtual
+  GPUs, which are `cpu(1)` and on, virtual.py makes them raise too.
 - A failed computation is reported by the first wait only; reading the array after that gives garbage.
 """
 
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice import devices, nvidia
 from xdevice.blocking import is_wanted
-from xdevice.contract import Backend, DeviceInfo, Kind, Memory
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
+from xdevice.dtypes import dtype_name
 from xdevice.loader import importing
 
 from .numpy_names import restored
@@ -32,10 +34,10 @@ if is_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import models
+from . import models, virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
     from .samples import MxnetSamples
 
+_FLOATS = ("float16", "float32", "float64")
+_SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
+"""What MXNet exports under its own name: bool goes out as uint8 of 1 bit, bfloat16 not at all."""
 _CPUS = 16
 """`kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices are the same cores and memory."""
 
@@ -104,6 +109,8 @@ class MxnetBackend(Backend):
     # devices
 
     def count(self, kind: str) -> int:
+        if self.virtual:
+            return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         if kind != "gpu":
             return _CPUS if kind == "cpu" else 0
         if self._gpus is None:
@@ -113,15 +120,21 @@ class MxnetBackend(Backend):
     def describe(self, device: Device) -> DeviceInfo:
         if device.kind != "gpu":
             return DeviceInfo("cpu", None)
+        if self.virtual:
+            return VIRTUAL_GPU
         _, total = mx.context.gpu_memory_info(device.index)
         return DeviceInfo("gpu", int(total))
 
     def to_native(self, device: Device) -> Any:
+        if self.virtual and device.kind == "gpu":
+            return mx.Context("cpu", device.index + 1)
         return mx.Context(device.kind, device.index)
 
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, mx.Context):
             return None
+        if self.virtual:
+            return self._from_virtual(native)
         if native.device_type in ("cpu", "gpu"):
             return devices.of(native.device_type, native.device_id)
         # cpu_pinned and cpu_shared are memory of the host; their index names the GPU, or the worker, they are meant for
@@ -170,6 +183,11 @@ class MxnetBackend(Backend):
         with mx.util.np_shape(True):
             return mx.np.array(array, dtype=array.dtype, ctx=self.to_native(device))
 
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        if array.dtype == "int8":  # from_numpy knows no int8
+            return self.from_numpy(array, devices.CPU)
+        return mx.nd.from_numpy(array, zero_copy=True).as_np_ndarray()
+
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
             host = x.asnumpy()
@@ -178,6 +196,15 @@ class MxnetBackend(Backend):
         import ml_dtypes
 
         return host.view(ml_dtypes.bfloat16)
+
+    def peek(self, x: Any) -> np.ndarray[Any, Any]:
+        with mx.util.np_shape(True):
+            is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
+            if not is_shared or x.ctx.device_type == "gpu":
+                return self.to_numpy(x)
+            from xdevice.borrowed import as_numpy
+
+            return as_numpy(mx.nd.to_dlpack_for_read(x.as_nd_ndarray()))
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with mx.util.np_shape(True):
@@ -196,6 +223,9 @@ class MxnetBackend(Backend):
             assert place is not None
             yield name, place
 
+    def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        return models.variables(model)
+
     def move_model(self, model: Any, device: Device) -> None:
         models.move(model, self.to_native(device))
 
@@ -206,6 +236,51 @@ class MxnetBackend(Backend):
                 "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote",
             )
         return models.copied(model, self.to_native(device))
+
+    # several devices
+
+    def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        with mx.util.np_shape(True):
+            return super().split(x, sizes)
+
+    def join(self, parts: list[Any]) -> Any:
+        # of the legacy arrays bool and empty ones cannot be joined
+        with mx.util.np_shape(True):
+            arrays = [x.as_np_ndarray() for x in parts]
+            joined = mx.np.concatenate(arrays) if arrays[0].ndim else mx.np.stack(arrays)
+            return joined if isinstance(parts[0], mx.np.ndarray) else joined.as_nd_ndarray()
+
+    def leaf(self, x: Any, device: Device) -> Any:
+        with mx.util.np_shape(True), mx.autograd.pause():
+            new = x.copyto(self.to_native(device))
+            if dtype_name(x.dtype) in _FLOATS:
+                new.attach_grad()
+        return new
+
+    def is_dense(self, x: Any) -> bool:
+        return bool(x.stype == "default")
+
+    def tensor_of(self, model: Any) -> Any | None:
+        return models.array_of(model)
+
+    def can_write(self, x: Any) -> bool:
+        return True
+
+    def write(self, x: Any, value: Any) -> None:
+        array = models.array_of(x)
+        with mx.util.np_shape(True), mx.autograd.pause():
+            # copyto does not mix legacy arrays and mx.np's
+            value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
+
+    def total(self, tensors: Iterable[Any], mean: bool) -> Any:
+        rest = iter(tensors)
+        first, number = next(rest), 1
+        wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype
+        with mx.util.np_shape(True), mx.autograd.pause():
+            total = first.astype(wide)
+            for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
+                total = total + x.astype(wide, copy=False)
+            return (total / number if mean else total).astype(first.dtype, copy=False)
 
     # threads
 
@@ -234,7 +309,7 @@ class MxnetBackend(Backend):
         # a thread that records beside another one segfaults
         with mx.util.np_shape(True), mx.autograd.pause():
             context = self.to_native(device)
-            if device.kind != "gpu":
+            if context.device_type != "gpu":
                 return x.copyto(context) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
             pinned = mx.cpu_pinned(device.index)
             if not isinstance(x, mx.nd.NDArray):
@@ -257,10 +332,21 @@ class MxnetBackend(Backend):
     # memory
 
     def memory(self, device: Device) -> Memory:
-        if device.kind != "gpu":
+        if device.kind != "gpu" or self.virtual:
             return Memory(None, None, None, None)
         free, total = mx.context.gpu_memory_info(device.index)
         return Memory(int(total), int(free), None, None)
+
+    # virtual GPUs
+
+    def why_no_virtual_gpus(self) -> None:
+        """It has more CPU devices than one from the start."""
+
+    def make_virtual_gpus(self, n: int) -> None:
+        if n >= _CPUS:
+            raise self.unsupported(f"{n} virtual GPUs", f"it has {_CPUS} CPU devices, so ask for {_CPUS - 1} at most")
+        self._places.clear()
+        virtual.refuse_mixed_devices()
 
     # the process
 
@@ -268,3 +354,9 @@ class MxnetBackend(Backend):
         from .samples import MxnetSamples
 
         return MxnetSamples()
+
+    def _from_virtual(self, native: Any) -> Device:
+        if native.device_type == "gpu":
+            raise self.unsupported(f"way to {native} while its GPUs are virtual", "use xdevice.gpu(i).native")
+        is_gpu = native.device_type == "cpu" and native.device_id > 0
+        return devices.of("gpu", native.device_id - 1) if is_gpu else devices.CPU

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock, Parameter, ParameterDict, Trainer
+from mxnet.gluon.parameter import DeferredInitializationError
 
 from xdevice.errors import NotBuiltError, UnsupportedError
 
@@ -34,6 +35,37 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
         return
     for name, parameter in _parameters(model):
         yield from ((name, context) for context in _contexts(name, parameter))
+
+
+def variables(model: Any) -> Iterator[tuple[str, Any]]:
+    """Name and array of each variable, named as `save_parameters` does."""
+    if isinstance(model, Trainer):
+        for index, state in _updater(model).states.items():
+            yield from ((f"{index}.{part}", array) for part, array in enumerate(_arrays(state)))
+        return
+    if isinstance(model, Parameter):
+        yield "", _value(model.name, model)
+        return
+    for name, parameter in (model._collect_params_with_prefix() if isinstance(model, Block) else model).items():
+        yield name, _value(name, parameter)
+
+
+def array_of(model: Any) -> Any | None:
+    """The array of a parameter; None for any other model, and for arrays."""
+    return _value(model.name, model) if isinstance(model, Parameter) else None
+
+
+def _value(name: str, parameter: Any) -> Any:
+    contexts = _contexts(name, parameter)
+    if len(contexts) > 1:
+        raise UnsupportedError(
+            f"{name} is on {', '.join(map(str, contexts))}, so it has no single value; "
+            "bring the model together with xdevice.to_device first"
+        )
+    try:
+        return parameter.data()
+    except DeferredInitializationError as error:
+        raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data") from error
 
 
 def move(model: Any, context: Any) -> None:

@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet.gluon import Trainer, nn
 from mxnet.util import use_np
 
-from xdevice import devices
+from xdevice import devices, registry
 from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 class MxnetSamples(Samples):
     def other_device(self) -> Device:
-        return devices.of("cpu", 1)
+        return devices.of("gpu") if registry.load("mxnet").virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
     def native_ones(self, *shape: int) -> Any:
@@ -88,7 +88,7 @@ class MxnetSamples(Samples):
 
     def spread(self, device: Device) -> Any:
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
-        net[1].collect_params().reset_ctx(mx.Context(device.kind, device.index))
+        net[1].collect_params().reset_ctx(registry.load("mxnet").to_native(device))
         return net
 
     def unbuilt(self) -> Any:
@@ -111,9 +111,10 @@ class MxnetSamples(Samples):
         return lambda: host.copyto(there), lambda: x.copyto(host)
 
     def long_work(self, device: Device) -> Work | None:
-        if device.kind == "gpu":
+        context = registry.load("mxnet").to_native(device)
+        if context.device_type == "gpu":
             return None  # the newest GPU wheel has no kernels for GPUs later than 2020
-        x = mx.np.ones((1200, 1200), ctx=mx.Context(device.kind, device.index))
+        x = mx.np.ones((1200, 1200), ctx=context)
         mx.nd.waitall()
         for _ in range(10):
             x = mx.np.dot(x, x) / 1200

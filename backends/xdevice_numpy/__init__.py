@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
 from xdevice.contract import Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import DTYPES, host_dtype
+from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.loader import importing
 
 with importing():
     import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _FRACTION_BITS = {"float16": 11, "bfloat16": 8, "float32": 24}
+_SHORT = ("float16", "bfloat16")
 
 
 class NumpyBackend(Backend):
@@ -35,6 +36,7 @@ class NumpyBackend(Backend):
     modules = ("numpy",)
     minimum = (1, 24)
     dtypes = frozenset(DTYPES)
+    short_floats = frozenset(SHORT_FLOATS)
     kinds = ("cpu",)
 
     # the framework
@@ -53,6 +55,8 @@ class NumpyBackend(Backend):
     # devices
 
     def count(self, kind: str) -> int:
+        if kind == "gpu" and self.virtual:
+            raise self.unsupported("virtual GPUs: its one device is cpu:0", "select another: XDEVICE_BACKEND=torch")
         return int(kind == "cpu")
 
     def describe(self, device: Device) -> DeviceInfo:
@@ -89,6 +93,9 @@ class NumpyBackend(Backend):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return np.array(array, copy=True)
 
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array
+
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return x
 
@@ -100,6 +107,30 @@ class NumpyBackend(Backend):
         if dtype != "float64":  # rounding to a shorter type would give 1.0 at times
             draw = np.floor(draw * 2.0 ** _FRACTION_BITS[dtype]) / 2.0 ** _FRACTION_BITS[dtype]
         return draw.astype(host_dtype(dtype))
+
+    # several devices
+
+    def join(self, parts: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
+
+    def leaf(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        return self.copy(x, device)
+
+    def can_write(self, x: np.ndarray[Any, Any]) -> bool:
+        return x.flags.writeable
+
+    def write(self, x: np.ndarray[Any, Any], value: np.ndarray[Any, Any]) -> None:
+        np.copyto(x, value)
+
+    def total(self, tensors: Iterable[np.ndarray[Any, Any]], mean: bool) -> np.ndarray[Any, Any]:
+        rest = iter(tensors)
+        first = next(rest)
+        total, number = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype), 1
+        for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
+            total += x
+        if mean:
+            total /= number
+        return total.astype(first.dtype, copy=False)
 
     # copying in the background
 
@@ -118,6 +149,14 @@ class NumpyBackend(Backend):
 
     def memory(self, device: Device) -> Memory:
         return Memory(None, None, None, None)
+
+    # virtual GPUs
+
+    def why_no_virtual_gpus(self) -> None:
+        """It is loaded beside the others, so it refuses only questions for GPUs."""
+
+    def make_virtual_gpus(self, n: int) -> None:
+        """From here on `count` refuses them."""
 
     # what people ask
 

@@ -8,33 +8,41 @@ What this adapter must keep:
 - `_copy_to` cuts the graph, and a parameter's own one makes another parameter: hence `_Copy`, and `paddle.Tensor`'s;
 - it is always blocking: then it is ordered after the work on both GPUs;
 - of a sparse tensor `_copy_to` raises, and `numpy()` ends the process with a segmentation fault (3.3.1);
-- `set_device` is process-wide, so nothing here but `scope` calls it; on 2.6 only `_C_ops` takes a place to create on;
+- `set_device` is process-wide, so only `scope` calls it, and lets threads overlap; on 2.6 only `_C_ops` takes a place
+  to create on;
 - `CUDAPlace` ends the process on a CPU build, so a device is required before its place is made;
-- NumPy's uint16 means bfloat16, in and out.
+- NumPy's uint16 means bfloat16, in and out;
+- a virtual GPU is a device of a plugin without kernels (virtual.py): each operation is computed on the CPU, between
+  copies. Strided kernels have no such way to the CPU, so that they are off: what is a view elsewhere is a copy then;
+- Paddle would make the first virtual GPU its default device.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices, nvidia
-from xdevice.contract import Backend, DeviceInfo, Kind, Memory
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
+from xdevice.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.errors import NotBuiltError
 from xdevice.loader import importing
+from xdevice.virtual import wanted
 
-with importing(own_symbols="tensorflow" in sys.modules):
+from . import virtual
+
+with importing(own_symbols="tensorflow" in sys.modules), virtual.importing(wanted()):
     import paddle
-    from paddle.base.framework import global_var
+    from paddle.base.framework import EagerParamBase, global_var
 
-    from . import loading, threads
+    from . import loading, scopes, threads
 
 from . import driver, memory, streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -48,7 +56,11 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _dygraph = getattr(global_var, "_functional_dygraph_context_manager", None)
 
+_BITS = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
+"""What goes between NumPy and Paddle in the place of dtypes that NumPy has not."""
 _FRACTION_BITS = {"float16": 11, "bfloat16": 8}
+_ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
+"""The CPU has no kernels for sums of these: of 8 bits on 2.6, of 16-bit floats on any version."""
 
 
 class PaddleBackend(Backend):
@@ -59,6 +71,7 @@ class PaddleBackend(Backend):
         "bool", "uint8", "int8", "int16", "int32", "int64",
         "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
     ))  # fmt: skip
+    short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(paddle, name))
     kinds = ("cpu", "gpu")
 
     def __init__(self) -> None:
@@ -88,36 +101,33 @@ class PaddleBackend(Backend):
     def describe(self, device: Device) -> DeviceInfo:
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
+        if self.virtual:
+            return VIRTUAL_GPU
         properties = paddle.device.cuda.get_device_properties(device.index)
         return DeviceInfo(properties.name, properties.total_memory)
 
     def is_started(self, device: Device) -> bool:
-        return device.kind != "gpu" or driver.is_started(device.index)
+        return device.kind != "gpu" or self.virtual > 0 or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
         native = self._natives.get(device)
         if native is None:
             self.require(device)
-            native = self._natives[device] = paddle.CUDAPlace(device.index)
+            virtual_place = paddle.CustomPlace(virtual.KIND, device.index) if self.virtual else None
+            native = self._natives[device] = virtual_place or paddle.CUDAPlace(device.index)
         return native
 
     def from_native(self, native: Any) -> Device | None:
         if isinstance(native, paddle.CPUPlace | paddle.CUDAPinnedPlace):
             return _CPU
         if isinstance(native, paddle.CUDAPlace):
-            return devices.of("gpu", native.get_device_id())
+            return self._real_gpu(native.get_device_id())
         if isinstance(native, paddle.CustomPlace):
-            return devices.of(native.get_device_type(), native.get_device_id())
+            return _of_plugin(native.get_device_type(), native.get_device_id())
         return self._device_at(native) if isinstance(native, paddle.base.core.Place) else None
 
-    @contextmanager
-    def scope(self, device: Device) -> Iterator[None]:
-        before = paddle.get_device()
-        paddle.set_device("cpu" if device is _CPU else str(device))
-        try:
-            yield
-        finally:
-            paddle.set_device(before)
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        return scopes.scope(virtual.name_of(device))
 
     # tensors
 
@@ -134,6 +144,8 @@ class PaddleBackend(Backend):
         return _copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
+        if self.virtual:
+            return  # they compute as the CPU does
         if device is None:
             waiting = [devices.of("gpu", index) for index in range(self._gpus) if driver.is_started(index)]
         else:
@@ -147,35 +159,63 @@ class PaddleBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
-        bits = array.view("uint16") if array.dtype.name == "bfloat16" else array
-        host = paddle.to_tensor(bits, place=self.to_native(_CPU))
+        if array.dtype.name in self.short_floats:
+            host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(array.dtype.name)
+        else:
+            bits = array.view("uint16") if array.dtype.name == "bfloat16" else array
+            host = paddle.to_tensor(bits, place=self.to_native(_CPU))
         return host if device is _CPU else _plain_copy(host, self.to_native(device))
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
+        bits = _BITS.get(array.dtype.name)
+        if bits and self.virtual:
+            return self.from_numpy(array, _CPU)
+        x = paddle.utils.dlpack.from_dlpack((array.view(bits) if bits else array).__dlpack__())
+        return x.view(array.dtype.name) if bits else x
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         host: np.ndarray[Any, Any] = (x if x.is_dense() else x.to_dense()).numpy()
-        if x.dtype != paddle.bfloat16:
-            return host
-        import ml_dtypes
+        name = dtype_name(x.dtype)
+        return host.view(host_dtype(name)) if name in _BITS else host
 
-        return host.view(ml_dtypes.bfloat16)
+    def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        if not x.place.is_cpu_place() or not x.is_dense() or not x.size:
+            return self.to_numpy(x)
+        from xdevice.borrowed import as_numpy
+
+        name = dtype_name(x.dtype)
+        if name in _BITS and self.virtual:
+            return self.to_numpy(x)
+        plain = x.detach().view(_BITS[name]) if name in _BITS else x.detach()
+        host = as_numpy(paddle.utils.dlpack.to_dlpack(plain))
+        return host.view(host_dtype(name)) if name in _BITS else host
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> paddle.Tensor:
-        return paddle._C_ops.full(shape, value, getattr(paddle, dtype), self.to_native(device))
+        made = paddle._C_ops.full(shape, value, getattr(paddle, dtype), self.to_native(device))
+        return self._settled(made, device)
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> paddle.Tensor:
         native = self.to_native(device)
         bits = _FRACTION_BITS.get(dtype)
         if bits is None:
-            return paddle._C_ops.uniform(shape, getattr(paddle, dtype), 0.0, 1.0, 0, native)
+            return self._settled(paddle._C_ops.uniform(shape, getattr(paddle, dtype), 0.0, 1.0, 0, native), device)
         # rounding float32 to a short type would give 1.0 at times, and 2.6 draws no float16 on the CPU
         draw = paddle._C_ops.uniform(shape, paddle.float32, 0.0, 1.0, 0, native)
-        return (paddle.floor(draw * 2.0**bits) / 2.0**bits).astype(dtype)
+        return self._settled((paddle.floor(draw * 2.0**bits) / 2.0**bits).astype(dtype), device)
 
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, variable in _variables(model):
             yield name, self.device_of(variable)
+
+    def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+        for name, value in model.state_dict().items():
+            if isinstance(value, paddle.Tensor):
+                self.device_of(value)  # raises for one without memory
+                yield name, value
+            elif isinstance(model, paddle.optimizer.Optimizer) and name == "master_weights":
+                yield from ((f"{name}.{inner}", weight) for inner, weight in value.items())
 
     def move_model(self, model: Any, device: Device) -> None:
         moving = []
@@ -197,6 +237,52 @@ class PaddleBackend(Backend):
             "copy of an optimizer, which belongs to its parameters",
             "copy the model, make an optimizer for the copy, and set_state_dict() the state",
         )
+
+    # several devices
+
+    def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
+        place = self.device_of(x)
+        return [self._settled(part, place) for part in super().split(x, sizes)]
+
+    def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
+        place = self.device_of(parts[0])
+        if any(part.size for part in parts):
+            return self._settled(paddle.concat(parts) if parts[0].ndim else paddle.stack(parts), place)
+        # 2.6 refuses to join tensors that are all empty
+        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        return self.full(shape, 0, place, dtype_name(parts[0].dtype))
+
+    def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        if isinstance(x, EagerParamBase):
+            twin = copy.deepcopy(x)
+            if self.device_of(twin) is not device:
+                _relocate(twin, self.to_native(device))
+            return twin
+        new = _plain_copy(x.detach(), self.to_native(device))
+        new.stop_gradient = not (new.is_floating_point() or new.is_complex())
+        return new
+
+    def is_dense(self, x: paddle.Tensor) -> bool:
+        return bool(x.is_dense())
+
+    def can_write(self, x: paddle.Tensor) -> bool:
+        return True
+
+    def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
+        if x.size:  # an empty one would take over the flags of the value
+            with paddle.no_grad():
+                x.copy_(value, True)
+
+    def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
+        rest = iter(tensors)
+        first, number = next(rest), 1
+        wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
+        with paddle.no_grad():
+            total = _plain_copy(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
+            for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
+                total = total + x.astype(wide)
+            total = (total / number if mean else total).astype(first.dtype)
+            return self._settled(total, self.device_of(first))
 
     # streams and events
 
@@ -231,7 +317,7 @@ class PaddleBackend(Backend):
         return streams.elapsed(start, end)
 
     def keep_for(self, x: paddle.Tensor, stream: Any) -> None:
-        if not x.place.is_cpu_place():
+        if not x.place.is_cpu_place() and not self.virtual:
             streams.keep(x, stream)
 
     # threads
@@ -244,6 +330,8 @@ class PaddleBackend(Backend):
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
+        if self.virtual:
+            return self.copy(x, device) if isinstance(x, paddle.Tensor) else self.from_numpy(x, device)
         if isinstance(x, paddle.Tensor):
             if device is _CPU or self.device_of(x) is not _CPU or not x.is_dense() or not x.stop_gradient:
                 return self.copy(x, device)
@@ -262,7 +350,7 @@ class PaddleBackend(Backend):
     # seeing asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        if not self._gpus:
+        if not self._gpus or self.virtual:
             return nullcontext()  # the CPU computes synchronously, and the flag prints a line at each product
         from . import transfers
 
@@ -282,6 +370,22 @@ class PaddleBackend(Backend):
         if not memory.reset_peak(device):
             super().reset_peak(device)
 
+    # virtual GPUs
+
+    def why_no_virtual_gpus(self) -> str | None:
+        if virtual.registered() and virtual.KIND not in (paddle.device.get_all_custom_device_type() or ()):
+            return "Paddle does not list them; GLOG_v=3 lets it print why"
+        return virtual.why_not()
+
+    def make_virtual_gpus(self, n: int) -> None:
+        paddle.set_flags({"FLAGS_use_stride_kernel": False})
+        paddle.set_device("cpu")
+        self._natives = {_CPU: self._natives[_CPU]}
+        self._gpus = n
+        self.short_floats = frozenset()  # Tensor.view, which makes them, has no kernel then
+        # of 1,500 forward passes of a network on two virtual GPUs by two threads at once, 10 gave other numbers
+        self.threads = "one"
+
     # what people ask
 
     def why_no_gpu(self) -> str:
@@ -298,22 +402,35 @@ class PaddleBackend(Backend):
 
     def _require_gpu(self, device: Device, what: str) -> None:
         """Paddle's CPU build ends with a segmentation fault when it is asked for a stream (3.3.1)."""
-        if device.kind != "gpu":
+        if device.kind != "gpu" or self.virtual:
             how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
             raise self.unsupported(f"{what} on {device}", how)
 
     def _device_at(self, place: Any) -> Device:
         if place.is_gpu_place():
-            return devices.of("gpu", place.gpu_device_id())
+            return self._real_gpu(place.gpu_device_id())
+        if place.is_custom_place():
+            return _of_plugin(place.custom_device_type(), place.custom_device_id())
         if place.is_cpu_place() or place.is_cuda_pinned_place():
             return _CPU
-        if place.is_custom_place():
-            return devices.of(place.custom_device_type(), place.custom_device_id())
         if "undefined" in str(place):
             raise NotBuiltError(
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
             )
         raise self.unsupported(f"adapter for {place}", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
+
+    def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        """The result of an operation on `device`: an empty one Paddle leaves on the CPU if the GPU is virtual."""
+        return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
+
+    def _real_gpu(self, index: int) -> Device:
+        if self.virtual:
+            raise self.unsupported("way to a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
+        return devices.of("gpu", index)
+
+
+def _of_plugin(kind: str, index: int) -> Device:
+    return devices.of("gpu" if kind == virtual.KIND else kind, index)
 
 
 def _count_gpus() -> int:

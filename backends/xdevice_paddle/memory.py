@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import paddle
@@ -9,7 +10,7 @@ from paddle.base import core
 
 from xdevice.contract import Memory
 
-from . import driver
+from . import driver, virtual
 
 if TYPE_CHECKING:
     from xdevice.devices import Device
@@ -22,6 +23,11 @@ def of(device: Device) -> Memory:
         allocated = core.host_memory_stat_current_value(_KIND, 0)
         return Memory(None, None, allocated, core.host_memory_stat_peak_value(_KIND, 0))
     index = device.index
+    if virtual.registered():
+        if not _counts_virtual():
+            return Memory(None, None, None, None)
+        allocated = core.device_memory_stat_current_value(_KIND, index)
+        return Memory(None, None, allocated, core.device_memory_stat_peak_value(_KIND, index))
     if driver.is_there():
         free, total = driver.free_and_total(index)
     else:
@@ -39,3 +45,10 @@ def reset_peak(device: Device) -> bool:
         return False
     reset(_KIND, device.index)
     return True
+
+
+@cache
+def _counts_virtual() -> bool:
+    """Paddle 2.6 does not count the memory of plugins, and says 0."""
+    held = paddle.to_tensor([0.0], place=paddle.CustomPlace(virtual.KIND, 0))
+    return core.device_memory_stat_current_value(_KIND, held.place.custom_device_id()) > 0

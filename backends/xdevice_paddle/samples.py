@@ -9,6 +9,8 @@ import paddle
 from xdevice import devices
 from xdevice.samples import Samples, Work
 
+from . import virtual
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 class PaddleSamples(Samples):
     def other_device(self) -> Device | None:
-        return devices.of("gpu") if paddle.device.cuda.device_count() else None
+        return devices.of("gpu") if paddle.device.cuda.device_count() or virtual.registered() else None
 
     def native_ones(self, *shape: int) -> paddle.Tensor:
         return paddle.ones(shape)
@@ -63,7 +65,7 @@ class PaddleSamples(Samples):
 
     def spread(self, device: Device) -> paddle.nn.Layer:
         first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
-        second.to(device=str(device))
+        second.to(device=virtual.name_of(device))
         return paddle.nn.Sequential(first, second)
 
     def unbuilt(self) -> paddle.nn.Layer:
@@ -94,7 +96,7 @@ class PaddleSamples(Samples):
         return lambda: host._copy_to(x.place, False), lambda: x._copy_to(pinned, False)
 
     def long_work(self, device: Device) -> Work | None:
-        if device.kind != "gpu":
+        if device.kind != "gpu" or virtual.registered():
             return None
         # copies, because they need no kernel built for this GPU
         place = paddle.CUDAPlace(device.index)

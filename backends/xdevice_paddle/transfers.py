@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from xdevice.devices import CPU
+from xdevice.devices import CPU, of
 from xdevice.hooks import Hooks
+
+from . import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +55,8 @@ def _named(backend: PaddleBackend, name: str) -> Device | None:
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return CPU
+    if kind == virtual.KIND:
+        return of("gpu", int(index or 0))
     if kind != "gpu" or not backend.count("gpu"):
         return None  # Paddle raises by itself where there is no such device
     current = paddle.get_device()

@@ -8,6 +8,7 @@ What this adapter must keep:
   is a `DeepCopy`, which has no gradient of its own.
 - `tf.device(...)` objects are opaque and stateful, so devices are strings. Soft placement turns /GPU:7 into GPU:0
   without a word: nothing is placed on a device that the core has not asked `count` about.
+- A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it are given to the core as spellings.
 - Counting starts no runtime: the physical devices and their configuration say the same until it has started.
 - A failed asynchronous op poisons all later ones, until `async_clear_error`.
 - TensorFlow itself imports Keras, and JAX where it is installed (for tf.lite).
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.contract import Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import DTYPES
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
+from xdevice.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.errors import DeviceError
 from xdevice.loader import importing
 
@@ -33,10 +35,10 @@ with importing():
     import tensorflow as tf
     from tensorflow.python.eager import context as _context
 
-    from . import loading, models
+    from . import loading, models, names, reducing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -57,6 +59,7 @@ class TensorflowBackend(Backend):
     modules = ("tensorflow", "keras")
     minimum = (2, 16)
     dtypes = frozenset(DTYPES)
+    short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(tf.dtypes.experimental, name))
     guests = ("keras",)
 
     def __init__(self) -> None:
@@ -86,6 +89,8 @@ class TensorflowBackend(Backend):
     # devices
 
     def count(self, kind: str) -> int:
+        if self.virtual:
+            return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         found = self._counts.get(kind)
         if found is not None:
             return found
@@ -102,6 +107,8 @@ class TensorflowBackend(Backend):
     def describe(self, device: Device) -> DeviceInfo:
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
+        if self.virtual:
+            return VIRTUAL_GPU
         owners = [
             one
             for one in tf.config.get_visible_devices("GPU")
@@ -113,7 +120,9 @@ class TensorflowBackend(Backend):
     def to_native(self, device: Device) -> str:
         native = self._natives.get(device)
         if native is None:
-            native = self._natives[device] = f"/{device.kind.upper()}:{device.index}"
+            is_virtual = self.virtual and device.kind == "gpu"
+            kind, index = ("cpu", device.index + 1) if is_virtual else (device.kind, device.index)
+            native = self._natives[device] = f"/{kind.upper()}:{index}"
         return native
 
     def from_native(self, native: Any) -> Device | None:
@@ -130,11 +139,14 @@ class TensorflowBackend(Backend):
         except KeyError:
             return self._place(x.backing_device)
         except AttributeError:
+            if isinstance(x, tf.Variable):
+                return self._place(x.device)
             return self._device_of_composite(x)
 
     def move(self, x: Any, device: Device) -> Any:
         if hasattr(x, "_copy") and tf.executing_eagerly():
-            return x._copy(device_name=_HERE + self.to_native(device)[1:])
+            moved = x._copy(device_name=_HERE + self.to_native(device)[1:])
+            return self._own(moved, device) if self.virtual else moved
         if isinstance(x, _COMPOSITES):
             return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
         _refuse_keras_tensor(x, self)
@@ -147,12 +159,9 @@ class TensorflowBackend(Backend):
         _refuse_keras_tensor(x, self)
         if hasattr(x, "backing_device") and (place := self.device_of(x)) is not device:
             x = self.move(x, device)
-            if place.kind != "cpu" or device.kind != "cpu":
+            if self.virtual or place.kind != "cpu" or device.kind != "cpu":
                 return x
-        with self.scope(device):
-            copied = tf.raw_ops.DeepCopy(x=x)
-        # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
-        return self._settled(copied, device)
+        return self._own(x, device)
 
     def synchronize(self, device: Device | None) -> None:
         if not _is_started():
@@ -172,6 +181,13 @@ class TensorflowBackend(Backend):
         with tf.device("/CPU:0"):
             x = tf.constant(array)
         return self._settled(x, device)
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        if array.dtype.name in self.short_floats:
+            return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
+        if array.dtype.name == "bfloat16":
+            return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         import numpy
@@ -203,6 +219,9 @@ class TensorflowBackend(Backend):
             # not the memory: of an int32 variable on a GPU that is on the host, and cannot be elsewhere
             yield name, self._place(variable.device)
 
+    def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        return names.variables(model)
+
     def move_model(self, model: Any, device: Device) -> None:
         self._refuse_models_here()
         models.move(model, self.to_native(device), self)
@@ -215,6 +234,55 @@ class TensorflowBackend(Backend):
                 "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables",
             )
         return models.duplicate(model, self.to_native(device), self)
+
+    # several devices
+
+    def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        if not hasattr(x, "backing_device"):
+            return list(tf.split(x, sizes))
+        place = self.device_of(x)
+        with self.scope(place):
+            return [self._settled(part, place) for part in tf.split(x, sizes)]
+
+    def join(self, parts: list[Any]) -> Any:
+        join = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
+        if not hasattr(parts[0], "backing_device"):
+            return join(parts)
+        place = self.device_of(parts[0])
+        with self.scope(place):
+            return self._settled(join(parts), place)
+
+    def leaf(self, x: Any, device: Device) -> Any:
+        copied = self.copy(x, device)
+        if not (x.dtype.is_floating or x.dtype.is_complex):
+            return copied
+        with self.scope(device):
+            return tf.Variable(tf.stop_gradient(copied))
+
+    def is_dense(self, x: Any) -> bool:
+        return not isinstance(x, _COMPOSITES)
+
+    def tensor_of(self, model: Any) -> Any | None:
+        variable = getattr(model, "_value", None) if isinstance(model, keras.Variable) else model
+        if not isinstance(variable, tf.Variable):
+            return None
+        with tf.device(variable.device):  # else it is read to the device of the scope
+            return variable.read_value()
+
+    def write(self, x: Any, value: Any) -> None:
+        if not isinstance(x, tf.Variable | keras.Variable):
+            super().write(x, value)
+        with self.scope(self.device_of(value)):
+            x.assign(value)
+
+    def total(self, tensors: Iterable[Any], mean: bool) -> Any:
+        return reducing.total(tensors, mean, self)
+
+    def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
+        places = [self.device_of(x) for x in tensors]
+        if not reducing.is_for_nccl(tensors[0], places, self):
+            return super().all_reduce(tensors, mean)
+        return reducing.by_nccl(tensors, tuple(map(self.to_native, places)), mean)
 
     # threads
 
@@ -237,7 +305,7 @@ class TensorflowBackend(Backend):
     def blocking(self) -> AbstractContextManager[Any]:
         from . import transfers
 
-        return transfers.blocking(waits=self.count("gpu") > 0)
+        return transfers.blocking(waits=self.count("gpu") > self.virtual)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         from . import transfers
@@ -258,6 +326,27 @@ class TensorflowBackend(Backend):
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
             super().reset_peak(device)
+
+    # virtual GPUs
+
+    def why_no_virtual_gpus(self) -> str | None:
+        if not _is_started():
+            return None
+        return (
+            "TensorFlow has run something, and its devices are fixed after that; set XDEVICE_VIRTUAL_GPUS, or call "
+            "xdevice.virtual_gpus(n) before TensorFlow is used"
+        )
+
+    def make_virtual_gpus(self, n: int) -> None:
+        cpus = tf.config.list_physical_devices("CPU")
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1))
+        for cached in (self._places, self._natives, self._counts):
+            cached.clear()
+        for index in range(n):
+            for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
+                for prefix in ("/", "/device:", _HERE):
+                    devices.spell(prefix + name, devices.of("gpu", index))
 
     # the process
 
@@ -300,6 +389,15 @@ class TensorflowBackend(Backend):
                 "xdevice.copy_to(x, device) brings them together",
             )
         return places.pop()
+
+    def _own(self, x: Any, device: Device) -> Any:
+        """A copy of `x`, which is on `device` already or has no place yet, in storage of its own."""
+        with self.scope(device):
+            if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
+                return tf.constant(self.to_numpy(x))  # DeepCopy knows none of them
+            copied = tf.raw_ops.DeepCopy(x=x)
+        # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
+        return self._settled(copied, device)
 
     def _settled(self, x: Any, device: Device) -> Any:
         """`x` where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope says."""

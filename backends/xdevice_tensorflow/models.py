@@ -58,14 +58,20 @@ _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     """Name and `tf.Variable` of each variable, those of optimizers, metrics and random seeds included."""
-    parts = _parts(model)
-    _require_built(model, parts)
+    parts = built_parts(model)
     names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
     found = [part for part in parts if isinstance(part, tf.Variable)]
     return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in found]
 
 
-def _parts(model: Any) -> list[Any]:
+def built_parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
+    """The parts of a model that has its variables; raises `NotBuiltError` for one that has not."""
+    parts = _parts(model, without)
+    _require_built(model, parts)
+    return parts
+
+
+def _parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
     """Everything that a model owns, in the order of its attributes, each once: layers, variables, optimizers, ..."""
     found: list[Any] = []
     seen: dict[int, Any] = {}
@@ -75,7 +81,7 @@ def _parts(model: Any) -> list[Any]:
         if id(thing) in seen:
             continue
         role = _role(thing.__class__)
-        if role is None:
+        if role is None or (isinstance(thing, without) and thing is not model):
             continue
         seen[id(thing)] = thing
         if role in ("leaf", "owner"):

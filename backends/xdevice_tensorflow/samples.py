@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from xdevice import devices
+from xdevice import devices, registry
 from xdevice.loader import importing
 from xdevice.samples import Samples, Work
 
@@ -56,6 +56,8 @@ class Module(tf.Module):  # type: ignore[misc]
 
 class TensorflowSamples(Samples):
     def other_device(self) -> Device | None:
+        if registry.load("tensorflow").virtual:
+            return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
         if tf.config.get_logical_device_configuration(cpus[0]) is None:
             two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -120,7 +122,7 @@ class TensorflowSamples(Samples):
     def spread(self, device: Device) -> Any:
         with tf.device("/CPU:0"):
             first = _built(keras.layers.Dense(2), (None, 2))
-        with tf.device(f"/{device.kind.upper()}:{device.index}"):
+        with tf.device(_native(device)):
             second = _built(keras.layers.Dense(2), (None, 2))
         return keras.Sequential([keras.Input((2,)), first, second])
 
@@ -159,10 +161,14 @@ class TensorflowSamples(Samples):
         def work(x: Any) -> Any:
             return tf.numpy_function(lambda value: _slow(value, done), [x], tf.float32)
 
-        with tf.device(f"/{device.kind.upper()}:{device.index}"):
+        with tf.device(_native(device)):
             x = tf.ones(4)
             work.get_concrete_function(x)
             return Work(work(x), done.is_set)
+
+
+def _native(device: Device) -> str:
+    return str(registry.load("tensorflow").to_native(device))
 
 
 def _slow(value: Any, done: threading.Event) -> Any:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
 from xdevice.blocking import is_wanted
-from xdevice.contract import Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import DTYPES
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
+from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.errors import NotBuiltError
 from xdevice.loader import importing
 
 with importing():
     import torch
 
-    from . import background
+    from . import background, reducing, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _ACCELERATORS = ("cuda", "xpu", "mps")
+_BITS = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
+"""What NumPy hands over in the place of dtypes that it has not."""
 
 
 class TorchBackend(Backend):
@@ -42,6 +45,7 @@ class TorchBackend(Backend):
     modules = ("torch",)
     minimum = (2, 6)
     dtypes = frozenset(DTYPES)
+    short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(torch, name))
     kinds = ("cpu", "gpu", "meta")
 
     def __init__(self) -> None:
@@ -75,6 +79,8 @@ class TorchBackend(Backend):
     def describe(self, device: Device) -> DeviceInfo:
         if device.kind != "gpu":
             return DeviceInfo(device.kind, None)
+        if self.virtual:
+            return VIRTUAL_GPU
         if self._gpu == "mps":
             return DeviceInfo("Apple MPS", torch.mps.recommended_max_memory())
         properties = getattr(torch, self._gpu).get_device_properties(device.index)
@@ -94,6 +100,8 @@ class TorchBackend(Backend):
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, torch.device):
             return None
+        if self.virtual and native.type in _ACCELERATORS:
+            raise self.unsupported(f"way to {native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         if native.type == self._gpu or native.type in _ACCELERATORS:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         return devices.of(native.type, native.index or 0)
@@ -133,20 +141,24 @@ class TorchBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
-        if array.dtype.name == "bfloat16":
-            bits = torch.tensor(array.view("int16"), device=self.to_native(device))
-            return bits.view(torch.bfloat16)
+        if array.dtype.name in _BITS:
+            bits = torch.tensor(array.view(_BITS[array.dtype.name]), device=self.to_native(device))
+            return bits.view(getattr(torch, array.dtype.name))
         # torch.tensor refuses negative strides
         return torch.tensor(array if array.flags.c_contiguous else array.copy(), device=self.to_native(device))
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        if array.dtype.name in _BITS:
+            return torch.from_numpy(array.view(_BITS[array.dtype.name])).view(getattr(torch, array.dtype.name))
+        return torch.from_numpy(array)
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         host = host.cpu().resolve_conj().resolve_neg()
-        if host.dtype is not torch.bfloat16:
+        name = str(host.dtype).rpartition(".")[2]
+        if name not in _BITS:
             return host.numpy()
-        import ml_dtypes
-
-        return host.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return host.contiguous().view(getattr(torch, _BITS[name])).numpy().view(host_dtype(name))
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
         return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
@@ -159,6 +171,17 @@ class TorchBackend(Backend):
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, variable in _variables(model):
             yield name, self.device_of(variable)
+
+    def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
+        if isinstance(model, torch.optim.Optimizer):
+            return _named(model.state_dict()["state"])
+        state: dict[str, Any] = model.state_dict(keep_vars=True)
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                raise self.unsupported(f"tensor for {name} of this model", "save what get_extra_state() gives yourself")
+            if torch.nn.parameter.is_lazy(value):
+                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
+        return state.items()
 
     def move_model(self, model: Any, device: Device) -> None:
         if isinstance(model, torch.nn.Module):
@@ -175,6 +198,37 @@ class TorchBackend(Backend):
             "copy of an optimizer, which belongs to its parameters",
             "copy the model, make an optimizer for the copy, and load_state_dict() the state",
         )
+
+    # several devices
+
+    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
+
+    def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        new = self.copy(x.detach(), device)
+        if isinstance(x, torch.nn.Parameter):
+            return torch.nn.Parameter(new, x.requires_grad)
+        return new.requires_grad_(new.is_floating_point() or new.is_complex())
+
+    def is_dense(self, x: torch.Tensor) -> bool:
+        return x.layout is torch.strided and not x.is_nested
+
+    def can_write(self, x: torch.Tensor) -> bool:
+        overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
+        return (not overlaps or not x.numel()) and (not x.is_inference() or torch.is_inference_mode_enabled())
+
+    def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
+        with torch.no_grad():
+            x.copy_(value)
+
+    def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
+        return reducing.total(tensors, mean)
+
+    def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
+        if not reducing.is_for_nccl(tensors):
+            return super().all_reduce(tensors, mean)
+        reducing.by_nccl(tensors, mean)
+        return tensors
 
     # streams and events
 
@@ -205,7 +259,7 @@ class TorchBackend(Backend):
         return float(start.elapsed_time(end)) / 1000
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
-        if x.device.type == self._gpu:
+        if x.device.type == self._gpu and not self.virtual:
             x.record_stream(stream)
 
     # threads
@@ -225,7 +279,7 @@ class TorchBackend(Backend):
 
     def blocking(self) -> AbstractContextManager[Any]:
         # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
-        if not self._gpus or self._blocks:
+        if self._gpus == self.virtual or self._blocks:
             return nullcontext()
         from . import transfers
 
@@ -239,7 +293,7 @@ class TorchBackend(Backend):
     # memory
 
     def memory(self, device: Device) -> Memory:
-        if device.kind != "gpu":
+        if device.kind != "gpu" or self.virtual:
             return Memory(None, None, None, None)
         if self._gpu == "mps":
             return Memory(torch.mps.recommended_max_memory(), None, torch.mps.current_allocated_memory(), None)
@@ -248,9 +302,22 @@ class TorchBackend(Backend):
         return Memory(total, free, module.memory_allocated(device.index), module.max_memory_allocated(device.index))
 
     def reset_peak(self, device: Device) -> None:
-        if device.kind != "gpu" or self._gpu == "mps":
+        if device.kind != "gpu" or self._gpu in ("mps", virtual.NAME):
             super().reset_peak(device)
         getattr(torch, self._gpu).reset_peak_memory_stats(device.index)
+
+    # virtual GPUs
+
+    def why_no_virtual_gpus(self) -> str | None:
+        return virtual.why_not()
+
+    def make_virtual_gpus(self, n: int) -> None:
+        virtual.install(n)
+        self._gpu, self._gpus = virtual.NAME, n
+        self._places.clear()
+        self._natives.clear()
+        for index in range(n):
+            devices.spell(f"{virtual.NAME}:{index}", devices.of("gpu", index))
 
     # what people ask
 
@@ -272,9 +339,9 @@ class TorchBackend(Backend):
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""
-        if device.kind == "gpu" and self._gpu != "mps":
+        if device.kind == "gpu" and self._gpu not in ("mps", virtual.NAME):
             return getattr(torch, self._gpu)
-        where = "Apple MPS" if device.kind == "gpu" else str(device)
+        where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)
         how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
         raise self.unsupported(f"{what} on {where}", how)
 
@@ -306,6 +373,15 @@ def _variables(model: Any) -> Iterable[tuple[str, torch.Tensor]]:
         for key, value in state.items():
             inside = value if isinstance(value, list) else [value]
             yield from ((f"state[{number}][{key!r}]", x) for x in inside if isinstance(x, torch.Tensor))
+
+
+def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, torch.Tensor]]:
+    """The tensors of an optimizer's state dict, named by the way to them."""
+    if isinstance(state, torch.Tensor):
+        yield prefix, state
+    elif isinstance(state, dict | list):
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            yield from _named(value, f"{prefix}.{key}" if prefix else str(key))
 
 
 class _MovingState:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xdevice import devices
+from xdevice import devices, registry
 from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class TorchSamples(Samples):
     def other_device(self) -> Device:
-        return devices.of("meta")
+        return devices.of("gpu") if registry.load("torch").virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
         return torch.ones(*shape)
@@ -60,7 +60,7 @@ class TorchSamples(Samples):
         return torch.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> torch.nn.Module:
-        native = torch.device("meta") if device.kind == "meta" else torch.device("cuda", device.index)
+        native = registry.load("torch").to_native(device)
         return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))
 
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:

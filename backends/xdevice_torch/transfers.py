@@ -18,6 +18,9 @@ from xdevice.contract import Transfer
 from xdevice.devices import CPU
 from xdevice.hooks import Hooks
 
+from .virtual import NAME as VIRTUAL
+from .virtual import VirtualTensor
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -57,7 +60,8 @@ def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator
         hooks.reads(torch.Tensor, *_READS)
         hooks.moves(torch.Tensor, "to", target)
         hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-        for name in ("cuda", "xpu"):
+        hooks.reads(VirtualTensor, *(name for name in _READS if name in vars(VirtualTensor)))
+        for name in ("cuda", "xpu", VIRTUAL):
             if hasattr(torch.Tensor, name):
                 hooks.moves(torch.Tensor, name, accelerator)
         with _dispatch.scope(lambda: _Watch(backend, hooks)):

@@ -1,0 +1,61 @@
+"""Sums over devices: by a collective where each array is on an accelerator of its own, else where the first one is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+try:
+    from jax import shard_map
+except ImportError:
+    from jax.experimental.shard_map import shard_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_SHORT = ("float16", "bfloat16")
+_SPREAD = PartitionSpec("replica")
+
+
+def total(arrays: Iterable[jax.Array], mean: bool) -> jax.Array:
+    """The sum or mean of arrays of one device, in their order."""
+    rest = iter(arrays)
+    first = next(rest)
+    wide = "float32" if first.dtype.name in _SHORT else first.dtype
+    found, number = first.astype(wide), 1
+    for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
+        found = found + x.astype(wide)
+    return (found / number if mean else found).astype(first.dtype)
+
+
+def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
+    """Whether arrays like `x` on these devices go by a collective. CPU devices share one memory and need none."""
+    return x.size > 0 and len(set(natives)) == len(natives) and all(native.platform != "cpu" for native in natives)
+
+
+def by_collectives(arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool) -> list[jax.Array]:
+    """New arrays on these devices, of the sum or mean. The arrays are seen as one whose first axis is spread over the
+    devices, which copies nothing."""
+    shape = arrays[0].shape
+    shards = arrays if shape else [x.reshape(1) for x in arrays]
+    reduce, sharding = _reduction(natives, mean)
+    spread = (len(natives) * shards[0].shape[0], *shards[0].shape[1:])
+    reduced = reduce(jax.make_array_from_single_device_arrays(spread, sharding, shards))
+    found = {shard.device: shard.data for shard in reduced.addressable_shards}
+    return [found[native] if shape else found[native].reshape(()) for native in natives]
+
+
+@lru_cache(32)
+def _reduction(natives: tuple[Any, ...], mean: bool) -> tuple[Callable[[jax.Array], jax.Array], NamedSharding]:
+    mesh = Mesh(np.array(natives), ("replica",))
+
+    def one(x: jax.Array) -> jax.Array:
+        found: jax.Array = jax.lax.psum(x, "replica")
+        return (found / len(natives)).astype(x.dtype) if mean else found
+
+    function = shard_map(one, mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
+    return jax.jit(function), NamedSharding(mesh, _SPREAD)

@@ -1,0 +1,58 @@
+"""Virtual GPUs: MXNet's CPU devices, `mx.cpu(1)` for gpu:0, which refuse what its GPUs would.
+
+MXNet's operators compare the kind of memory of their arrays only, so they take `cpu(0)` and `cpu(1)` together in
+silence. On hardware an array of the CPU beside one of a GPU is an error, and GPUs may not reach each other's memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import mxnet as mx
+
+# as in the adapter: called without releasing the GIL, which it never holds for long
+_get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
+_get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+
+_CPU = mx.Context.devstr2type["cpu"]
+"""Not "cpu_pinned", the host's memory that a key-value store keeps beside the devices' arrays."""
+
+
+def refuse_mixed_devices() -> None:
+    """Makes operators refuse arrays of two devices, until the process ends.
+
+    Every operator goes through one function of MXNet's library; a hybridized block refuses two devices by itself.
+    """
+    library = mx.base._LIB
+    call = library.MXImperativeInvokeEx
+    if hasattr(call, "refuses_mixed"):
+        return
+
+    def invoke(operator: Any, count: Any, handles: Any, *rest: Any) -> int:
+        if count.value > 1:
+            places = {index for kind, index in map(_place, handles) if kind == _CPU}
+            if len(places) > 1:
+                raise _mixed(operator, sorted(places))
+        return int(call(operator, count, handles, *rest))
+
+    invoke.refuses_mixed = True  # type: ignore[attr-defined]
+    library.MXImperativeInvokeEx = invoke
+
+
+def _place(handle: int) -> tuple[int, int]:
+    """MXNet's numbers for the kind and the index of an array's device."""
+    kind, index = ctypes.c_int(), ctypes.c_int()
+    _get_context(handle, ctypes.byref(kind), ctypes.byref(index))
+    return kind.value, index.value
+
+
+def _mixed(operator: Any, places: list[int]) -> Exception:
+    name = ctypes.c_char_p()
+    mx.base.check_call(mx.base._LIB.MXSymbolGetAtomicSymbolName(operator, ctypes.byref(name)))
+    found = " and ".join(f"cpu({index})" for index in places)
+    error: Exception = mx.MXNetError(
+        f"operator {(name.value or b'').decode()} requires all its arrays on one device, but they are on {found}, "
+        f"where cpu(1) is the virtual gpu:0; move them with xdevice.to_device"
+    )
+    return error

@@ -1,0 +1,107 @@
+"""C functions that pass their arguments on to a function of the C library, made without a compiler.
+
+Paddle calls a device while it holds locks of its own, also in threads that do not hold Python's lock. A callback in
+Python waits there for that lock, whose owner may be waiting for Paddle's: with callbacks by ctypes, four threads that
+copied hung in two runs of three, and so did forked workers. Memory, copies and locks of the C library have no such
+trouble, and neither Python's end nor a fork takes them away.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import sys
+from typing import Final, NamedTuple
+
+# System V calling convention: the numbers of rdi, rsi, rdx, rcx, r8, r9
+_REGISTERS: Final = (7, 6, 2, 1, 8, 9)
+_CALL_RAX: Final = b"\xff\xd0"
+_RETURN_0: Final = b"\x31\xc0"  # xor eax, eax
+_ALIGN_STACK: Final = b"\x48\x83\xec\x08"  # sub rsp, 8
+_RESTORE_STACK: Final = b"\x48\x83\xc4\x08\xc3"  # add rsp, 8; ret
+_RAX: Final = 0
+
+
+class Argument(NamedTuple):
+    """An argument that the function is called with, counted from 0."""
+
+    number: int
+
+
+def why_not() -> str | None:
+    """Why no code can be made on this machine; None if it can."""
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        return None
+    return f"they are made on Linux on x86-64 only, and this is {platform.system()} on {platform.machine()}"
+
+
+class Page:
+    """One page of functions, never freed: they are called until the process has ended."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.mmap.restype = ctypes.c_void_p
+        self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        self._libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self._libc.malloc.restype = ctypes.c_void_p
+        self._libc.malloc.argtypes = [ctypes.c_size_t]
+        self._code = self._page()
+        self._used = 0
+
+    def keep(self, value: bytes) -> int:
+        """The address of a copy of these bytes, which is never freed either."""
+        address: int = self._libc.malloc(len(value))
+        ctypes.memmove(address, value, len(value))
+        return address
+
+    def success(self) -> int:
+        """The address of a function that returns 0."""
+        return self._add(_RETURN_0 + b"\xc3")
+
+    def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
+        """The address of a function that calls one of the C library, and returns 0, or what that one has returned.
+
+        That one is given arguments of the caller's, in their order, and constants before, between and after them.
+        """
+        target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
+        assert target is not None
+        places = list(zip(_REGISTERS, passed, strict=False))
+        # the constants last, because they overwrite what is still to be moved
+        moved = [_move(register, _REGISTERS[x.number]) for register, x in places if isinstance(x, Argument)]
+        constants = [_load(register, x) for register, x in places if not isinstance(x, Argument)]
+        code = [_ALIGN_STACK, *moved, *constants, _load(_RAX, target), _CALL_RAX]
+        return self._add(b"".join([*code, b"" if is_status else _RETURN_0, _RESTORE_STACK]))
+
+    def finish(self) -> None:
+        """Makes the functions callable, and unchangeable.
+
+        Raises:
+            OSError: this system lets no program make code.
+        """
+        if self._libc.mprotect(self._code, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
+            raise OSError(ctypes.get_errno(), "this system lets no program make code at run time (mprotect)")
+
+    def _page(self) -> int:
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        found: int = self._libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+        if found == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "no memory for a page of code (mmap)")
+        return found
+
+    def _add(self, code: bytes) -> int:
+        address = self._code + self._used
+        self._used += -(-len(code) // 16) * 16
+        assert self._used <= mmap.PAGESIZE
+        ctypes.memmove(address, code, len(code))
+        return address
+
+
+def _move(to: int, source: int) -> bytes:
+    """mov to, source"""
+    return bytes([0x48 | (source >> 3) << 2 | to >> 3, 0x89, 0xC0 | (source & 7) << 3 | to & 7])
+
+
+def _load(to: int, value: int) -> bytes:
+    """movabs to, value"""
+    return bytes([0x48 | to >> 3, 0xB8 | to & 7]) + value.to_bytes(8, "little")

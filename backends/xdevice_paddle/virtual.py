@@ -1,0 +1,231 @@
+"""Virtual GPUs: devices of the kind that a plugin adds to Paddle, with the host's memory, and without kernels.
+
+Paddle runs every operation on the CPU where a plugin has no kernel for it, and brings operands there and results back.
+A plugin is a table of C functions that Paddle is given. Here the functions are `machine_code`; where each stands in the
+table is read from the header in Paddle's wheel, so that no version is assumed. Paddle has to be given it before its own
+import, which lists the devices.
+
+What this module must keep: it does not import Paddle.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from . import machine_code
+from .machine_code import Argument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.devices import Device
+
+KIND: Final = "vgpu"
+"""What Paddle calls them: "vgpu:0"."""
+
+_WORD: Final = ctypes.sizeof(ctypes.c_void_p)
+_HEADER: Final = "include/paddle/phi/backends/device_ext.h"
+_LIBRARY: Final = "base/libpaddle.so"
+_LOAD: Final = (
+    "_ZN3phi20LoadCustomRuntimeLibERK19CustomRuntimeParamsSt10unique_ptrI17C_DeviceInterfaceSt14default_deleteIS4_EE"
+    "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPv"
+)
+"""phi::LoadCustomRuntimeLib, of CustomRuntimeParams, std::unique_ptr<C_DeviceInterface>, std::string and void*"""
+_VERSION: Final = (0, 1, 1)
+"""Of the interface: the one whose functions take the arguments assumed below."""
+
+_MOST: Final = 16
+"""On more Paddle allocates nothing: it counts the memory of 16 (3.3.1)."""
+_ALIGNMENT: Final = 256
+
+_TOO_LATE: Final = (
+    "Paddle is imported already, and it lists its devices at its import; set XDEVICE_VIRTUAL_GPUS, or call "
+    "xdevice.virtual_gpus(n), and then xdevice.backend('paddle') before any `import paddle`"
+)
+_registered = 0
+_why_not: str | None = _TOO_LATE
+
+
+def registered() -> int:
+    """How many Paddle was given."""
+    return _registered
+
+
+def name_of(device: Device) -> str:
+    """What Paddle calls a device: "cpu", "gpu:1", or "vgpu:1" where that one is virtual."""
+    if device.kind == "cpu":
+        return "cpu"
+    return f"{KIND}:{device.index}" if device.kind == "gpu" and _registered else str(device)
+
+
+def why_not() -> str | None:
+    """Why Paddle was not given any; None if it was."""
+    return _why_not
+
+
+@contextmanager
+def importing(n: int) -> Iterator[None]:
+    """The surroundings in which Paddle is imported with `n` virtual GPUs; 0 for none."""
+    if not n:
+        yield
+        return
+    global _registered, _why_not
+    _why_not = _impossible(n)
+    with _environment(_variables()):
+        if _why_not is None:
+            try:
+                _register(n)
+                _registered = n
+            except (OSError, LookupError, AttributeError) as error:
+                _why_not = f"this Paddle cannot be given them ({type(error).__name__}: {error}); 2.6.2 and 3.3.1 can"
+        yield
+
+
+def _impossible(n: int) -> str | None:
+    if "paddle" in sys.modules:
+        return _TOO_LATE
+    if n > _MOST:
+        return f"Paddle takes {_MOST} devices of a plugin at most, not {n}"
+    return machine_code.why_not()
+
+
+def _variables() -> dict[str, str]:
+    # Paddle lists the devices of plugins only where it has a folder to look for plugins in: this one has none
+    wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
+    is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
+    # else it prints five lines about it
+    return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
+
+
+@contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """Sets the variables that are empty or not set, and puts them back: Paddle leaves child processes an empty one."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update({name: value for name, value in wanted.items() if not before[name]})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _register(n: int) -> None:
+    spec = find_spec("paddle")
+    assert spec is not None, "the adapter is loaded only where Paddle is installed"
+    root = Path(str(spec.origin)).parent
+    header = (root / _HEADER).read_text()
+    version = _version(header)
+    if version != _VERSION:
+        raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")
+    # loaded as Paddle's own import will: with its own symbols first after TensorFlow
+    load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
+    load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
+    interface = _interface(_Slots(header), n)
+    parameters = _Parameters(ctypes.sizeof(_Parameters), interface, _VERSION, KIND.encode(), b"virtual")
+    owner, origin = ctypes.c_void_p(interface), b"xdevice"
+    load(ctypes.byref(parameters), ctypes.byref(owner), ctypes.byref(_String(origin, len(origin))), None)
+
+
+class _Parameters(ctypes.Structure):
+    """CustomRuntimeParams"""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("interface", ctypes.c_void_p),
+        ("version", ctypes.c_size_t * 3),
+        ("device_type", ctypes.c_char_p),
+        ("sub_device_type", ctypes.c_char_p),
+        ("reserved", ctypes.c_char * 40),
+    )
+
+
+class _String(ctypes.Structure):
+    """std::string of libstdc++, to be read only"""
+
+    _fields_ = (("text", ctypes.c_char_p), ("length", ctypes.c_size_t), ("short", ctypes.c_char * 16))
+
+
+def _version(header: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in re.findall(r"#define PADDLE_CUSTOM_RUNTIME_[A-Z]+_VERSION (\d+)", header))
+
+
+class _Slots:
+    """Where each member of `C_DeviceInterface` begins, in words, by its name."""
+
+    def __init__(self, header: str) -> None:
+        body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
+        body = re.sub(r"/\*.*?\*/|//[^\n]*", "", body, flags=re.DOTALL)
+        self.words = 0
+        self.places: dict[str, int] = {}
+        for name, length in re.findall(r"(?:\(\s*\*\s*|\bsize_t |\bvoid\* )(\w+)(?:\[(\d+)\])?(?:;|\)\()", body):
+            self.places[name] = self.words
+            self.words += int(length or 1)
+
+
+def _interface(slots: _Slots, n: int) -> int:
+    """The address of a filled `C_DeviceInterface`, which Paddle will own and free."""
+    page = machine_code.Page()
+    functions = _functions(page, n)
+    page.finish()
+    interface: int = _allocate(slots.words * _WORD)
+    words = (ctypes.c_size_t * slots.words).from_address(interface)
+    words[slots.places["size"]] = slots.words * _WORD
+    for name, address in functions.items():
+        words[slots.places[name]] = address
+    return interface
+
+
+def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
+    """The functions of a device that computes nothing, so that all work is done when it is asked for.
+
+    The first argument is the device, which only matters where it is asked for: all memory is the host's. Streams are
+    left out: then copies are synchronous. What else is left out, Paddle does not need.
+    """
+    done = page.success()
+    current = page.keep(bytes(4))
+    count = page.keep(_words(n))
+    indices = page.keep(_words(*range(n)))
+    alignment = page.keep(_words(_ALIGNMENT))
+    event = page.keep(_words(1))
+    copy = page.call("memmove", Argument(1), Argument(2), Argument(3))
+    return {
+        "set_device": page.call("memcpy", current, Argument(0), 4),
+        "get_device": page.call("memcpy", Argument(0), current, 4),
+        "synchronize_device": done,
+        "create_event": page.call("memcpy", Argument(1), event, _WORD),
+        "record_event": done,
+        "destroy_event": done,
+        "synchronize_event": done,
+        "device_memory_allocate": page.call("posix_memalign", Argument(1), _ALIGNMENT, Argument(2), is_status=True),
+        "device_memory_deallocate": page.call("free", Argument(1)),
+        "device_memory_set": page.call("memset", Argument(1), Argument(2), Argument(3)),
+        "memory_copy_h2d": copy,
+        "memory_copy_d2h": copy,
+        "memory_copy_d2d": copy,
+        "memory_copy_p2p": page.call("memmove", Argument(2), Argument(3), Argument(4)),
+        "get_device_count": page.call("memcpy", Argument(0), count, _WORD),
+        "get_device_list": page.call("memcpy", Argument(0), indices, n * _WORD),
+        "device_min_chunk_size": page.call("memcpy", Argument(1), alignment, _WORD),
+    }
+
+
+def _words(*values: int) -> bytes:
+    return bytes((ctypes.c_size_t * len(values))(*values))
+
+
+def _allocate(size: int) -> int:
+    """Zeros by the C library's own function, because Paddle frees them by `delete`."""
+    calloc = ctypes.CDLL(None).calloc
+    calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
+    address: int = calloc(1, size)
+    return address

@@ -1,0 +1,108 @@
+"""The variables of TensorFlow's and Keras's models, under names that last.
+
+What must be kept:
+
+- `path` is no name: Keras numbers layers through the process (dense, dense_1, ...), so a model built a second time has
+  other paths than the first, and a layer built by itself another one than a layer built by its model. So a layer is
+  named by its own name, without such a number, and counted among its siblings, as Keras's own files do.
+- Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
+- What the walk by names does not reach, and the walk that moves models does, is added by its path.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from . import models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
+"""What a Keras model owns beside its state: it begins anew, as in every other framework's state dict."""
+_Named = tuple[str, Any]
+
+
+def variables(model: Any) -> list[tuple[str, tf.Variable]]:
+    """Name and `tf.Variable` of each variable: of a model's layers, or of an optimizer or a metric itself."""
+    if isinstance(model, keras.optimizers.Optimizer):
+        # in their order, as Keras's own files: their paths begin with the parameters'
+        return [(str(number), variable._value) for number, variable in enumerate(model.variables)]
+    parts = models.built_parts(model, without=_NO_STATE)
+    if isinstance(model, keras.Metric):
+        return _unique((variable.name, variable._value) for variable in model.variables)
+    found = list(_walk(model, "", ()))
+    reached = {id(variable) for _, variable in found}
+    names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
+    missed = [part for part in parts if isinstance(part, tf.Variable) and id(part) not in reached]
+    return _unique([*found, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)])
+
+
+def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
+    """Name and variable of all that is in `thing`; a shared one comes under each of its names."""
+    if id(thing) in above:
+        return
+    if isinstance(thing, tf.Variable):
+        yield name, thing
+    elif isinstance(thing, keras.Variable):
+        yield name, thing._value
+    elif not isinstance(thing, _NO_STATE):
+        prefix = f"{name}/" if name else ""
+        for inner, child in _children(thing):
+            yield from _walk(child, prefix + inner, (*above, id(thing)))
+
+
+def _children(thing: Any) -> Iterable[_Named]:
+    if isinstance(thing, keras.Layer):
+        own = [(variable.name, variable) for variable in (*thing._trainable_variables, *thing._non_trainable_variables)]
+        layers = [(_lasting(layer), layer) for layer in thing._layers]
+        return _unique([*own, *layers, *_foreign(thing)])
+    if isinstance(thing, dict):
+        return [(str(key), value) for key, value in thing.items()]
+    if isinstance(thing, list | tuple):
+        return [(str(number), value) for number, value in enumerate(thing)]
+    return _attributes(thing) if isinstance(thing, tf.Module | tf.__internal__.tracking.AutoTrackable) else ()
+
+
+def _attributes(thing: Any) -> list[_Named]:
+    # what begins so is TensorFlow's own record of the attributes
+    return [(name, value) for name, value in vars(thing).items() if not name.startswith("_self_")]
+
+
+def _foreign(layer: keras.Layer) -> list[_Named]:
+    """TensorFlow's own variables and modules in a Keras layer, which Keras does not know."""
+    kinds = (tf.Variable, tf.Module)
+    return [(name, value) for name, value in _attributes(layer) if _holds(value, kinds)]
+
+
+def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return any(isinstance(inner, kinds) for inner in value)
+    return isinstance(value, kinds)
+
+
+def _lasting(layer: keras.Layer) -> str:
+    """A layer's name without the number that Keras gave it."""
+    base, _, number = layer.name.rpartition("_")
+    # of a Dense "dense_3", and "forward_lstm_3" of the LSTM in a Bidirectional
+    is_numbered = number.isdigit() and base.replace("_", "").endswith(type(layer).__name__.lower())
+    return base if is_numbered else str(layer.name)
+
+
+def _unique(found: Iterable[_Named]) -> list[_Named]:
+    """The pairs, with a number behind a name that came before."""
+    taken: set[str] = set()
+    unique = []
+    for name, value in found:
+        free, number = name, 0
+        while free in taken:
+            number += 1
+            free = f"{name}_{number}"
+        taken.add(free)
+        unique.append((free, value))
+    return unique

@@ -1,0 +1,209 @@
+"""The chapters on several GPUs: any number of devices trains as one does, and both scripts run as people run them.
+
+What trains in this process takes the GPUs that are there, real ones (`pytest -m gpu`) or virtual ones:
+
+    XDEVICE_VIRTUAL_GPUS=4 pytest -m virtual tests/test_multiple_gpus.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from functools import partial
+from importlib import import_module
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xdevice
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+BACKENDS = ["torch", "tensorflow", "mxnet", "paddle", "jax"]
+NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
+STEPS, RATE = 50, 0.05
+KINDS = ["from scratch", "concise"]
+
+
+# training, in this process
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _examples_can_be_imported():
+    sys.path.insert(0, str(EXAMPLES))
+    yield
+    sys.path.remove(str(EXAMPLES))
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request, monkeypatch):
+    if request.param in NO_KERNELS:
+        pytest.skip(f"{request.param} has no kernels for this GPU")
+    with xdevice.use(request.param) as chosen:
+        if chosen.virtual:
+            yield chosen
+            return
+        full, usual = FULL_PRECISION[chosen.name]
+        full()
+        yield chosen
+        usual()
+
+
+def _tf32_of_torch(allowed):
+    import_module("torch").backends.cudnn.allow_tf32 = allowed
+
+
+def _tf32_of_tensorflow(allowed):
+    import_module("tensorflow").config.experimental.enable_tensor_float_32_execution(allowed)
+
+
+def _precision_of_jax(name):
+    import_module("jax").config.update("jax_default_matmul_precision", name)
+
+
+FULL_PRECISION = {
+    "torch": (partial(_tf32_of_torch, False), partial(_tf32_of_torch, True)),
+    "tensorflow": (partial(_tf32_of_tensorflow, False), partial(_tf32_of_tensorflow, True)),
+    "jax": (partial(_precision_of_jax, "highest"), partial(_precision_of_jax, None)),
+}
+"""How to have float32 products in float32 on a real GPU, where they have 10 bits otherwise; and how to go back."""
+
+
+def starter(kind, name, batch_norm=False):
+    """The function of a chapter that makes its networks on any devices, always from the same parameters."""
+    if kind == "from scratch":
+        lenet, chapter = import_module("lenet"), import_module("multiple_gpus")
+        parameters = [xdevice.tensor(p) for p in lenet.initial_parameters(size=8, width=1)]
+        return lambda devices: chapter.DataParallel(lenet.of(name), parameters, devices, RATE)
+    chapter = import_module("multiple_gpus_concise")
+    model, replica = import_module("resnet").of(name).build(8, 1, batch_norm, RATE)
+    return lambda devices: chapter.DataParallel(model, replica, devices)
+
+
+def parameters_of(trainee):
+    """The parameters of each replica, as NumPy arrays of their own."""
+    lists = [getattr(replica, "parameters", replica) for replica in trainee.replicas]
+    return [[np.array(xdevice.to_numpy(parameter)) for parameter in parameters] for parameters in lists]
+
+
+def several():
+    """The numbers of GPUs to compare with one."""
+    counts = [count for count in (2, 4) if count <= xdevice.num_gpus()]
+    if not counts:
+        pytest.skip("one GPU is here, and the test needs two")
+    return counts
+
+
+def trained(start, count, batches):
+    """The networks after a step on each batch, on some devices."""
+    place = xdevice.try_all_gpus()[:count]
+    trainee = start(place)
+    for batch in batches:
+        trainee.step(xdevice.split_batch(batch, place, even=False))
+    return trainee
+
+
+def excess(actual, expected):
+    """How far two lists of float32 arrays differ at most, in units of what the float rule allows."""
+    return max(
+        float(np.max(np.abs(a - b) / (1e-5 * np.abs(b) + 1e-6 * max(1, np.abs(b).max()))))
+        for a, b in zip(actual, expected, strict=True)
+    )
+
+
+def batches(count, largest):
+    return list(islice(cycle(import_module("training").digits().batches(largest)), count))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.gpu
+@pytest.mark.virtual
+def test_fifty_steps_on_several_devices_are_those_on_one(backend, kind):
+    start = starter(kind, backend.name)
+    steps = batches(STEPS, 64)
+    (first,) = parameters_of(start([xdevice.gpu()]))
+    (one,) = parameters_of(trained(start, 1, steps))
+    assert excess(one, first) > 1000, "nothing was learnt"
+    for count in several():
+        replicas = parameters_of(trained(start, count, steps))
+        assert excess(replicas[0], one) <= 1
+        for replica in replicas[1:]:
+            for parameter, same in zip(replica, replicas[0], strict=True):
+                np.testing.assert_array_equal(parameter, same)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.gpu
+@pytest.mark.virtual
+def test_uneven_shares_weigh_what_they_should(backend, kind):
+    start = starter(kind, backend.name)
+    ((x, y),) = batches(1, 64)
+    step = [(x[:7], y[:7])]  # 4 and 3 over two, 2, 2, 2 and 1 over four
+    (one,) = parameters_of(trained(start, 1, step))
+    assert excess(parameters_of(trained(start, several()[-1], step))[0], one) <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.virtual
+@pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")  # Paddle, in each first step
+def test_with_batch_normalization_the_replicas_stay_equal(backend):
+    start = starter("concise", backend.name, batch_norm=True)
+    one, other = parameters_of(trained(start, several()[0], batches(3, 64)))
+    for parameter, same in zip(one, other, strict=True):
+        np.testing.assert_array_equal(parameter, same)
+
+
+# the scripts
+
+
+def run(chapter, name, *flags):
+    if name in NO_KERNELS:
+        pytest.skip(f"{name} has no kernels for this GPU")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{chapter}.py"), *flags],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        env={**os.environ, "XDEVICE_BACKEND": name},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def epochs(out):
+    """Loss and accuracy of each epoch, of each list of devices."""
+    found = {}
+    for names, rows in re.findall(r"^on (gpu.*|cpu.*)\nepoch.*\n((?: +\d.*\n)+)", out, re.MULTILINE):
+        found[names] = [tuple(map(float, row.split()[1:3])) for row in rows.splitlines()]
+    return found
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_chapter_from_scratch_learns_the_digits(name):
+    status, out, err = run("multiple_gpus", name, "--devices", "1,2", "--epochs", "5")
+    assert status == 0, err
+    assert out.startswith(f"This is {name} ")
+    assert "2 GPUs are virtual" in out or xdevice.backend(name).count("gpu")
+    found = epochs(out)
+    if "Left out: 2 devices" in out:
+        pytest.skip("one GPU is here, and the test needs two")
+    assert list(found) == ["gpu:0", "gpu:0, gpu:1"]
+    one, two = found.values()
+    np.testing.assert_allclose(two, one, atol=5e-3)
+    losses = [loss for loss, _ in one]
+    assert losses == sorted(losses, reverse=True)
+    assert one[-1][1] > 0.9
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("tensorflow", "jax"))) for name in BACKENDS]
+)
+def test_the_concise_chapter_runs(name):
+    flags = ("--devices", "1,2", "--epochs", "3", "--examples", "704")
+    status, out, err = run("multiple_gpus_concise", name, *flags)
+    assert status == 0, err
+    assert [len(rows) for rows in epochs(out).values()] == [3, 3]
+    assert all(rows[-1][1] > 0.8 for rows in epochs(out).values())

@@ -1,0 +1,93 @@
+"""The conformance suite on several GPUs, real ones (`pytest -m gpu`) or virtual ones, which every machine has:
+
+    XDEVICE_VIRTUAL_GPUS=4 pytest tests/test_on_gpus.py
+
+A build of a framework that has no kernels for these GPUs is named in XDEVICE_NO_KERNELS ("paddle,mxnet"): then only
+placing, copying, comparing and waiting are tried on it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import pytest
+
+import xdevice
+from xdevice.testing import Conformance
+
+pytestmark = [pytest.mark.gpu, pytest.mark.virtual]
+
+NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
+BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
+
+
+class _OnGpu(Conformance):
+    home = "gpu:0"
+    other = "gpu:1"
+
+
+class _HostAndGpu(Conformance):
+    home = "cpu:0"
+    other = "gpu:0"
+
+
+class _OnTheLastOfFour(Conformance):
+    home = "gpu:2"
+    other = "gpu:3"
+
+    @pytest.fixture(autouse=True)
+    def _four(self):
+        if self.adapter.count("gpu") < 4:
+            pytest.skip(f"{self.backend} has fewer than four GPUs here")
+
+
+def _suites(name: str) -> list[type[Conformance]]:
+    stated = {"backend": name, "computes": name not in NO_KERNELS}
+    kinds = (_OnGpu, _HostAndGpu, _OnTheLastOfFour)
+    return [type(f"Test{name.capitalize()}{kind.__name__.strip('_')}", (kind,), stated) for kind in kinds]
+
+
+TestTorchOnGpu, TestTorchHostAndGpu, TestTorchOnTheLastOfFour = _suites("torch")
+TestTensorflowOnGpu, TestTensorflowHostAndGpu, TestTensorflowOnTheLastOfFour = _suites("tensorflow")
+TestPaddleOnGpu, TestPaddleHostAndGpu, TestPaddleOnTheLastOfFour = _suites("paddle")
+TestMxnetOnGpu, TestMxnetHostAndGpu, TestMxnetOnTheLastOfFour = _suites("mxnet")
+TestJaxOnGpu, TestJaxHostAndGpu, TestJaxOnTheLastOfFour = _suites("jax")
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_gpu_is_seen_with_its_name_and_memory(name):
+    backend = xdevice.backend(name)
+    for index in range(backend.count("gpu")):
+        about = backend.describe(xdevice.gpu(index))
+        assert about.name
+        assert about.memory is None or about.memory > 0
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_default_tensor_is_on_the_cpu_though_there_is_a_gpu(name):
+    with xdevice.use(name):
+        assert xdevice.device_of(xdevice.tensor([1, 2])) is xdevice.cpu()
+        with xdevice.gpu(1):
+            assert xdevice.device_of(xdevice.tensor([1, 2])) is xdevice.gpu(1)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_move_is_new_memory(name):
+    with xdevice.use(name) as backend:
+        address = backend.samples().address
+        x = xdevice.tensor([1.0, 2.0])
+        there = xdevice.to_device(x, "gpu:1")
+        further = xdevice.to_device(there, "gpu:0")
+        back = xdevice.to_device(further, "cpu")
+        assert len({address(x), address(there), address(further), address(back)}) == 4
+
+
+def test_devices_are_one_across_frameworks():
+    xs = []
+    for name in BACKENDS:
+        with suppress(xdevice.BackendNotFoundError, xdevice.BackendImportError), xdevice.use(name):
+            xs.append(xdevice.tensor([1.0, 2.0], device="gpu:1"))
+    assert len(xs) >= 2
+    assert xdevice.same_device(xs)
+    assert xdevice.check_same_device(xs=xs) is xdevice.gpu(1)

@@ -1,0 +1,280 @@
+"""What PyTorch's own code sees of virtual GPUs: XDEVICE_VIRTUAL_GPUS=4 pytest tests/test_virtual_torch.py"""
+
+from __future__ import annotations
+
+import copy
+import io
+import threading
+
+import pytest
+
+import xdevice
+
+pytestmark = pytest.mark.virtual
+
+torch = pytest.importorskip("torch")
+HOST = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _torch():
+    with xdevice.use("torch") as backend:
+        if backend.virtual < 4:
+            pytest.skip("needs XDEVICE_VIRTUAL_GPUS=4")
+        yield
+
+
+@pytest.fixture
+def gpu():
+    return xdevice.gpu(1).native
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(), torch.nn.Dropout(0.0), torch.nn.Linear(27, 4),
+    )  # fmt: skip
+
+
+def trained(place, optimizer, steps=4):
+    """The parameters after some steps, the model being made on the host."""
+    model = net().to(place)
+    step = optimizer(model.parameters())
+    torch.manual_seed(1)
+    x, y = torch.rand(8, 1, 8, 8).to(place), torch.arange(8).remainder(4).to(place)
+    for _ in range(steps):
+        step.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        step.step()
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.AdamW(p, lr=0.01),
+        lambda p: torch.optim.RMSprop(p, lr=0.01),
+    ],
+)
+def test_training_gives_what_it_gives_on_the_host(gpu, optimizer):
+    for there, here in zip(trained(gpu, optimizer), trained(HOST, optimizer), strict=True):
+        torch.testing.assert_close(there, here)
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (lambda: torch.nn.LSTM(4, 3, batch_first=True), 1),
+        (lambda: torch.nn.GRU(4, 3), 1),
+        (lambda: torch.nn.RNN(4, 3), 1),
+        (lambda: torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), 1),
+        (lambda: torch.nn.MultiheadAttention(4, 2), 3),
+    ],
+)
+def test_layers_with_fused_kernels_give_what_they_give_on_the_host(gpu, layer, inputs):
+    here = layer()
+    there = copy.deepcopy(here).to(gpu)
+    found = []
+    for module, place in ((here, HOST), (there, gpu)):
+        x = torch.linspace(0, 1, 24).reshape(2, 3, 4).to(place)
+        out = module(*[x] * inputs)
+        out = out if isinstance(out, torch.Tensor) else out[0]
+        out.sum().backward()
+        assert out.device == place
+        found.append([out, *(p.grad for p in module.parameters())])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(b.cpu(), a, rtol=1e-4, atol=1e-5)
+
+
+def test_a_packed_sequence_goes_through_an_lstm(gpu):
+    here = torch.nn.LSTM(3, 4)
+    there = copy.deepcopy(here).to(gpu)
+    x, lengths = torch.rand(3, 2, 3), torch.tensor([3, 2])
+    pack = torch.nn.utils.rnn.pack_padded_sequence
+    out, _ = there(pack(x.to(gpu), lengths))
+    assert out.batch_sizes.device == HOST
+    torch.testing.assert_close(out.data.cpu(), here(pack(x, lengths))[0].data)
+
+
+def test_operands_on_two_devices_are_an_error_as_on_cuda(gpu):
+    x = torch.ones(2, device=gpu)
+    for other in (torch.ones(2), torch.ones(2, device="vgpu:2")):
+        for operation in (torch.add, torch.dot, lambda a, b: torch.stack([a, b]), lambda a, b: a.add_(b)):
+            with pytest.raises(RuntimeError, match=r"same device, but found at least two devices, .*vgpu:1"):
+                operation(x, other)
+    assert (x + torch.tensor(1.0)).tolist() == [2, 2], "a number on the host goes along"
+    assert x[torch.tensor([0])].device == gpu, "indices on the host go along"
+    with pytest.raises(RuntimeError, match="invalid device ordinal 9"):
+        torch.ones(2, device="vgpu:9")
+
+
+def test_views_and_changes_in_place(gpu):
+    x = torch.zeros(2, 3, device=gpu)
+    row = x[0]
+    row += 1
+    x[:, 1] = 5
+    x[x > 4] = 7
+    assert x.tolist() == [[1, 7, 1], [0, 7, 0]]
+    assert row.tolist() == [1, 7, 1]
+    assert x.data_ptr() == row.data_ptr() == x.view(6).data_ptr() != x.clone().data_ptr()
+    x.t_()
+    assert (tuple(x.shape), x.is_contiguous()) == ((3, 2), False)
+    out = torch.empty(0, device=gpu)
+    assert torch.add(row, row, out=out) is out
+    assert out.tolist() == [2, 14, 2]
+    out.data = torch.zeros(4, device=gpu)
+    assert tuple(out.shape) == (4,)
+
+
+def test_gradients_cross_devices_and_threads(gpu):
+    for start in (HOST, gpu):
+        x = torch.ones(3, device=start, requires_grad=True)
+        y = (x * 2).to("vgpu:3") * 3
+        grad = torch.ones(3, device="vgpu:3")
+        thread = threading.Thread(target=lambda y=y, grad=grad: y.backward(grad))
+        thread.start()
+        thread.join()
+        assert x.grad.device == start
+        assert x.grad.tolist() == [6, 6, 6]
+    assert torch._C._is_multithreading_enabled()
+
+
+def test_derivatives_are_right(gpu):
+    x = torch.rand(3, dtype=torch.double, device=gpu, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: (v**3).sum() / v.norm(), x)
+    assert torch.autograd.gradgradcheck(lambda v: (v**3).sum(), x)
+
+
+def test_a_change_of_what_backward_needs_is_noticed(gpu):
+    x = torch.ones(2, device=gpu, requires_grad=True)
+    y = x * 2
+    z = y * y
+    y += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_parameters_stay_the_same_objects_when_a_module_moves(gpu):
+    model = net()
+    before = list(model.parameters())
+    model(torch.ones(2, 1, 8, 8)).sum().backward()
+    for place in (gpu, "vgpu:2", "cpu", gpu):
+        model.to(place)
+        for p, old in zip(model.parameters(), before, strict=True):
+            assert p is old
+            assert isinstance(p, torch.nn.Parameter)
+            assert p.device == p.grad.device == torch.device(place)
+
+
+def test_lazy_modules_move_before_they_have_a_shape(gpu):
+    model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+    for place in (gpu, "cpu", "vgpu:2", gpu):
+        model.to(place)
+    twin = copy.deepcopy(model)
+    for one in (model, twin):
+        one(torch.ones(2, 4, device=gpu)).sum().backward()
+        assert {p.device for p in (*one.parameters(), *one.buffers())} == {gpu}
+        assert all(isinstance(p, torch.nn.Parameter) for p in one.parameters())
+    assert torch.nn.LazyLinear(2).to("cpu").double()(torch.ones(1, 3).double()).dtype is torch.double
+
+
+def test_files_remember_the_device_and_obey_map_location(gpu):
+    def loaded(thing, place):
+        file = io.BytesIO()
+        torch.save(thing, file)
+        file.seek(0)
+        return torch.load(file, map_location=place)
+
+    for source in (gpu, HOST):
+        state = {"x": torch.arange(6.0).reshape(2, 3)[:, 1:].to(source), "net": net().to(source).state_dict()}
+        for place in (None, "cpu", "vgpu:3"):
+            back = loaded(state, place)
+            wanted = torch.device(place) if place else source
+            assert back["x"].device == back["net"]["0.weight"].device == wanted
+            assert (back["x"] + 1).tolist() == [[2, 3], [5, 6]]
+    copied = copy.deepcopy(torch.ones(2, device=gpu, requires_grad=True))
+    assert (copied.device, copied.requires_grad) == (gpu, True)
+
+
+def test_numbers_are_those_of_the_host_with_the_same_seed(gpu):
+    for draw in (torch.rand, torch.randn, lambda *shape, device: torch.randperm(9, device=device)):
+        torch.manual_seed(3)
+        there = draw(2, 3, device=gpu)
+        torch.manual_seed(3)
+        assert there.device == gpu
+        assert (there.cpu() == draw(2, 3, device=HOST)).all()
+
+
+def test_scopes_hold_for_one_thread(gpu):
+    seen = []
+    with xdevice.gpu(2):
+        assert torch.ones(1).device == torch.tensor([1]).device == torch.nn.Linear(1, 1).weight.device
+        thread = threading.Thread(target=lambda: seen.append((torch.ones(1).device, torch.vgpu.current_device())))
+        thread.start()
+        thread.join()
+    with torch.vgpu.device(3):
+        assert torch.ones(1, device="vgpu").device.index == 3
+        assert xdevice.device(torch.device("vgpu")) is xdevice.gpu(3)
+    assert seen == [(HOST, 0)]
+    assert torch.vgpu.current_device() == 0
+
+
+def test_values_are_printed_with_their_device(gpu):
+    x = torch.tensor([1.5], device=gpu, requires_grad=True)
+    assert repr(x) == "tensor([1.5000], device='vgpu:1', requires_grad=True)"
+    assert repr(x.sum()) == "tensor(1.5000, device='vgpu:1', grad_fn=<SumBackward0>)"
+    assert repr(torch.nn.Parameter(x.detach())).startswith("Parameter containing:\ntensor([1.5000], device='vgpu:1'")
+    assert f"{x.sum():.1f}" == "1.5"
+    assert (x.sum().item(), x.tolist(), float(x.detach())) == (1.5, [1.5], 1.5)
+
+
+def test_a_tensor_becomes_an_array_only_by_way_of_the_host(gpu):
+    import numpy as np
+
+    x = torch.ones(2, device=gpu)
+    for read in (x.numpy, lambda: np.asarray(x)):
+        with pytest.raises(TypeError, match=r"Use Tensor\.cpu\(\)"):
+            read()
+    assert x.cpu().numpy().tolist() == [1, 1]
+
+
+def test_what_asks_the_accelerator_works(gpu):
+    assert torch.accelerator.current_accelerator().type == "vgpu"
+    assert torch.accelerator.device_count() == 4
+    torch.accelerator.synchronize()
+    torch.vgpu.synchronize(1)
+    assert torch.ones(2).pin_memory().tolist() == [1, 1]
+    data = torch.utils.data.TensorDataset(torch.arange(4.0))
+    batches = [x.to(gpu, non_blocking=True) for (x,) in torch.utils.data.DataLoader(data, 2, pin_memory=True)]
+    assert torch.cat(batches).tolist() == [0, 1, 2, 3]
+
+
+def test_autocast_changes_nothing(gpu):
+    x = torch.ones(2, 2, device=gpu)
+    with torch.autocast("vgpu", torch.float16), torch.autocast("cpu", torch.bfloat16):
+        assert (x @ x).dtype is torch.float32
+
+
+def test_a_real_gpu_is_not_taken_for_a_virtual_one():
+    with pytest.raises(xdevice.UnsupportedError, match="cuda:0 while its GPUs are virtual"):
+        xdevice.device(torch.device("cuda:0"))
+
+
+def test_transfers_are_seen(gpu):
+    x = torch.ones(2, device=gpu)
+    with xdevice.transfers() as log:
+        x.tolist()
+        x.sum().item()
+        x.cpu()
+        x.to("vgpu:2")
+        repr(x)
+    assert [(record.how, str(record.source), str(record.destination)) for record in log] == [
+        ("tolist", "gpu:1", "cpu:0"),
+        ("item", "gpu:1", "cpu:0"),
+        ("cpu", "gpu:1", "cpu:0"),
+        ("to", "gpu:1", "gpu:2"),
+        ("print", "gpu:1", "cpu:0"),
+    ]

@@ -1,0 +1,511 @@
+"""`save` and `load`: tensors and models in safetensors files, which every framework here reads from every other.
+
+The safetensors library writes, and checks what it reads the header of. Its own front ends are not used: they narrow,
+fail on 0-d tensors, or end the process (docs of each). What it does not do is done here: the file takes its name only
+when it is whole and on the disk, and its values are read into memory that the tensors then own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from . import registry, selection
+from .creation import _place
+from .devices import CPU
+from .dtypes import dtype_name, host_dtype
+from .errors import (
+    ContainerError,
+    DTypeError,
+    FileFormatError,
+    FilePathError,
+    MissingFileError,
+    NotATensorError,
+    StateError,
+    UnsupportedError,
+)
+from .verbs import _refuse_non_container, _traced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from io import FileIO
+
+    from .contract import Backend
+    from .devices import Device
+
+    Path = str | os.PathLike[str]
+    Array = np.ndarray[Any, Any]
+
+_DTYPES: Final = {
+    "BOOL": "bool", "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
+"""The dtypes of the format that NumPy has a name for, by their code in the header."""
+_LONE: Final = "tensor"
+"""The name in a file of a tensor that was saved by itself."""
+_RESERVED: Final = "__metadata__"
+_ALIGNMENT: Final = 64
+"""TensorFlow and JAX take over memory that begins at a multiple of this many bytes."""
+_SMALL: Final = 1 << 14
+"""Bytes up to which a copy is cheaper than to take the memory over."""
+_PREFIX: Final = ".xdevice-"
+_SUFFIX: Final = ".saving"
+
+
+class _Variable(NamedTuple):
+    """A tensor, or a variable of a model, and the backend it belongs to."""
+
+    backend: Backend
+    value: Any
+
+
+class _Entry(NamedTuple):
+    """Where the values of a tensor are in a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+class _Planned(NamedTuple):
+    """A variable, and the values that go into it."""
+
+    name: str
+    one: _Variable
+    entry: _Entry
+
+
+class _Header(NamedTuple):
+    """What a file holds; `shared` are the further names of its tensors."""
+
+    entries: dict[str, _Entry]
+    shared: dict[str, str]
+
+
+# saving
+
+
+def save(path: Path, x: Any) -> None:
+    """Writes tensors, or the variables of a model, into a safetensors file, which `load` reads on every backend.
+
+    The file is replaced at once, when the new one is whole and on the disk: after a crash or a full disk the old one is
+    still there, and what a killed process has left beside it goes with the next save in that folder. A save by another
+    process at the same time is not disturbed: the last one to end stays. Permissions are as with `open(path, "wb")`: a
+    new file follows the umask, an old one keeps its mode. A symbolic link stays, and what it names is replaced.
+
+    Args:
+        path: where; the folder must exist. Any ending will do; `.safetensors` is what other programs look for.
+        x: a model, a container of tensors and models, or one tensor, on any devices, which the file does not
+            remember. A tensor that appears twice is written once, and comes back as one.
+
+    | what | its name in the file |
+    |---|---|
+    | a leaf of a container | the way to it: `{"layers": [{"weight": w}]}` gives `layers.0.weight` |
+    | a variable of a torch `Module`, a Paddle `Layer`, a Gluon `Block` | that of `state_dict()`, `save_parameters()` |
+    | a variable of a Keras `Layer` or `Model` | its layers' names and its own: `dense/kernel`, `dense_1/kernel` |
+    | a variable of a `tf.Module` | the way to it: `layers/0/weight` |
+    | the state of an optimizer or a Gluon `Trainer` | that of its own `state_dict()`, or a number |
+    | one tensor | `tensor` |
+
+    Raises:
+        NotATensorError: a leaf that is no tensor and no model, by name. ContainerError: two leaves of one name.
+        DTypeError: complex128, or another dtype that the format has not. UnsupportedError: a sparse or ragged tensor.
+        NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
+        FilePathError: a folder or a device has that name, or the disk is full. The old file is there after each.
+
+    Costs the writing of the file and the wait for the disk (benchmarks/files.py). What is on the CPU is written from
+    where it lies, except MXNet's bool, so nothing may write into it meanwhile; what is on a GPU is copied to the host
+    first, all at once.
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "point.safetensors")
+        >>> xdevice.save(path, {"x": xdevice.tensor([1.0, 2.0])})
+        >>> xdevice.load(path)["x"].shape[0]
+        2
+    """
+    from safetensors import SafetensorError, TensorSpec, serialize_file
+
+    target = _target(path)
+    arrays, shared = _host_arrays(_variables(x, "save"))
+    specs = {
+        name: TensorSpec(dtype=array.dtype.name, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes)
+        for name, array in arrays.items()
+    }
+    with _replacing(target) as new:
+        try:
+            serialize_file(specs, new, metadata=shared or None)
+        except SafetensorError as error:
+            raise FilePathError(f"cannot write {target}: {error}; the file is as it was") from error
+
+
+def _variables(x: Any, verb: str) -> dict[str, _Variable]:
+    """All tensors in `x`, and all variables of the models in it, by their names in a file."""
+    found: dict[str, _Variable] = {}
+    origins: dict[str, str] = {}
+    for name, origin, variable in _named(x, verb):
+        if name in found or name == _RESERVED:
+            other = f"and {origins[name]} both have" if name in found else "has"
+            raise ContainerError(
+                f"{origin} {other} the name {name!r} in a file, where keys are joined by dots; rename a key"
+            )
+        found[name], origins[name] = variable, origin
+    return found
+
+
+def _named(x: Any, verb: str) -> Iterator[tuple[str, str, _Variable]]:
+    """Name in a file, the way to it as one writes it in Python, and the variable."""
+    if registry.kind_of(type(x)) is not None:
+        yield from ((name or _LONE, f"variable {name!r}", one) for name, one in _of_leaf("the argument", x))
+        return
+    _refuse_non_container(x, verb)
+    from . import trees
+
+    for keys, leaf in trees.named_leaves(x):
+        prefix = ".".join(map(str, keys))
+        for name, one in _of_leaf(leaf.path, leaf.value):
+            yield ".".join(filter(None, (prefix, name))), leaf.path + (f" {name}" if name else ""), one
+
+
+def _of_leaf(path: str, x: Any) -> Iterator[tuple[str, _Variable]]:
+    found = registry.kind_of(type(x))
+    if found is None:
+        raise NotATensorError(
+            f"{path} is {x!r:.100} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave it out, "
+            f"or make a tensor of it: xdevice.tensor(...)"
+        )
+    backend, kind = found
+    if kind == "symbol":
+        raise _traced(backend, path)
+    for name, value in backend.variables(x) if kind == "model" else [("", x)]:
+        yield name, _Variable(backend, value)
+
+
+def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], dict[str, str]]:
+    """The values of the variables, each once, and the further names of those that are shared."""
+    arrays: dict[str, Array] = {}
+    shared: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for name, (backend, value) in variables.items():
+        if id(value) in first:
+            shared[name] = first[id(value)]
+            continue
+        first[id(value)] = name
+        arrays[name] = _host_array(name, backend, value)
+    return arrays, shared
+
+
+def _host_array(name: str, backend: Backend, value: Any) -> Array:
+    if not backend.is_dense(value):
+        raise UnsupportedError(
+            f"{name} is sparse or ragged, which the format has not; save its parts, or make it dense"
+        )
+    array = backend.peek(value)
+    if array.dtype.name not in _DTYPES.values():
+        instead = "its .real and .imag, or as complex64" if array.dtype.kind == "c" else "in another dtype"
+        raise DTypeError(f"{name} is {array.dtype.name}, which the safetensors format has not; save it {instead}")
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    # the library writes what lies behind the pointer, whatever the strides
+    return np.asarray(array, order="C")
+
+
+# loading
+
+
+def load(path: Path, device: object = None, backend: str | Backend | None = None, into: Any = None) -> Any:
+    """The tensors of a safetensors file, straight onto a device of any backend; or into a model's own variables.
+
+    The file may come from any backend and any program, and from a machine with other devices. It is read, not mapped:
+    it may be replaced or deleted afterwards.
+
+    Args:
+        path: a file that `save` or any other writer of the format has made.
+        device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
+        backend: whose tensors to make; without it the selected backend's.
+        into: a model or container with the names, shapes and dtypes of the file (see `save`), on whichever devices its
+            variables are. All of them are compared before the first is written. It says itself where and on which
+            backend, so it goes without `device` and `backend`.
+
+    Returns:
+        A dict of tensors by name, flat, and none asking for gradients; names of one shared tensor give the same object.
+        With `into`, that model or container itself.
+
+    Raises:
+        MissingFileError: no such file. FilePathError: it is no plain file.
+        FileFormatError: it is damaged, cut off, or of another format.
+        DTypeError: the backend lacks the dtype of a tensor, or would narrow it (JAX without 64-bit), by name.
+        StateError: `into` has other names, shapes or dtypes, or came with `device` or `backend`. UnsupportedError: it
+            cannot be written into (`tf.Tensor`, `jax.Array`). DeviceNotFoundError, BackendNotFoundError: as elsewhere.
+
+    | backend | on the CPU | on a GPU |
+    |---|---|---|
+    | torch, tensorflow, paddle, jax, numpy | the tensors take over the memory that was read into | staged |
+    | mxnet | likewise, but int8 is copied once more | staged |
+
+    Costs the reading of the file, and on a GPU one copy through pinned memory where the framework has it
+    (benchmarks/files.py).
+
+    Example:
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "point.safetensors")
+        >>> xdevice.save(path, {"x": xdevice.tensor([1.0, 2.0])})
+        >>> xdevice.item(xdevice.load(path, device="cpu", backend="numpy")["x"].sum())
+        3.0
+    """
+    if into is not None:
+        if device is not None or backend is not None:
+            raise StateError("into= says itself on which devices and backend; leave out device= and backend=")
+        return _load_into(path, into)
+    owner = selection.backend(backend)
+    place = _place(owner, device)
+    with _opened(path) as (file, header):
+        for name, entry in header.entries.items():
+            _require_dtype(owner, name, entry.dtype)
+        tensors = {name: _tensor(owner, _read(file, entry), place) for name, entry in header.entries.items()}
+    tensors.update({name: tensors[other] for name, other in header.shared.items()})
+    return tensors
+
+
+def _load_into(path: Path, into: Any) -> Any:
+    variables = _variables(into, "load into")
+    with _opened(path) as (file, header):
+        for _, one, entry in _plan(path, variables, header, file):
+            place = one.backend.device_of(one.value)
+            one.backend.write(one.value, _tensor(one.backend, _read(file, entry), place))
+    return into
+
+
+def _plan(path: Path, variables: Mapping[str, _Variable], header: _Header, file: FileIO) -> list[_Planned]:
+    """What to write into which variable, each once; raises unless all of them fit."""
+    where = os.fspath(path)
+    entries = {**header.entries, **{name: header.entries[other] for name, other in header.shared.items()}}
+    planned: dict[int, _Planned] = {}
+    for name, one in variables.items():
+        if name not in entries:
+            continue
+        entry = entries[name]
+        _require_fit(where, name, one, entry)
+        other = planned.setdefault(id(one.value), _Planned(name, one, entry))
+        if other.entry != entry and _read(file, other.entry).tobytes() != _read(file, entry).tobytes():
+            raise StateError(f"{other.name} and {name} are one variable here, and two of unlike values in {where}")
+    missing = [name for name, one in variables.items() if id(one.value) not in planned]
+    extra = [name for name in entries if name not in variables]
+    if missing or extra:
+        raise StateError(
+            f"{where} does not fit: it lacks {_listed(missing)}, and has {_listed(extra)} too many; "
+            f"xdevice.load(path) gives what it has as a dict"
+        )
+    return list(planned.values())
+
+
+def _require_fit(where: str, name: str, one: _Variable, entry: _Entry) -> None:
+    here = dtype_name(one.value.dtype), tuple(one.value.shape)
+    if here != (entry.dtype, entry.shape):
+        raise StateError(
+            f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
+            f"{here[1]} here"
+        )
+    if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
+        raise UnsupportedError(
+            f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={one.backend.name!r})"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(map(repr, names[:3])) + more if names else "nothing"
+
+
+def _require_dtype(backend: Backend, name: str, dtype: str) -> None:
+    if dtype not in backend.dtypes and dtype not in backend.short_floats:
+        raise DTypeError(f"{name} is {dtype}, which {backend.name} has not; load it with another backend=")
+    try:
+        held = dtype_name(backend.from_numpy(np.empty(0, host_dtype(dtype)), CPU).dtype)
+    except DTypeError as error:
+        raise DTypeError(f"{name} is {dtype}: {error}") from error
+    if held != dtype:
+        raise DTypeError(
+            f"{name} is {dtype}, and {backend.name} would make it {held} as it is set up here; "
+            f"on JAX, 64-bit is off: jax.config.update('jax_enable_x64', True)"
+        )
+
+
+def _tensor(backend: Backend, array: Array, place: Device) -> Any:
+    if place is not CPU:
+        return backend.stage(array, place)
+    return backend.from_numpy(array, CPU) if array.nbytes <= _SMALL else backend.from_buffer(array)
+
+
+# the format
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[FileIO, _Header]]:
+    """The file and its header, of one and the same file, even if another takes its name at this moment."""
+    _require_file(path)
+    while True:
+        with open(path, "rb", buffering=0) as file:
+            header = _header(path, file)
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                yield file, header
+                return
+
+
+def _header(path: Path, file: FileIO) -> _Header:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            parts = [(name, opened.get_slice(name)) for name in opened.offset_keys()]
+            kinds = [(name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts]
+            metadata = opened.metadata() or {}
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FileFormatError(
+            f"{os.fspath(path)} of {os.stat(path).st_size:,} bytes is no safetensors file, or it is damaged: {error}"
+        ) from error
+    start = 8 + int.from_bytes(file.read(8), "little")
+    entries = {}
+    for name, code, shape in kinds:
+        if code not in _DTYPES:
+            raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(_DTYPES)}")
+        nbytes = math.prod(shape) * host_dtype(_DTYPES[code]).itemsize
+        entries[name] = _Entry(_DTYPES[code], shape, start, nbytes)
+        start += nbytes
+    # as safetensors.torch.save_model writes it; other keys are remarks
+    shared = {name: other for name, other in metadata.items() if other in entries and name not in entries}
+    return _Header(entries, shared)
+
+
+def _read(file: FileIO, entry: _Entry) -> Array:
+    """The values of a tensor in memory of their own."""
+    raw = np.empty(entry.nbytes + _ALIGNMENT, "uint8")
+    begin = -raw.ctypes.data % _ALIGNMENT
+    buffer = raw[begin : begin + entry.nbytes]
+    file.seek(entry.start)
+    rest = buffer.data
+    while rest:
+        got = file.readinto(rest)  # 2 GB at most
+        if not got:
+            raise FileFormatError(f"{file.name!r} was cut off while it was read; load it again")
+        rest = rest[got:]
+    return buffer.view(host_dtype(entry.dtype)).reshape(entry.shape)
+
+
+# the file system
+
+
+def _require_file(path: Path) -> None:
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingFileError(f"there is no file {os.fspath(path)!r}; is the folder right? {os.getcwd()}") from error
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
+        raise FilePathError(f"{os.fspath(path)!r} is {what}; name the file in the safetensors format")
+
+
+def _target(path: Path) -> str:
+    """The file to replace: what a symbolic link names, not the link."""
+    target = os.path.realpath(os.fspath(path))
+    if not os.path.isdir(os.path.dirname(target)):
+        raise MissingFileError(f"there is no folder {os.path.dirname(target)!r}; make it first: os.makedirs(...)")
+    if os.path.exists(target) and not os.path.isfile(target):
+        what = "a folder" if os.path.isdir(target) else "no plain file"
+        raise FilePathError(f"{os.fspath(path)!r} is {what}, which cannot be replaced by a file; name a file")
+    return target
+
+
+@contextmanager
+def _replacing(target: str) -> Iterator[str]:
+    """A name to write a file under, which then takes the target's place at once; if that fails nothing is left."""
+    folder = os.path.dirname(target)
+    _remove_leftovers(folder)
+    with _own_folder(folder) as own:
+        new = os.path.join(own, "new")
+        yield new
+        os.chmod(new, _mode(target, own))
+        _flush(new)
+        os.replace(new, target)
+    _flush(folder)
+
+
+def _mode(target: str, own: str) -> int:
+    """The old file's mode, or that of a file made now: the umask can be read only by changing it for all threads."""
+    if os.path.exists(target):
+        return stat.S_IMODE(os.stat(target).st_mode)
+    probe = os.open(os.path.join(own, "probe"), os.O_CREAT | os.O_WRONLY, 0o666)
+    try:
+        return stat.S_IMODE(os.fstat(probe).st_mode)
+    finally:
+        os.close(probe)
+
+
+def _flush(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _own_folder(folder: str) -> Iterator[str]:
+    """A new folder, locked as long as this process lives and uses it."""
+    import shutil
+    import tempfile
+
+    while True:
+        own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
+        # until it is locked, another process may take it for a leftover
+        try:
+            descriptor = os.open(own, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            if _lock(descriptor) is not False and os.path.isdir(own):
+                yield own
+                return
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _remove_leftovers(folder: str) -> None:
+    """What processes that were killed have left: their locks ended with them."""
+    import shutil
+
+    for entry in os.scandir(folder):
+        if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
+            continue
+        try:
+            descriptor = os.open(entry.path, os.O_RDONLY)
+        except OSError:  # another process's save has ended meanwhile
+            continue
+        try:
+            if _lock(descriptor):
+                shutil.rmtree(entry.path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Whether the lock is ours now, until the descriptor is closed; None on a file system without locks."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
