@@ -216,7 +216,10 @@ def train(
 
 
 def _compare(history: dict[str, list[Epoch]], console: Console) -> None:
+    is_timed = min(map(len, history.values())) > 1
     title = "\nThe last epoch, and the time of one after the first, which also compiles."
+    if not is_timed:
+        title = "\nThe only epoch: its time has the compiling in it, so it says nothing of speed; take --epochs 2"
     table = Table(title=title, title_justify="left", title_style="")
     for column in ("devices", "loss", "accuracy", "seconds", "times as fast"):
         table.add_column(column, justify="left" if column == "devices" else "right")
@@ -225,7 +228,8 @@ def _compare(history: dict[str, list[Epoch]], console: Console) -> None:
         seconds = median(epoch.seconds for epoch in epochs[1:] or epochs)
         first = first or seconds
         last = epochs[-1]
-        table.add_row(names, f"{last.loss:.3f}", f"{last.accuracy:.3f}", f"{seconds:.3f}", f"{first / seconds:.2f}")
+        faster = f"{first / seconds:.2f}" if is_timed else "-"
+        table.add_row(names, f"{last.loss:.3f}", f"{last.accuracy:.3f}", f"{seconds:.3f}", faster)
     console.print(table)
 
 

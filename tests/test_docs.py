@@ -57,6 +57,14 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
+def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
+    (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout
+    assert all(f"{name} {xdevice.backend(name).version} (1 passed)" in done.stdout for name in xdevice.backends())
+
+
 @pytest.mark.parametrize("backend", xdevice.backends())
 def test_the_chapter_runs(backend):
     environment = {**os.environ, "XDEVICE_BACKEND": backend}

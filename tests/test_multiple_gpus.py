@@ -7,6 +7,7 @@ What trains in this process takes the GPUs that are there, real ones (`pytest -m
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ import xdevice
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 BACKENDS = ["torch", "tensorflow", "mxnet", "paddle", "jax"]
+ONE_AND_MORE = ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS if name != "torch")]
 NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
 STEPS, RATE = 50, 0.05
 KINDS = ["from scratch", "concise"]
@@ -181,7 +183,7 @@ def epochs(out):
     return found
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", ONE_AND_MORE)
 def test_the_chapter_from_scratch_learns_the_digits(name):
     status, out, err = run("multiple_gpus", name, "--devices", "1,2", "--epochs", "5")
     assert status == 0, err
@@ -198,12 +200,23 @@ def test_the_chapter_from_scratch_learns_the_digits(name):
     assert one[-1][1] > 0.9
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("tensorflow", "jax"))) for name in BACKENDS]
-)
+@pytest.mark.parametrize("name", ONE_AND_MORE)
 def test_the_concise_chapter_runs(name):
     flags = ("--devices", "1,2", "--epochs", "3", "--examples", "704")
     status, out, err = run("multiple_gpus_concise", name, *flags)
     assert status == 0, err
     assert [len(rows) for rows in epochs(out).values()] == [3, 3]
     assert all(rows[-1][1] > 0.8 for rows in epochs(out).values())
+
+
+@pytest.mark.parametrize(
+    ("count", "said", "faster"), [(1, "says nothing of speed", "-"), (3, "one after the first", "2.00")]
+)
+def test_one_epoch_alone_compares_no_times(count, said, faster):
+    training = import_module("training")
+    console = training.Console(width=120, record=True, file=io.StringIO())
+    epochs = {name: [training.Epoch(1.0, 0.5, seconds)] * count for name, seconds in (("gpu:0", 2.0), ("both", 1.0))}
+    training._compare(epochs, console)
+    shown = console.export_text()
+    assert said in shown
+    assert re.search(rf"both .* {re.escape(faster)} │", shown)

@@ -83,6 +83,18 @@ def test_a_move_is_new_memory(name):
         assert len({address(x), address(there), address(further), address(back)}) == 4
 
 
+@pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="no TensorFlow")
+def test_strings_of_tensorflow_stay_on_the_host():
+    with xdevice.use("tensorflow") as backend:
+        words = backend.framework.constant(["a", "b"])
+        gpus = [xdevice.gpu(0), xdevice.gpu(1)]
+        moves = xdevice.to_device, xdevice.copy_to, lambda x, place: xdevice.split_batch(x, gpus)
+        for move in moves:
+            with pytest.raises(xdevice.UnsupportedError, match="has no strings on a GPU; leave them on cpu:0"):
+                move(words, gpus[1])
+        assert xdevice.device_of(xdevice.to_device(words, "cpu")) is xdevice.cpu()
+
+
 def test_devices_are_one_across_frameworks():
     xs = []
     for name in BACKENDS:

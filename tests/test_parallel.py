@@ -28,7 +28,12 @@ def backend(request):
 def _no_thread_left():
     yield
     xdevice.close_pool()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("xdevice")]
+    assert not threads_of_the_pool()
+
+
+def threads_of_the_pool():
+    names = {"xdevice-parallel", "xdevice-enqueuer"}
+    return [thread for thread in threading.enumerate() if thread.name in names]
 
 
 def samples(backend) -> Samples:
@@ -380,7 +385,7 @@ def test_threads_are_kept_for_the_next_call_and_closed():
         xdevice.parallel(*[meeting.wait] * 4)
         assert {thread.ident for thread in threading.enumerate()} == first
         xdevice.close_pool()
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("xdevice")]
+        assert not threads_of_the_pool()
         assert xdevice.parallel(lambda: 1) == [1]
 
 

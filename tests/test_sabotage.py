@@ -61,6 +61,25 @@ def copy_to_forgets_requires_grad(adapter, patch, suite):
     patch.setattr(adapter, "copy", lambda x, device: adapter.from_numpy(adapter.to_numpy(x), device))
 
 
+# conversion
+
+
+@caught_by("test_converting_shares_memory_only_where_it_says_so", "torch", "tensorflow", "paddle", "mxnet", "jax")
+def convert_shares_what_should_be_a_copy(adapter, patch, suite):
+    convert = xdevice.convert
+    patch.setattr(xdevice, "convert", lambda x, name, copy=None: convert(x, name))
+
+
+@caught_by("test_converting_to_numpy_and_back_keeps_every_tensor", "torch", "paddle", "mxnet")
+def convert_gives_the_bytes_of_a_bool(adapter, patch, suite):
+    from_buffer = type(adapter).from_buffer
+
+    def from_bytes(array):
+        return from_buffer(adapter, array.view("uint8") if array.dtype == bool else array)
+
+    patch.setattr(adapter, "from_buffer", from_bytes)
+
+
 # moves
 
 

@@ -36,8 +36,8 @@ class Listed(NumpyBackend):
     name = "listed"
     kinds = ("cpu", "gpu")
 
-    def __init__(self, real=0, why_not=None):
-        self.real, self.why_not = real, why_not
+    def __init__(self, real=0, why_not=None, most=None):
+        self.real, self.why_not, self.most_virtual_gpus = real, why_not, most
         self.made = []
 
     def count(self, kind):
@@ -116,6 +116,16 @@ def test_nothing_has_changed_when_one_backend_refuses(loaded):
     with pytest.raises(xdevice.UnsupportedError, match="listed cannot have virtual GPUs here: it is too old; use a"):
         xdevice.virtual_gpus(2)
     assert (willing.virtual, willing.made, virtual.wanted()) == (0, [], 0)
+
+
+def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded):
+    willing, small = Listed(), Listed(most=15)
+    loaded.update(willing=willing, small=small)
+    with pytest.raises(xdevice.UnsupportedError, match="16 are too many for it; ask for 15 at most"):
+        xdevice.virtual_gpus(16)
+    assert (willing.virtual, willing.made, virtual.wanted()) == (0, [], 0)
+    xdevice.virtual_gpus(15)
+    assert (willing.made, small.made) == ([15], [15])
 
 
 def test_real_gpus_are_hidden_only_if_asked(loaded):
@@ -233,15 +243,24 @@ with xdevice.use({name!r}) as backend:
     assert python(code) == "cpu:0 gpu:2 [1.0, 1.0]"
 
 
-def test_mxnet_has_fifteen_at_most():
-    code = """
+@pytest.mark.parametrize(("name", "most"), [("mxnet", 15), ("torch", 128)])
+def test_some_frameworks_have_a_limit_and_the_last_device_works(name, most):
+    code = f"""
 import xdevice
 try:
-    xdevice.backend("mxnet")
+    xdevice.virtual_gpus({most + 1})
+    xdevice.backend("{name}")
 except xdevice.UnsupportedError as error:
     print(error)
+xdevice.virtual._asked = 0
+xdevice.virtual_gpus({most})
+with xdevice.use("{name}"):
+    x = xdevice.ones(2, device="gpu:{most - 1}")
+    print(xdevice.device_of(x + x))
 """
-    assert "ask for 15 at most" in python(code, XDEVICE_VIRTUAL_GPUS="16")
+    refused, last = python(code).splitlines()
+    assert f"ask for {most} at most" in refused
+    assert last == f"gpu:{most - 1}"
 
 
 def test_a_foreign_device_of_torch_is_refused_by_name():
@@ -302,7 +321,7 @@ print(sorted(wrong))
 """
 
 
-@pytest.mark.parametrize("first", ["torch", "tensorflow"])
+@pytest.mark.parametrize("first", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
 def test_all_frameworks_have_them_in_one_process(first):
     order = [first, *(name for name in FRAMEWORKS[::-1] if name != first)]
     # TensorFlow copies operands of two devices in silence, on hardware too; for Paddle see docs/virtual.md

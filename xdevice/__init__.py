@@ -34,9 +34,13 @@ from .errors import (
     NotBuiltError,
     NotIterableError,
     OpError,
+    ParityError,
+    RecordingError,
     ShapeError,
+    SharingError,
     StateError,
     TimingError,
+    ToleranceError,
     TransferError,
     UnsupportedError,
     XDeviceError,
@@ -62,12 +66,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .blocking import blocking
+    from .conversion import convert
     from .files import load, save
     from .launch import local_device
     from .memory import memory, reset_peak
     from .parallel import close_pool, parallel
+    from .parity import Comparison, assert_parity, compare
     from .prefetch import prefetch
+    from .recording import record
     from .spread import all_reduce, broadcast, gather, replicate, split_batch
+    from .state import State, convert_state, load_state
     from .streams import Event, Stream
     from .timing import Benchmark, Timer, measure
     from .transfers import TransferWarning, transfers
@@ -88,13 +96,21 @@ _LAZY: dict[str, str] = {
     "save": "files",
     "split_batch": "spread",
     "Benchmark": "timing",
+    "Comparison": "parity",
     "Event": "streams",
+    "State": "state",
     "Stream": "streams",
     "Timer": "timing",
     "TransferWarning": "transfers",
+    "assert_parity": "parity",
     "blocking": "blocking",
+    "compare": "parity",
+    "convert": "conversion",
+    "convert_state": "state",
+    "load_state": "state",
     "measure": "timing",
     "memory": "memory",
+    "record": "recording",
     "reset_peak": "memory",
     "transfers": "transfers",
     "virtual_gpus": "virtual",
@@ -107,7 +123,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'xdevice' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"xdevice.{_LAZY[name]}"), name)
+    found = globals()[name] = getattr(import_module(f"xdevice.{_LAZY[name]}"), name)  # this function takes 1 us
+    return found
 
 
 class _Package(type(sys)):  # type: ignore[misc]  # types.ModuleType, without importing types
@@ -127,6 +144,7 @@ __all__ = [
     "BackendMismatchError",
     "BackendNotFoundError",
     "Benchmark",
+    "Comparison",
     "ContainerError",
     "ContractError",
     "CountError",
@@ -147,22 +165,31 @@ __all__ = [
     "NotBuiltError",
     "NotIterableError",
     "OpError",
+    "ParityError",
+    "RecordingError",
     "ShapeError",
+    "SharingError",
+    "State",
     "StateError",
     "Stream",
     "Timer",
     "TimingError",
+    "ToleranceError",
     "TransferError",
     "TransferWarning",
     "UnsupportedError",
     "XDeviceError",
     "all_reduce",
+    "assert_parity",
     "backend",
     "backends",
     "blocking",
     "broadcast",
     "check_same_device",
     "close_pool",
+    "compare",
+    "convert",
+    "convert_state",
     "copy_to",
     "cpu",
     "device",
@@ -171,6 +198,7 @@ __all__ = [
     "gpu",
     "item",
     "load",
+    "load_state",
     "local_device",
     "measure",
     "memory",
@@ -180,6 +208,7 @@ __all__ = [
     "parallel",
     "prefetch",
     "rand",
+    "record",
     "replicate",
     "reset_peak",
     "same_device",

@@ -1,9 +1,10 @@
-"""The command line: `xdevice info`, `xdevice tour` and `xdevice bench`."""
+"""The command line: `xdevice info`, `tour`, `bench`, `parity` and `compare`."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,11 @@ from . import __version__, registry, selection
 from .errors import UnsupportedError, XDeviceError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .bench import Row
+    from .parity import Rule
+    from .parity_report import Report
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,6 +100,151 @@ def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, qu
     if picture is not None:
         experiments.plot(rows, picture)
     sys.exit(1 if any(row["failed"] for row in rows) else 0)
+
+
+def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `parity` and `compare` share: how strictly to compare, and where to report."""
+    options = [  # files are opened at once: not to find out after a long run that one cannot be
+        click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; else each dtype's own."),
+        click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; else each dtype's own."),
+        click.option("--equal-nan", is_flag=True, help="NaN equals NaN."),
+        click.option("--any-dtype", is_flag=True, help="Values of different dtypes may be equal."),
+        click.option(
+            "--json", "json_file", type=click.File("w", lazy=False), help="Write the report as JSON; - for the output."
+        ),
+        click.option(
+            "--html",
+            type=click.File("w", encoding="utf-8", lazy=False),
+            help="Write one page with plots of the errors.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
+@click.option("--backends", metavar="NAME,NAME", help="Which to run on; else all that are installed but NumPy.")
+@click.option("--reference", metavar="NAME", help="Which the others are held against; else the first.")
+@click.option(
+    "--python", "pythons", multiple=True, metavar="NAME=PATH", help="A backend's own interpreter; repeatable."
+)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
+              help="Seconds that one backend may take.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many backends run at once.")
+@click.option(
+    "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings in this new folder."
+)
+@_comparison_options
+def parity(
+    script: Path, arguments: tuple[str, ...], backends: str | None, reference: str | None, pythons: tuple[str, ...],
+    timeout: float, jobs: int, save: Path | None, **options: Any,
+) -> None:  # fmt: skip
+    """Runs one script once per backend, and compares what it records.
+
+    The script says xdevice.record("loss", loss) wherever it likes. Each backend has a process of its own, in which
+    XDEVICE_BACKEND selects it. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did not run.
+    """
+    from . import parity_run
+    from .parity_progress import shown
+
+    rule, wanted = _rule(options), _wanted(backends)
+    first = _named((reference or wanted[0],))[0]
+    plan = parity_run.Plan(script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs)
+    if plan.reference not in wanted:
+        raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(wanted)}")
+    if len(wanted) == 1 and save is None:
+        raise click.UsageError(
+            f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
+        )
+    if save is not None and save.exists() and any(save.iterdir()):
+        raise click.UsageError(f"{save} is not empty; --save takes a new folder, so that no recording is lost")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind either
+    with tempfile.TemporaryDirectory() as scratch, shown(wanted) as watcher:
+        folder = save or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        parity_run.run(plan, folder, watcher)
+        report = _reported(lambda: parity_run.report_of_run(folder, rule))
+    _publish(report, f"xdevice parity {script.name}", options)
+
+
+@main.command()
+@click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_comparison_options
+def compare(first: Path, second: Path, **options: Any) -> None:
+    """Compares recordings that were kept: B is held against A.
+
+    Each is the folder of a run (xdevice parity --save) or of one backend in it. A backend of B is held against the same
+    one of A, or else against A's reference. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did not
+    run.
+    """
+    from . import parity_run
+
+    report = _reported(lambda: parity_run.report_of_two(first, second, _rule(options)))
+    _publish(report, f"xdevice compare {first} {second}", options)
+
+
+def _wanted(backends: str | None) -> tuple[str, ...]:
+    names = tuple(name for name in (backends or "").split(",") if name.strip())
+    return _named(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
+
+
+def _named(names: tuple[str, ...]) -> tuple[str, ...]:
+    """As `_canonical`; the exit status of a wrong name is 2, for 1 says that backends diverge."""
+    try:
+        return _canonical(names)
+    except click.ClickException as error:
+        raise click.UsageError(error.message) from error
+
+
+def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str, str]:
+    found = dict.fromkeys(wanted, sys.executable)
+    for given in pythons:
+        name, equals, path = given.partition("=")
+        if not equals or not path:
+            raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {given!r}")
+        backend = _named((name,))[0]
+        if backend not in wanted:
+            raise click.UsageError(f"--python {given}: {backend} is not among the backends {', '.join(wanted)}")
+        if not Path(path).is_file():
+            raise click.UsageError(f"--python {given}: there is no file {path}")
+        found[backend] = str(Path(path).absolute())
+    return found
+
+
+def _rule(options: dict[str, Any]) -> Rule:
+    from .parity import Rule
+
+    try:
+        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).checked()
+    except XDeviceError as error:  # NaN, which is in every range for click
+        raise click.UsageError(str(error)) from error
+
+
+def _reported(make: Callable[[], Report]) -> Report:
+    try:
+        return make()
+    except XDeviceError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+
+
+def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
+    from . import parity_report
+
+    if options["json_file"] is not None:
+        json.dump(report.as_json(), options["json_file"], indent=2, allow_nan=False)
+        options["json_file"].write("\n")
+    if options["html"] is not None:
+        from .parity_html import page
+
+        options["html"].write(page(report, title))
+    if options["json_file"] is None or options["json_file"].name != "<stdout>":
+        parity_report.show(report)
+    sys.exit(report.status)
 
 
 def _bench(name: str | None, quick: bool) -> list[Row]:

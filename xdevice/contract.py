@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from . import devices
@@ -23,12 +24,14 @@ from .devices import Device
 from .errors import ContractError, DeviceNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
+    from .dlpack import Lent
+    from .layouts import Layer, Part
     from .samples import Samples
 
 Kind = Literal["tensor", "symbol", "model"]
@@ -56,6 +59,17 @@ class Memory(NamedTuple):
     """By this process, through the framework."""
     peak: int | None
     """The most that `allocated` has been since the start or `reset_peak`."""
+
+
+class Takes(NamedTuple):
+    """What memory of another framework one can work in: in other memory it gives wrong values or ends the process."""
+
+    alignment: int = 1
+    """Its first byte is at a multiple of this many bytes."""
+    strides: Literal["any", "forward", "compact"] = "any"
+    """"forward": none is negative. "compact": those of C order."""
+    labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    """The dtypes that it does not write as DLPack does: DLPack's code and bits, by name."""
 
 
 class Transfer(NamedTuple):
@@ -93,10 +107,14 @@ class Backend(ABC):
     """The device kinds it may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
     """Libraries over several frameworks whose models it can move when they run on it: ("keras",)."""
+    releases_under_lock: ClassVar[bool] = False
+    """Whether it holds a lock while it releases memory: `xdevice.dlpack` says what is done about it."""
     refusal: str | None = None
     """Why it cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
     """How many of its GPUs are virtual: all or none; set by the core after `make_virtual_gpus`."""
+    most_virtual_gpus: int | None = None
+    """How many virtual GPUs the framework takes at most, if there is a limit; the core asks for no more."""
 
     # the framework
 
@@ -190,6 +208,53 @@ class Backend(ABC):
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
         """Uniform in [0, 1), made on the device where the framework can, by its own generator and seed."""
 
+    # sharing memory with another framework: what is not said here goes through the host
+
+    def takes(self) -> Takes | None:
+        """What memory `adopt` can take over; None if none."""
+        return None
+
+    def dtype_refusal(self, dtype: str) -> str | None:
+        """Why one of the `dtypes` would be narrowed just now, and what to do about it; None if it would not."""
+        return None
+
+    def shares(self, device: Device) -> bool:
+        """Whether the memory of a device is where other frameworks look for it: the host's, or that of a real GPU."""
+        return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
+
+    def detached(self, x: Any) -> Any:
+        """`x` in the same memory without its gradient; `x` itself if it asks for none. Raises `UnsupportedError` for
+        what is no dense tensor."""
+        return x
+
+    def finish(self, x: Any) -> None:
+        """Waits for what another framework could not see is pending on the memory of `x`, and raises its error."""
+        self.wait(x)
+
+    def lending(self, x: Any) -> AbstractContextManager[Any]:
+        """Held while another framework takes the memory of `x` over."""
+        return nullcontext()
+
+    def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
+        """Of a detached tensor: its address in bytes, whether it is in C order, whether no stride is negative; where
+        the framework tells it sooner than a capsule does. None exports first, and looks then."""
+        return None
+
+    def export(self, x: Any) -> Any:
+        """An unversioned DLPack capsule of a detached tensor that keeps its memory alive. Raises `BufferError` where
+        the capsule would not tell the values, or the memory must not be given away."""
+        raise self.unsupported("export of memory", "its tensors are copied through the host")
+
+    def compact(self, x: Any) -> Any:
+        """A copy of a detached tensor on its device that any framework can take over: in C order, at 64 bytes. Asked
+        of NumPy's adapter for everything on cpu:0."""
+        return self.copy(x, self.device_of(x))
+
+    def adopt(self, lent: Lent, dtype: str) -> Any:
+        """A tensor in the memory of another framework, which `takes` allows: `lent.capsule` is consumed, or `lent` as
+        an array of DLPack's protocol."""
+        raise self.unsupported("import of memory", "tensors are copied to it through the host")
+
     # models, where the framework has them
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
@@ -203,6 +268,18 @@ class Backend(ABC):
         is built in the same way. A value is what `device_of` and `to_numpy` take: a tensor, or a `tf.Variable`. Raises
         `NotBuiltError` before there are any."""
         raise self.unsupported("models", "put the parameters into a dict: it is a container")
+
+    def layers(self, model: Any) -> Iterable[Layer]:
+        """The layers of a model whose kind `xdevice.layouts` knows, each once, in the order of their definition: their
+        parts go by the names of `variables`. What has no parameters, or is of another kind, is left out."""
+        raise self.unsupported("layers of models", "give the parameters as a dict, and their kinds")
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        """The parts that a layer of a kind may have: PyTorch's own, unless said otherwise. `settings` are those of a
+        layer of any framework, and may be missing."""
+        from . import layouts
+
+        return layouts.parts(kind, settings)
 
     def move_model(self, model: Any, device: Device) -> None:
         """Moves every variable in place, with the state of an optimizer that the model owns."""

@@ -25,6 +25,8 @@ _OTHER_NAMES: Final = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",  # Paddle 2.6
 }  # fmt: skip
 
+_host_dtypes: dict[str, np.dtype[Any]] = {}
+
 
 def dtype_name(dtype: object) -> str:
     """NumPy's name of a dtype in any framework's form.
@@ -50,6 +52,13 @@ def dtype_name(dtype: object) -> str:
 
 def host_dtype(name: str) -> np.dtype[Any]:
     """NumPy's dtype of a name, "bfloat16" and 8-bit floats included (by ml_dtypes)."""
+    found = _host_dtypes.get(name)
+    if found is None:
+        found = _host_dtypes[name] = _host_dtype(name)
+    return found
+
+
+def _host_dtype(name: str) -> np.dtype[Any]:
     import numpy
 
     if name == "bfloat16" or name in SHORT_FLOATS:

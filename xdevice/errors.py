@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from .parity import Comparison
     from .transfers import Record
 
 
@@ -65,7 +66,8 @@ class DTypeError(XDeviceError, TypeError):
 
 
 class StateError(XDeviceError, ValueError):
-    """Tensors of a file, and the variables that they should go into, differ. Nothing was written."""
+    """Named tensors, of a file or of another model, that do not fit the variables they should go into, or whose layouts
+    nobody has told. Nothing was written."""
 
 
 class LaunchError(XDeviceError, ValueError):
@@ -116,9 +118,29 @@ class UnsupportedError(XDeviceError, NotImplementedError):
     """A thing that this backend cannot do. The message says what to use instead."""
 
 
+class SharingError(XDeviceError, BufferError):
+    """`copy=False` was said, and the memory cannot be shared. The cause is chained."""
+
+
 class TransferError(XDeviceError, RuntimeError):
     """A transfer inside of `transfers("forbid")`; `record` says which, and on which line. It was not made."""
 
     def __init__(self, message: str, record: Record) -> None:
         super().__init__(message)
         self.record = record
+
+
+class ParityError(XDeviceError, AssertionError):
+    """Two values that should hold the same numbers do not; `comparison` says where and by how much."""
+
+    def __init__(self, message: str, comparison: Comparison) -> None:
+        super().__init__(message)
+        self.comparison = comparison
+
+
+class ToleranceError(XDeviceError, ValueError):
+    """A tolerance that is negative or no number."""
+
+
+class RecordingError(XDeviceError, ValueError):
+    """A recording that cannot be written or read: a name or value that cannot be kept, or a folder without one."""

@@ -209,14 +209,23 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
         raise UnsupportedError(
             f"{name} is sparse or ragged, which the format has not; save its parts, or make it dense"
         )
+    dtype = _name_of(value.dtype)
+    if dtype not in _DTYPES.values():
+        instead = "its .real and .imag, or as complex64" if dtype.startswith("complex") else "in another dtype"
+        raise DTypeError(f"{name} is {dtype}, which the safetensors format has not; save it {instead}")
     array = backend.peek(value)
-    if array.dtype.name not in _DTYPES.values():
-        instead = "its .real and .imag, or as complex64" if array.dtype.kind == "c" else "in another dtype"
-        raise DTypeError(f"{name} is {array.dtype.name}, which the safetensors format has not; save it {instead}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     # the library writes what lies behind the pointer, whatever the strides
     return np.asarray(array, order="C")
+
+
+def _name_of(dtype: Any) -> str:
+    """Also of a dtype that xdevice knows nothing of, which a framework may fail to make an array of."""
+    try:
+        return dtype_name(dtype)
+    except DTypeError:
+        return str(dtype)
 
 
 # loading
@@ -262,6 +271,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         >>> xdevice.item(xdevice.load(path, device="cpu", backend="numpy")["x"].sum())
         3.0
     """
+    path = os.fsdecode(path)  # raises for an int, which `open` would take for a descriptor, and close
     if into is not None:
         if device is not None or backend is not None:
             raise StateError("into= says itself on which devices and backend; leave out device= and backend=")
@@ -309,12 +319,13 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: _Header, file:
 
 
 def _require_fit(where: str, name: str, one: _Variable, entry: _Entry) -> None:
-    here = dtype_name(one.value.dtype), tuple(one.value.shape)
+    here = _name_of(one.value.dtype), tuple(one.value.shape)
     if here != (entry.dtype, entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
             f"{here[1]} here"
         )
+    _require_dtype(one.backend, name, entry.dtype)
     if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
         raise UnsupportedError(
             f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={one.backend.name!r})"
@@ -416,7 +427,7 @@ def _require_file(path: Path) -> None:
 
 def _target(path: Path) -> str:
     """The file to replace: what a symbolic link names, not the link."""
-    target = os.path.realpath(os.fspath(path))
+    target = os.path.realpath(os.fsdecode(path))
     if not os.path.isdir(os.path.dirname(target)):
         raise MissingFileError(f"there is no folder {os.path.dirname(target)!r}; make it first: os.makedirs(...)")
     if os.path.exists(target) and not os.path.isfile(target):

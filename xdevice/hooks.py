@@ -7,6 +7,7 @@ it has reported is under way: what that calls (one print reads many times) is pa
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from .devices import CPU
 from .errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 
 listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
 """Whether this thread or task is inside of a block that wants to know, and not of a transfer already reported."""
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What xdevice reads for itself inside, to compare or record it, is no transfer of the program's."""
+    token = listening.set(False)
+    try:
+        yield
+    finally:
+        listening.reset(token)
+
 
 _NAMES: Final = {"__repr__": "print", "__str__": "print"}
 _ABSENT: Final = object()

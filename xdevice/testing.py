@@ -297,6 +297,21 @@ class Conformance:
         with pytest.raises(ValueError, match="one element"):
             xdevice.item(self.make())
 
+    def test_converting_to_numpy_and_back_keeps_every_tensor(self) -> None:
+        for name, x in self.odd_tensors().items():
+            host = xdevice.to_device(x, "cpu")
+            for copy in (None, True):
+                there = xdevice.convert(host, "numpy", copy=copy)
+                assert isinstance(there, np.ndarray), name
+                self.assert_equal(xdevice.convert(there, self.backend, copy=copy), host, name)
+
+    def test_converting_shares_memory_only_where_it_says_so(self) -> None:
+        x = xdevice.to_device(self.make(), "cpu")
+        address = _need(self.samples.address(x), "an address")
+        assert xdevice.convert(x, "numpy", copy=True).ctypes.data != address
+        with suppress(BufferError):
+            assert xdevice.convert(x, "numpy", copy=False).ctypes.data == address
+
     def test_creators_place_where_they_are_told(self) -> None:
         places = [self.home] + ([str(self.second())] if self.second() else [])
         for place in places:

@@ -33,10 +33,10 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
 
     | backend | `xdevice.gpu(1).native` | has to be asked for before |
     |---|---|---|
-    | torch 2.13 or newer | `torch.device("vgpu:1")` | nothing |
+    | torch 2.13 or newer | `torch.device("vgpu:1")`, at most 128 of them | nothing |
     | tensorflow | `"/CPU:2"` | TensorFlow has run anything |
     | mxnet | `mx.cpu(2)`, at most 15 of them | nothing |
-    | paddle | `paddle.CustomPlace("vgpu", 1)` | Paddle is imported |
+    | paddle | `paddle.CustomPlace("vgpu", 1)`, at most 16 of them | Paddle is imported |
     | jax | `jax.devices("cpu")[2]` | JAX has run anything |
     | numpy | none: questions for GPUs are an error | |
 
@@ -46,7 +46,8 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
 
     Raises:
         CountError: `n` is no int of 1 or more, or another number than before.
-        UnsupportedError: a framework that is loaded already cannot have them, or not any more, or has real GPUs.
+        UnsupportedError: a framework that is loaded already cannot have them, not so many, or not any more, or has real
+            GPUs.
             Nothing has changed then. A framework that is loaded later raises the same at that time.
 
     Costs what starting the devices costs: nothing on most; see docs/virtual.md for what each operation costs.
@@ -68,7 +69,7 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
             raise CountError(f"{by} has asked for {before} virtual GPUs, and a process has one number of them, not {n}")
         waiting = [backend for backend in registry.loaded() if not backend.virtual and backend.refusal is None]
         for backend in waiting:
-            _refuse(backend, force)
+            _refuse(backend, n, force)
         for backend in waiting:
             _make(backend, n)
         _asked, _hides_real_gpus = n, force
@@ -103,18 +104,20 @@ def provide(backend: Backend) -> None:
     with _lock:
         if any(backend.name == loaded.name for loaded in registry.loaded()):
             return  # another thread was faster, and its adapter will be the one
-        _refuse(backend, _hides_real_gpus)
+        _refuse(backend, n, _hides_real_gpus)
         _make(backend, n)
 
 
-def _refuse(backend: Backend, force: bool) -> None:
+def _refuse(backend: Backend, n: int, force: bool) -> None:
     real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
     if real:
         raise UnsupportedError(
             f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are never hidden unless asked: "
             f"xdevice.virtual_gpus(n, force=True)"
         )
-    reason = backend.why_no_virtual_gpus()
+    reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
+    if reason is None and most is not None and n > most:
+        reason = f"{n} are too many for it; ask for {most} at most"
     if reason is not None:
         raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
 

@@ -34,15 +34,16 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import reducing, unstarted
+    from . import reducing, sharing, unstarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Takes, Transfer
     from xdevice.devices import Device
+    from xdevice.dlpack import Lent
 
     from .samples import JaxSamples
 
@@ -160,9 +161,11 @@ class JaxBackend(Backend):
         return jax.device_put(own, self.to_native(device))
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
-        if _held(array.dtype.name, array) != array.dtype:
+        if array.dtype.isbuiltin == 2:  # bfloat16 and 8-bit floats, which NumPy does not export
+            return jax.device_put(array, self.to_native(devices.CPU))
+        if array.itemsize >= 8 and _held(array.dtype.name, array) != array.dtype:
             return self.from_numpy(array, devices.CPU)
-        return jax.device_put(array, self.to_native(devices.CPU))
+        return jax.dlpack.from_dlpack(array)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
         return np.asarray(x)
@@ -175,6 +178,20 @@ class JaxBackend(Backend):
         held = _held(dtype)
         seed = np.random.randint(2**32, dtype=np.uint32)
         return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
+
+    # sharing memory with another framework
+
+    def takes(self) -> Takes | None:
+        return sharing.TAKES
+
+    def dtype_refusal(self, dtype: str) -> str | None:
+        return _64_BIT if dtype in sharing.WIDE and not jax.config.jax_enable_x64 else None
+
+    def export(self, x: jax.Array) -> Any:
+        return sharing.export(x)
+
+    def adopt(self, lent: Lent, dtype: str) -> jax.Array:
+        return sharing.adopt(lent)
 
     # several devices
 

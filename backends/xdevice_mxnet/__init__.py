@@ -34,17 +34,19 @@ if is_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import models, virtual
+from . import layers, models, sharing, virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Takes, Transfer
     from xdevice.devices import Device
+    from xdevice.dlpack import Lent
+    from xdevice.layouts import Layer, Part
 
     from .samples import MxnetSamples
 
@@ -86,6 +88,7 @@ class MxnetBackend(Backend):
     modules = ("mxnet",)
     minimum = (1, 9)
     dtypes = frozenset(["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
+    most_virtual_gpus = _CPUS - 1
 
     def __init__(self) -> None:
         self._gpus: int | None = None
@@ -202,9 +205,9 @@ class MxnetBackend(Backend):
             is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
             if not is_shared or x.ctx.device_type == "gpu":
                 return self.to_numpy(x)
-            from xdevice.borrowed import as_numpy
+            from xdevice.dlpack import Lent
 
-            return as_numpy(mx.nd.to_dlpack_for_read(x.as_nd_ndarray()))
+            return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with mx.util.np_shape(True):
@@ -214,6 +217,20 @@ class MxnetBackend(Backend):
         with mx.util.np_shape(True):
             # MXNet draws 1.0 too: once in 4,000 in float16, once in ten million in float32
             return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
+
+    # sharing memory with another framework
+
+    def takes(self) -> Takes | None:
+        return sharing.TAKES
+
+    def detached(self, x: Any) -> Any:
+        return sharing.detached(x)
+
+    def export(self, x: Any) -> Any:
+        return sharing.export(x)
+
+    def adopt(self, lent: Lent, dtype: str) -> Any:
+        return sharing.adopt(lent.capsule)
 
     # models
 
@@ -225,6 +242,12 @@ class MxnetBackend(Backend):
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return models.variables(model)
+
+    def layers(self, model: Any) -> Iterable[Layer]:
+        return layers.layers(model, self)
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        return layers.parts(kind, settings)
 
     def move_model(self, model: Any, device: Device) -> None:
         models.move(model, self.to_native(device))
@@ -343,8 +366,6 @@ class MxnetBackend(Backend):
         """It has more CPU devices than one from the start."""
 
     def make_virtual_gpus(self, n: int) -> None:
-        if n >= _CPUS:
-            raise self.unsupported(f"{n} virtual GPUs", f"it has {_CPUS} CPU devices, so ask for {_CPUS - 1} at most")
         self._places.clear()
         virtual.refuse_mixed_devices()
 

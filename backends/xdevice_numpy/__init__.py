@@ -16,13 +16,16 @@ from xdevice.loader import importing
 with importing():
     import numpy as np
 
+from . import sharing
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Takes, Transfer
     from xdevice.devices import Device
+    from xdevice.dlpack import Lent
 
     from .samples import NumpySamples
 
@@ -107,6 +110,26 @@ class NumpyBackend(Backend):
         if dtype != "float64":  # rounding to a shorter type would give 1.0 at times
             draw = np.floor(draw * 2.0 ** _FRACTION_BITS[dtype]) / 2.0 ** _FRACTION_BITS[dtype]
         return draw.astype(host_dtype(dtype))
+
+    # sharing memory with another framework
+
+    def takes(self) -> Takes | None:
+        return sharing.TAKES
+
+    def detached(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return sharing.detached(x)
+
+    def memory_layout(self, x: np.ndarray[Any, Any]) -> tuple[int, bool, bool] | None:
+        return sharing.memory_layout(x)
+
+    def export(self, x: np.ndarray[Any, Any]) -> Any:
+        return sharing.export(x)
+
+    def compact(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return sharing.compact(x)
+
+    def adopt(self, lent: Lent, dtype: str) -> np.ndarray[Any, Any]:
+        return sharing.adopt(lent, dtype)
 
     # several devices
 

@@ -37,19 +37,21 @@ with importing(own_symbols="tensorflow" in sys.modules), virtual.importing(wante
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
-    from . import loading, scopes, threads
+    from . import layers, loading, scopes, sharing, threads
 
 from . import driver, memory, streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Takes, Transfer
     from xdevice.devices import Device
+    from xdevice.dlpack import Lent
+    from xdevice.layouts import Layer, Part
 
     from .samples import PaddleSamples
 
@@ -73,6 +75,7 @@ class PaddleBackend(Backend):
     ))  # fmt: skip
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(paddle, name))
     kinds = ("cpu", "gpu")
+    releases_under_lock = True
 
     def __init__(self) -> None:
         self._gpus = _count_gpus()
@@ -167,27 +170,30 @@ class PaddleBackend(Backend):
         return host if device is _CPU else _plain_copy(host, self.to_native(device))
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
-        bits = _BITS.get(array.dtype.name)
-        if bits and self.virtual:
+        if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
             return self.from_numpy(array, _CPU)
-        x = paddle.utils.dlpack.from_dlpack((array.view(bits) if bits else array).__dlpack__())
-        return x.view(array.dtype.name) if bits else x
+        if array.dtype.isbuiltin != 2:
+            return paddle.utils.dlpack.from_dlpack(array.__dlpack__())
+        name = array.dtype.name
+        return paddle.utils.dlpack.from_dlpack(array.view(_BITS[name]).__dlpack__()).view(name)
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         host: np.ndarray[Any, Any] = (x if x.is_dense() else x.to_dense()).numpy()
+        if host.itemsize > 2:  # finding the name takes longer than the rest
+            return host
         name = dtype_name(x.dtype)
         return host.view(host_dtype(name)) if name in _BITS else host
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
-        if not x.place.is_cpu_place() or not x.is_dense() or not x.size:
-            return self.to_numpy(x)
-        from xdevice.borrowed import as_numpy
+        if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
+            return self.to_numpy(x)  # 2.6 exports bool as uint8, and views with the strides of others
+        from xdevice.dlpack import Lent
 
         name = dtype_name(x.dtype)
         if name in _BITS and self.virtual:
             return self.to_numpy(x)
         plain = x.detach().view(_BITS[name]) if name in _BITS else x.detach()
-        host = as_numpy(paddle.utils.dlpack.to_dlpack(plain))
+        host = Lent(paddle.utils.dlpack.to_dlpack(plain)).seen_by_numpy()
         return host.view(host_dtype(name)) if name in _BITS else host
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> paddle.Tensor:
@@ -203,6 +209,23 @@ class PaddleBackend(Backend):
         draw = paddle._C_ops.uniform(shape, paddle.float32, 0.0, 1.0, 0, native)
         return self._settled((paddle.floor(draw * 2.0**bits) / 2.0**bits).astype(dtype), device)
 
+    # sharing memory with another framework
+
+    def takes(self) -> Takes | None:
+        return sharing.TAKES
+
+    def detached(self, x: paddle.Tensor) -> paddle.Tensor:
+        return sharing.detached(x)
+
+    def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
+        return sharing.memory_layout(x)
+
+    def export(self, x: paddle.Tensor) -> Any:
+        return sharing.export(x)
+
+    def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
+        return sharing.adopt(lent)
+
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
@@ -216,6 +239,12 @@ class PaddleBackend(Backend):
                 yield name, value
             elif isinstance(model, paddle.optimizer.Optimizer) and name == "master_weights":
                 yield from ((f"{name}.{inner}", weight) for inner, weight in value.items())
+
+    def layers(self, model: Any) -> Iterable[Layer]:
+        return layers.layers(model, self)
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        return layers.parts(kind, settings)
 
     def move_model(self, model: Any, device: Device) -> None:
         moving = []
@@ -463,7 +492,16 @@ def _copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 
 def _plain_copy(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    return paddle.Tensor._copy_to(x, place, True)
+    source = x.place
+    if not (source.is_gpu_place() and _is_host(place) and driver.is_there()):
+        return paddle.Tensor._copy_to(x, place, True)
+    # Paddle copies to the host by the context of the GPU that is current in this thread, and fails where it is another
+    with driver.on(source.gpu_device_id()):
+        return paddle.Tensor._copy_to(x, place, True)
+
+
+def _is_host(place: Any) -> bool:
+    return isinstance(place, paddle.CPUPlace) or (isinstance(place, paddle.base.core.Place) and place.is_cpu_place())
 
 
 def _relocate(x: paddle.Tensor, place: Any) -> None:

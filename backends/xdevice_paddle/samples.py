@@ -34,7 +34,7 @@ class PaddleSamples(Samples):
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
-        return leaf.grad
+        return leaf.grad.detach()  # Paddle gives gradients that ask for a gradient, and their graph is gone
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
         return not x.stop_gradient

@@ -35,17 +35,19 @@ with importing():
     import tensorflow as tf
     from tensorflow.python.eager import context as _context
 
-    from . import loading, models, names, reducing
+    from . import layers, loading, models, names, reducing, sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Takes, Transfer
     from xdevice.devices import Device
+    from xdevice.dlpack import Lent
+    from xdevice.layouts import Layer, Part
 
     from .samples import TensorflowSamples
 
@@ -145,6 +147,8 @@ class TensorflowBackend(Backend):
 
     def move(self, x: Any, device: Device) -> Any:
         if hasattr(x, "_copy") and tf.executing_eagerly():
+            if device.kind == "gpu" and x.dtype == tf.string:
+                raise self.unsupported("strings on a GPU", "leave them on cpu:0, and move the numbers made of them")
             moved = x._copy(device_name=_HERE + self.to_native(device)[1:])
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, _COMPOSITES):
@@ -183,10 +187,11 @@ class TensorflowBackend(Backend):
         return self._settled(x, device)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype.name in self.short_floats:
-            return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
-        if array.dtype.name == "bfloat16":
-            return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
+        if array.dtype.isbuiltin == 2:  # of ml_dtypes, and NumPy exports none
+            if array.dtype.name in self.short_floats:
+                return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
+            with tf.device("/CPU:0"):  # else TensorFlow would take it to a GPU
+                return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
@@ -212,6 +217,24 @@ class TensorflowBackend(Backend):
             x = tf.random.uniform(shape, dtype=dtype)
         return self._settled(x, device)
 
+    # sharing memory with another framework
+
+    def takes(self) -> Takes | None:
+        return sharing.TAKES
+
+    def detached(self, x: Any) -> Any:
+        return sharing.detached(x)
+
+    def finish(self, x: Any) -> None:
+        if self.device_of(x).kind != "cpu":  # to_dlpack waits for the host's work
+            self.synchronize(None)
+
+    def export(self, x: Any) -> Any:
+        return sharing.export(x)
+
+    def adopt(self, lent: Lent, dtype: str) -> Any:
+        return sharing.adopt(lent.capsule)
+
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
@@ -221,6 +244,12 @@ class TensorflowBackend(Backend):
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
+
+    def layers(self, model: Any) -> Iterable[Layer]:
+        return layers.layers(model, self)
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        return layers.parts(kind, settings)
 
     def move_model(self, model: Any, device: Device) -> None:
         self._refuse_models_here()

@@ -20,7 +20,7 @@ from xdevice.loader import importing
 with importing():
     import torch
 
-    from . import background, reducing, virtual
+    from . import background, layers, reducing, sharing, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Takes, Transfer
     from xdevice.devices import Device
+    from xdevice.dlpack import Lent
+    from xdevice.layouts import Layer
 
     from .samples import TorchSamples
 
@@ -47,6 +49,7 @@ class TorchBackend(Backend):
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(torch, name))
     kinds = ("cpu", "gpu", "meta")
+    most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
         self._gpu = next((name for name in _ACCELERATORS if _count(name)), "cuda")
@@ -141,20 +144,24 @@ class TorchBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
-        if array.dtype.name in _BITS:
-            bits = torch.tensor(array.view(_BITS[array.dtype.name]), device=self.to_native(device))
-            return bits.view(getattr(torch, array.dtype.name))
         # torch.tensor refuses negative strides
-        return torch.tensor(array if array.flags.c_contiguous else array.copy(), device=self.to_native(device))
+        straight = array if array.flags.c_contiguous else array.copy()
+        name = array.dtype.name
+        if name not in _BITS:
+            return torch.tensor(straight, device=self.to_native(device))
+        return torch.tensor(straight.view(_BITS[name]), device=self.to_native(device)).view(getattr(torch, name))
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        if array.dtype.name in _BITS:
-            return torch.from_numpy(array.view(_BITS[array.dtype.name])).view(getattr(torch, array.dtype.name))
-        return torch.from_numpy(array)
+        if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
+            return torch.from_numpy(array)
+        name = array.dtype.name
+        return torch.from_numpy(array.view(_BITS[name])).view(getattr(torch, name))
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         host = host.cpu().resolve_conj().resolve_neg()
+        if host.itemsize > 2:  # finding the name takes longer than the rest
+            return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
         if name not in _BITS:
             return host.numpy()
@@ -165,6 +172,29 @@ class TorchBackend(Backend):
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> torch.Tensor:
         return torch.rand(shape, dtype=getattr(torch, dtype), device=self.to_native(device))
+
+    # sharing memory with another framework
+
+    def takes(self) -> Takes | None:
+        return sharing.TAKES
+
+    def detached(self, x: torch.Tensor) -> torch.Tensor:
+        return sharing.detached(x)
+
+    def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
+        return sharing.lending(x)
+
+    def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
+        return sharing.memory_layout(x)
+
+    def export(self, x: torch.Tensor) -> Any:
+        return sharing.export(x)
+
+    def compact(self, x: torch.Tensor) -> torch.Tensor:
+        return sharing.compact(x)
+
+    def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
+        return sharing.adopt(lent.capsule)
 
     # models
 
@@ -182,6 +212,9 @@ class TorchBackend(Backend):
             if torch.nn.parameter.is_lazy(value):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
         return state.items()
+
+    def layers(self, model: Any) -> Iterable[Layer]:
+        return layers.layers(model, self)
 
     def move_model(self, model: Any, device: Device) -> None:
         if isinstance(model, torch.nn.Module):

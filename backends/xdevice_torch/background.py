@@ -64,9 +64,9 @@ def stage_array(array: np.ndarray[Any, Any], native: torch.device) -> torch.Tens
     """A NumPy array straight into pinned memory, and from there to a GPU."""
     import numpy
 
-    is_bfloat16 = array.dtype.name == "bfloat16"
-    values = array.view("int16") if is_bfloat16 else array
+    dtype = getattr(torch, array.dtype.name)
+    values = array if array.dtype.isbuiltin == 1 else array.view(f"int{8 * array.dtype.itemsize}")
     pinned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), pin_memory=True)
     numpy.copyto(pinned.numpy(), values)
     moved = pinned.to(native, non_blocking=True)
-    return moved.view(torch.bfloat16) if is_bfloat16 else moved
+    return moved.view(dtype)

@@ -1,0 +1,111 @@
+"""Gluon's layers and layouts, which are PyTorch's under other names.
+
+What must be kept:
+- the parameters of an LSTM or GRU go by the names of the cells that it stands for, as in `save_parameters`;
+- `momentum` is the weight of the old value, PyTorch's that of the new one;
+- a BatchNorm with `scale=False` has a gamma and works as if that were 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mxnet.gluon import Block, nn, rnn
+from mxnet.gluon.nn import conv_layers
+
+from xdevice import layouts
+from xdevice.layouts import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from xdevice.contract import Backend
+    from xdevice.layouts import Layer
+
+_NORM: Final = {"weight": "gamma", "bias": "beta"}
+_NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
+    "batch_norm": {**_NORM, layouts.COUNTER: None},
+    "layer_norm": _NORM,
+    "prelu": {"weight": "alpha"},
+}
+_CELL: Final = {"weight_ih": "i2h_weight", "weight_hh": "h2h_weight", "bias_ih": "i2h_bias", "bias_hh": "h2h_bias"}
+_TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
+
+
+def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+    if kind in layouts.RECURRENT:
+        return tuple(_of_cells(settings))
+    return layouts.parts(kind, settings, _NAMES)
+
+
+def layers(model: Any, backend: Backend) -> Iterator[Layer]:
+    if not isinstance(model, Block):
+        raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
+    names = dict(backend.variables(model))
+    for path, block in _blocks(model, "", set()):
+        found = _kind(block)
+        if found is None:
+            continue
+        kind, settings = found
+        own = parts(kind, settings)
+        if kind.startswith("conv") and not block._kwargs["layout"].startswith("NC"):
+            why = f"in {block._kwargs['layout']} the weight of a Gluon convolution is another; build it in NCHW"
+            own = tuple(part._replace(rule=layouts.refused(part.rule, why)) for part in own)
+        layer = layouts.bound(path, kind, own, names, settings)
+        if layer is not None:
+            yield layer
+
+
+def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if id(block) in seen:
+        return
+    seen.add(id(block))
+    yield path, block
+    for name, child in block._children.items():
+        yield from _blocks(child, layouts.join(path, name), seen)
+
+
+def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
+    if isinstance(block, nn.Dense):
+        return "linear", {"activation": _activation(block)}
+    if isinstance(block, conv_layers._Conv):
+        return ("conv_transpose" if isinstance(block, _TRANSPOSED) else "conv"), _of_conv(block)
+    if isinstance(block, nn.BatchNorm):
+        kwargs = block._kwargs
+        settings = {"eps": kwargs["eps"], "momentum": 1 - kwargs["momentum"]}
+        return "batch_norm", settings | ({"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {})
+    if isinstance(block, nn.Embedding):
+        return "embedding", {}
+    if isinstance(block, nn.LayerNorm):
+        return "layer_norm", {"eps": block._epsilon}
+    if isinstance(block, nn.PReLU):
+        return "prelu", {}
+    if isinstance(block, rnn.LSTM | rnn.GRU) and not block._projection_size:
+        kind = "lstm" if isinstance(block, rnn.LSTM) else "gru"
+        return kind, {"layers": block._num_layers, "bidirectional": block._dir == 2}
+    return None
+
+
+def _of_conv(block: Any) -> dict[str, object]:
+    kwargs = block._kwargs
+    settings: dict[str, object] = {
+        "stride": tuple(kwargs["stride"]),
+        "padding": tuple(kwargs["pad"]),
+        "dilation": tuple(kwargs["dilate"]),
+        "groups": kwargs["num_group"],
+        "padding_mode": "zeros",
+        "activation": _activation(block),
+    }
+    return settings | ({"output_padding": tuple(kwargs["adj"])} if isinstance(block, _TRANSPOSED) else {})
+
+
+def _activation(block: Any) -> str | None:
+    return block.act._act_type if block.act is not None else None
+
+
+def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+    for suffix in layouts.suffixes(settings):
+        number, _, backwards = suffix[1:].partition("_")
+        side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
+        for name, own in _CELL.items():
+            yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)

@@ -1,0 +1,33 @@
+"""MXNet's memory in the hands of other frameworks, and theirs in its own.
+
+- Its engine orders what it does by itself only: `to_dlpack_for_write` waits for all of that, reads too.
+- It writes bool as an integer of one bit.
+- Strides other than those of C order are refused, in dimensions of size 1 too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+
+from xdevice.contract import Takes
+from xdevice.errors import UnsupportedError
+
+TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
+
+
+def detached(x: Any) -> Any:
+    if x.stype != "default":
+        raise UnsupportedError(f'a {x.stype} array has no one memory; convert x.tostype("default")')
+    return x.detach() if x.grad is not None or mx.autograd.is_recording() else x
+
+
+def export(x: Any) -> Any:
+    with mx.util.np_shape(True):
+        return mx.nd.to_dlpack_for_write(x.as_nd_ndarray())
+
+
+def adopt(capsule: Any) -> Any:
+    with mx.util.np_shape(True):
+        return mx.nd.from_dlpack(capsule).as_np_ndarray()

@@ -1,0 +1,52 @@
+"""NumPy's memory in the hands of frameworks, and theirs in its own.
+
+- It knows no bfloat16: such an array is exported and taken over as uint16.
+- It refuses to export arrays that are read-only or of the other byte order, by `BufferError`.
+- What it takes over is not writable.
+- Its own memory is seldom at a multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xdevice.contract import Takes
+from xdevice.dtypes import host_dtype
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from xdevice.dlpack import Lent
+
+    Array = np.ndarray[Any, Any]
+
+TAKES = Takes(labels={"bfloat16": (1, 16)})
+_ALIGNMENT = 64
+
+
+def detached(x: Array) -> Array:
+    if isinstance(x, np.ma.MaskedArray):
+        raise UnsupportedError("the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask")
+    return x
+
+
+def memory_layout(x: Array) -> tuple[int, bool, bool]:
+    return x.ctypes.data, x.flags.c_contiguous, min(x.strides, default=0) >= 0
+
+
+def export(x: Array) -> Any:
+    return (x.view("uint16") if x.dtype.kind == "V" else x).__dlpack__()
+
+
+def compact(x: Array) -> Array:
+    memory = np.empty(x.nbytes + _ALIGNMENT, "uint8")
+    start = -memory.ctypes.data % _ALIGNMENT
+    copied: Array = np.ndarray(x.shape, x.dtype.newbyteorder("="), memory, start)
+    copied[...] = x
+    return copied
+
+
+def adopt(lent: Lent, dtype: str) -> Array:
+    array = np.from_dlpack(lent)
+    return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array

@@ -1,0 +1,50 @@
+"""Paddle's memory in the hands of other frameworks, and theirs in its own.
+
+- A negative stride makes the import ask for 2**64 bytes.
+- Before Paddle 3, which brought `__dlpack__`, an export writes the strides of C order whatever they are, it labels bool
+  as uint8, and an import copies and ignores the strides.
+- It releases memory under a lock (3.3.1). If that belongs to a tensor, of MXNet say, whose own memory came from one
+  that Paddle has taken over, Paddle waits for itself for ever. If PyTorch, say, releases what it has from Paddle, it
+  does so without Python's lock, and two threads wait for each other. Hence `releases_under_lock`.
+- `contiguous()` of a view cuts it off from its base (3.3.1), so nothing here calls it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import paddle
+from paddle.utils import dlpack
+
+from xdevice.contract import Takes
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from xdevice.dlpack import Lent
+
+_knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
+
+TAKES = Takes(strides="forward") if _knows_strides else None
+
+
+def detached(x: paddle.Tensor) -> paddle.Tensor:
+    if not x.is_dense():
+        raise UnsupportedError("a sparse tensor has no one memory; convert x.to_dense(), or its indices() and values()")
+    return x if x.stop_gradient else x.detach()
+
+
+def memory_layout(x: paddle.Tensor) -> tuple[int, bool, bool] | None:
+    if not _knows_strides:
+        return None
+    # is_contiguous looks at strides that nobody steps in
+    return x.data_ptr(), x.is_contiguous() or 1 in x.shape, min(x.strides, default=0) >= 0
+
+
+def export(x: paddle.Tensor) -> Any:
+    if not _knows_strides and not x.is_contiguous():
+        raise BufferError(f"Paddle {paddle.__version__} exports contiguous tensors only")
+    return dlpack.to_dlpack(x)
+
+
+def adopt(lent: Lent) -> paddle.Tensor:
+    return dlpack.from_dlpack(lent.capsule)

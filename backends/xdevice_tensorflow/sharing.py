@@ -1,0 +1,37 @@
+"""TensorFlow's memory in the hands of other frameworks, and theirs in its own.
+
+- The first operation on a buffer that is not at a multiple of 64 bytes ends the process.
+- `x.__dlpack__(stream=...)` is refused, so everything goes by `tf.experimental.dlpack`, after a wait.
+- 0-d constants are kept for the next `tf.constant` of that value: who writes into one changes all later ones.
+- `to_dlpack` of a string tensor ends the process; no string gets here, for it has no dtype of xdevice's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from xdevice.contract import Takes
+from xdevice.errors import UnsupportedError
+
+TAKES = Takes(alignment=64, strides="compact")
+
+
+def detached(x: Any) -> Any:
+    if not hasattr(x, "backing_device"):
+        raise UnsupportedError(
+            f"a {type(x).__name__} has no memory of its own; convert the dense tensor (tf.sparse.to_dense(x), "
+            f"x.to_tensor(), tf.convert_to_tensor(x)), or its components"
+        )
+    return x
+
+
+def export(x: Any) -> Any:
+    if x.shape.rank == 0:
+        raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
+    return tf.experimental.dlpack.to_dlpack(x)
+
+
+def adopt(capsule: Any) -> Any:
+    return tf.experimental.dlpack.from_dlpack(capsule)

@@ -1,0 +1,53 @@
+"""PyTorch's memory in the hands of other frameworks, and theirs in its own.
+
+- `from_dlpack` of a negative stride ends the process.
+- A capsule tells nothing of a lazy conjugate or minus: `to_dlpack` exports the values without it.
+- `x.__dlpack__(stream=...)` orders streams on PyTorch's current device, and fails where that is another GPU: the plain
+  `to_dlpack` orders nothing, which is enough after a wait.
+- JAX fails to take memory of a GPU over while PyTorch's current device is another one.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.utils import dlpack
+
+from xdevice.contract import Takes
+from xdevice.errors import UnsupportedError
+
+TAKES = Takes(strides="forward")
+
+
+def detached(x: torch.Tensor) -> torch.Tensor:
+    if x.layout is not torch.strided or x.is_nested:
+        raise UnsupportedError(
+            f"a tensor of the layout {x.layout} has no memory of its own that others can read; convert x.to_dense(), "
+            f"or the tensors it is made of"
+        )
+    return x.detach() if x.requires_grad else x
+
+
+def memory_layout(x: torch.Tensor) -> tuple[int, bool, bool]:
+    return x.data_ptr(), x.is_contiguous(), True
+
+
+def export(x: torch.Tensor) -> Any:
+    if x.is_conj() or x.is_neg():
+        raise BufferError("its conjugate or minus is not in its memory, PyTorch computes it at each use")
+    return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
+
+
+def lending(x: torch.Tensor) -> AbstractContextManager[Any]:
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def compact(x: torch.Tensor) -> torch.Tensor:
+    # clone keeps a lazy conjugate, and the strides of some layouts
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
+
+
+def adopt(capsule: Any) -> torch.Tensor:
+    return dlpack.from_dlpack(capsule)

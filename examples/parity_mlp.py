@@ -1,0 +1,71 @@
+"""An MLP trained ten steps from the same weights on the same data, written once: every framework gives one answer.
+
+    xdevice parity examples/parity_mlp.py --backends torch,tensorflow,paddle,mxnet
+
+The gradients are each framework's own. Outside of `xdevice parity` it just trains:
+
+    XDEVICE_BACKEND=paddle python examples/parity_mlp.py
+"""
+
+import math
+
+import numpy as np
+
+import xdevice
+
+SAMPLES, INPUTS, HIDDEN, OUTPUTS = 64, 16, 16, 3
+
+
+def data():
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((SAMPLES, INPUTS)).astype("float32")
+    targets = np.sin(inputs[:, :OUTPUTS])
+    return xdevice.tensor(inputs), xdevice.tensor(targets)
+
+
+def first_weights():
+    rng = np.random.default_rng(1)
+    shapes = {"w1": (INPUTS, HIDDEN), "b1": (1, HIDDEN), "w2": (HIDDEN, OUTPUTS), "b2": (1, OUTPUTS)}
+    return {name: xdevice.tensor(rng.normal(0, 0.3, shape).astype("float32")) for name, shape in shapes.items()}
+
+
+def forward(weights, inputs):
+    hidden = 1 / (1 + math.e ** -(inputs @ weights["w1"] + weights["b1"]))
+    return hidden @ weights["w2"] + weights["b2"]
+
+
+def mean_squared_error(outputs, targets):
+    errors = (outputs - targets) ** 2
+    row, column = xdevice.ones(1, SAMPLES), xdevice.ones(OUTPUTS, 1)
+    return row @ errors @ column / (SAMPLES * OUTPUTS)
+
+
+def gradients(weights, inputs, targets):
+    """By the framework's own automatic differentiation, of one tensor at a time."""
+    gradient = xdevice.backend().samples().gradient
+
+    def loss_of(name):
+        return lambda w: mean_squared_error(forward({**weights, name: w}, inputs), targets)
+
+    return {name: gradient(loss_of(name), w) for name, w in weights.items()}
+
+
+def train(steps=10, rate=0.5):
+    inputs, targets = data()
+    weights = first_weights()
+    for _ in range(steps):
+        # what comes first in the program is named first in the report, so record causes before effects
+        xdevice.record("weights", weights)
+        outputs = forward(weights, inputs)
+        xdevice.record("outputs", outputs)
+        loss = mean_squared_error(outputs, targets)
+        xdevice.record("loss", loss)
+        grads = gradients(weights, inputs, targets)
+        xdevice.record("gradients", grads)
+        weights = {name: w - rate * grads[name] for name, w in weights.items()}
+    xdevice.record("weights", weights)
+    return xdevice.item(loss)
+
+
+if __name__ == "__main__":
+    print(f"{xdevice.backend().name} {xdevice.backend().version}: the loss after ten steps is {train():.6f}")

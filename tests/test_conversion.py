@@ -1,0 +1,645 @@
+"""`convert` between all pairs of frameworks, in one process: values bit for bit, and memory shared where promised."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xdevice
+from xdevice import convert, dlpack, registry
+from xdevice.dtypes import DTYPES, dtype_name, host_dtype
+
+NAMES = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+PAIRS = list(itertools.permutations(NAMES, 2))
+
+TRIED_IN_ALL_LAYOUTS = {"bool", "int64", "bfloat16", "float32", "complex64"}
+
+SHARED_BY = {
+    "compact": set(NAMES),
+    "misaligned": {"torch", "paddle", "mxnet", "numpy"},
+    "strided": {"torch", "paddle", "numpy"},
+    "backwards": {"numpy"},
+    "never": set(),
+}
+"""Which targets share memory of which layout: the promise of the docs, written again."""
+
+Pair = collections.namedtuple("Pair", ["left", "right"])
+
+
+def backend(name):
+    if not registry.is_installed(name):
+        pytest.skip(f"{name} is not installed")
+    return registry.load(name)
+
+
+@pytest.fixture(autouse=True)
+def _with_64_bit():
+    with x64(True):
+        yield
+
+
+def x64(on):
+    jax = pytest.importorskip("jax")
+    enable = getattr(jax, "enable_x64", None)
+    if enable is None:
+        from jax.experimental import enable_x64 as enable
+    return enable(on)
+
+
+def aligned(values):
+    """The values in memory that begins at a multiple of 64 bytes."""
+    memory = np.empty(values.nbytes + 64, "uint8")
+    start = -memory.ctypes.data % 64
+    array = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    array[...] = values
+    return array
+
+
+def can_share(source, target, kind):
+    """Whether the versions here keep the promise: Paddle before 3 copies what it imports, and cannot export a view."""
+    if target not in SHARED_BY[kind] or backend(target).takes() is None:
+        return False
+    return source != "paddle" or kind in ("compact", "misaligned") or backend("paddle").takes() is not None
+
+
+def needs_sharing(source, target):
+    if not can_share(source, target, "compact"):
+        pytest.skip(f"{target} {backend(target).version} copies what it imports")
+
+
+def bits(dtype, *shape):
+    """Values of every kind that a dtype has, not only small ones."""
+    rng = np.random.default_rng(7)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    native = host_dtype(dtype)
+    raw = rng.integers(0, 256, (*shape, native.itemsize), dtype="uint8")
+    return np.ascontiguousarray(raw).view(native).reshape(shape)
+
+
+def make(name, values):
+    if name == "numpy":
+        return aligned(values)
+    return backend(name).from_numpy(values, xdevice.cpu())
+
+
+def read(x):
+    return registry.kind_of(type(x))[0].to_numpy(x)
+
+
+def address(name, x):
+    return backend(name).samples().address(x)
+
+
+def odd_ones(shape, strides, dtype):
+    """An array with strides, in elements, that nobody steps in."""
+    room = aligned(bits(dtype, 64))
+    return np.lib.stride_tricks.as_strided(room, shape, [step * room.itemsize for step in strides])
+
+
+def layouts(name, dtype):
+    """By layout: what `SHARED_BY` calls it, and a tensor that has it."""
+    values = bits(dtype, 4, 6)
+    x = make(name, values)
+    yield "contiguous", "compact", x
+    if dtype not in TRIED_IN_ALL_LAYOUTS:
+        return
+    yield "0-d", "never" if name == "tensorflow" else "compact", make(name, bits(dtype))
+    yield "size 1", "compact", make(name, bits(dtype, 1, 3, 1))
+    yield "by rows", "misaligned" if name in ("torch", "paddle", "numpy", "mxnet") else "compact", x[1:]
+    if name in ("torch", "paddle", "numpy"):
+        yield "transposed", "strided", x.transpose([1, 0]) if name == "paddle" else x.T
+        yield "sliced", "strided", x[:, 1:4]
+        yield "stepped", "strided", x[::2]
+    if name in ("paddle", "numpy"):
+        yield "reversed", "backwards", x[::-1]
+    if name == "numpy":
+        frozen = x.copy()
+        frozen.setflags(write=False)
+        yield "read-only", "never", frozen
+        yield "broadcast", "never", np.broadcast_to(x[:1], (5, 6))
+        yield "repeated", "strided", np.lib.stride_tricks.as_strided(x, (5, 6), (0, x.itemsize))
+        yield "overlapping", "strided", np.lib.stride_tricks.as_strided(x, (5, 4), (x.itemsize, x.itemsize))
+        yield "odd strides of size 1", "compact", odd_ones((1, 6, 1), (50, 1, 9), dtype)
+        if values.itemsize > 1 and dtype != "bfloat16":
+            yield "other byte order", "never", values.astype(values.dtype.newbyteorder())
+            yield (
+                "misaligned in itself",
+                "never",
+                np.frombuffer(bytearray(b"0" + values.tobytes()), "uint8")[1:].view(values.dtype),
+            )
+    if name == "torch":
+        import torch
+
+        yield "expanded", "strided", x[:1].expand(5, 6)
+        yield "odd strides of size 1", "compact", torch.as_strided(x, (1, 6, 1), (50, 1, 9))
+        if dtype == "complex64":
+            yield "conjugate", "never", x.conj()
+            yield "negative", "never", x.conj().imag
+        if x.is_floating_point() or x.is_complex():
+            yield "asking for its gradient", "compact", x.clone().requires_grad_()
+            yield "parameter", "compact", torch.nn.Parameter(x.clone())
+        with torch.inference_mode():
+            yield "inference", "compact", x.clone()
+    if name == "paddle":
+        yield "odd strides of size 1", "compact", x[:1].transpose([1, 0])
+    if name == "paddle" and dtype.startswith(("float", "bfloat")):
+        asking = x.clone()
+        asking.stop_gradient = False
+        yield "asking for its gradient", "compact", asking
+
+
+def assert_same(actual, expected, what):
+    assert actual.dtype == expected.dtype, what
+    assert actual.shape == expected.shape, what
+    assert actual.tobytes() == expected.tobytes(), what
+
+
+def requires_grad(name, x):
+    return bool(backend(name).samples().requires_grad(x))
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_every_dtype_and_layout_goes_over_bit_for_bit_and_shares_where_promised(source, target):
+    dtypes = backend(source).dtypes & backend(target).dtypes
+    for dtype in sorted(dtypes):
+        for layout, kind, x in layouts(source, dtype):
+            what = f"{dtype} {layout}"
+            expected = np.asarray(read(x), host_dtype(dtype_name(x.dtype)))
+            place = address(source, x)
+            kind = "compact" if kind == "misaligned" and place % 64 == 0 else kind
+            shareable = can_share(source, target, kind)
+            converted = convert(x, target)
+            assert_same(read(converted), expected, what)
+            assert (address(target, converted) == place) is shareable, what
+            assert not requires_grad(target, converted), what
+            copied = convert(x, target, copy=True)
+            assert_same(read(copied), expected, what)
+            assert address(target, copied) != place, what
+            assert not requires_grad(target, copied), what
+            if shareable:
+                assert address(target, convert(x, target, copy=False)) == place, what
+            else:
+                with pytest.raises(BufferError) as raised:
+                    convert(x, target, copy=False)
+                assert isinstance(raised.value, xdevice.SharingError)
+                assert raised.value.__cause__ is not None
+            assert_same(np.asarray(read(x), expected.dtype), expected, f"the source of {what}")
+
+
+@pytest.mark.parametrize("target", NAMES[1:])
+def test_strides_that_nobody_steps_in_stay_those_of_the_source(target):
+    needs_sharing("torch", target)
+    torch = backend("torch").framework
+    x = torch.as_strided(torch.arange(64.0), (1, 6, 1), (50, 1, 9))
+    convert(x, target, copy=False)
+    assert x.stride() == (50, 1, 9)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_tensors_without_elements_are_made_anew(source, target):
+    for shape in [(0,), (2, 0, 3)]:
+        for copy in (None, True, False):
+            converted = convert(make(source, np.zeros(shape, "float32")), target, copy=copy)
+            assert read(converted).shape == shape
+            assert dtype_name(converted.dtype) == "float32"
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_large_tensors_are_copied_right_too(source, target):
+    values = bits("float32", 1100, 1200)
+    x = make(source, values)
+    assert_same(read(convert(x, target, copy=True)), values, "contiguous")
+    if source in ("torch", "paddle", "numpy"):
+        assert_same(read(convert(x.T, target)), np.ascontiguousarray(values.T), "transposed")
+        assert_same(read(convert(x[1:, 1:], target)), np.ascontiguousarray(values[1:, 1:]), "sliced")
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_a_source_that_is_gone_leaves_its_memory_behind(source, target):
+    values = bits("float32", 3000)
+    x = make(source, values)
+    converted = convert(x, target)
+    del x
+    gc.collect()
+    for _ in range(20):
+        make(source, np.zeros(3000, "float32"))
+    assert_same(read(converted), values, "kept")
+
+
+def is_released(alive):
+    """Whether what a weak reference points to goes within seconds: Paddle's memory is released by another thread."""
+    end = time.monotonic() + 10
+    while alive() is not None and time.monotonic() < end:
+        gc.collect()
+        time.sleep(0.01)
+    return alive() is None
+
+
+@pytest.mark.parametrize("target", NAMES[:-1])
+def test_memory_is_given_back_with_the_last_tensor_in_it(target):
+    needs_sharing("numpy", target)
+    x = make("numpy", bits("float32", 3000))
+    alive = weakref.ref(x)
+    converted = convert(x, target, copy=False)
+    del x
+    gc.collect()
+    assert alive() is not None
+    xdevice.sync(converted)
+    del converted
+    xdevice.sync(backend(target))
+    assert is_released(alive)
+
+
+CHAINS = """
+import gc
+import numpy as np
+from xdevice import convert
+
+for name in ("torch", "tensorflow", "mxnet", "jax", "numpy"):
+    x = convert(np.ones(99, "f"), "torch")
+    for _ in range(3):
+        x = convert(convert(x, "paddle"), name)
+    x = convert(x, "paddle")
+    del x
+    gc.collect()
+    print(name, flush=True)
+kept = convert(convert(convert(np.ones(99, "f"), "paddle"), "torch"), "paddle")
+"""
+
+
+def test_a_chain_of_owners_is_released_without_a_deadlock_and_at_exit():
+    done = subprocess.run([sys.executable, "-c", CHAINS], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.split() == ["torch", "tensorflow", "mxnet", "jax", "numpy"]
+
+
+def test_an_import_that_fails_holds_nothing():
+    x = make("numpy", bits("float32", 99))
+    alive = weakref.ref(x)
+    lent = dlpack.Lent(backend("numpy").export(x))
+    with pytest.raises(ZeroDivisionError):
+        lent.hand_over(lambda capsule: 1 / 0)
+    del x, lent
+    assert is_released(alive)
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(["torch", "paddle", "numpy"], 2)))
+def test_what_is_written_through_one_side_is_seen_on_the_other(source, target):
+    needs_sharing(source, target)
+    x = make(source, np.zeros((2, 3), "float32"))
+    converted = convert(x, target)
+    x[1] = 5.0
+    assert read(converted).tolist() == [[0, 0, 0], [5, 5, 5]]
+    if target != "numpy":
+        converted[0] = 7.0
+        assert read(x).tolist() == [[7, 7, 7], [5, 5, 5]]
+
+
+def test_an_array_that_numpy_shares_is_not_writable_and_a_copy_is():
+    x = make("torch", np.zeros(3, "float32"))
+    assert not convert(x, "numpy").flags.writeable
+    assert convert(x, "numpy", copy=True).flags.writeable
+
+
+def test_constants_of_tensorflow_stay_what_they_are():
+    tf = backend("tensorflow").framework
+    for target in ("torch", "paddle"):
+        converted = convert(tf.constant(3.0), target)
+        converted.fill_(9.0)
+        assert float(tf.constant(3.0)) == 3.0
+
+
+@pytest.mark.parametrize("source", ["mxnet", "jax"])
+@pytest.mark.parametrize("target", NAMES)
+def test_pending_work_is_waited_for(source, target):
+    if source == target:
+        return
+    needs_sharing(source, target)
+    with xdevice.use(source):
+        x = xdevice.ones(700, 700)
+        x = x / 700
+        for _ in range(30):
+            x = x @ xdevice.ones(700, 700) / 700
+        converted = convert(x, target, copy=False)
+        seen = np.array(read(converted))
+    assert np.allclose(seen, 1 / 700)
+
+
+@pytest.mark.parametrize("source", ["tensorflow", "mxnet", "jax"])
+@pytest.mark.parametrize("copy", [None, True, False])
+def test_the_error_of_failed_work_comes_out(source, copy):
+    samples = backend(source).samples()
+    failing = None
+    try:
+        with pytest.raises(Exception) as raised:  # noqa: PT012  # the error may come as early as the work
+            failing = samples.failing_work()
+            convert(failing, "numpy", copy=copy)
+        assert not isinstance(raised.value, AssertionError)
+    finally:
+        del failing
+        with suppress(Exception):
+            xdevice.sync(backend(source))
+        samples.settle()
+
+
+# what cannot be converted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tensor_of_the_target_itself_is_returned(name):
+    x = make(name, bits("float32", 2, 3))
+    assert convert(x, name) is x
+    assert convert(x, name, copy=False) is x
+    copied = convert(x, name, copy=True)
+    assert address(name, copied) != address(name, x)
+    assert_same(read(copied), read(x), name)
+
+
+@pytest.mark.parametrize("name", ["torch", "paddle", "mxnet"])
+def test_a_tensor_of_the_target_loses_its_gradient_only(name):
+    x = backend(name).samples().marked(make(name, bits("float32", 2)))
+    for copy in (None, False):
+        converted = convert(x, name, copy=copy)
+        assert not requires_grad(name, converted)
+        assert address(name, converted) == address(name, x)
+    assert not requires_grad(name, convert(x, name, copy=True))
+    assert requires_grad(name, x)
+
+
+def test_jax_without_64_bit_is_refused_and_never_narrows():
+    for dtype in ("int64", "uint64", "float64", "complex128"):
+        x = make("torch", bits(dtype, 3))
+        with x64(False), pytest.raises(xdevice.DTypeError, match=f"{dtype}.*64-bit"):
+            convert(x, "jax")
+        assert dtype_name(convert(x, "jax").dtype) == dtype
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_a_dtype_that_the_target_lacks_is_refused(source, target):
+    for dtype in backend(source).dtypes - backend(target).dtypes:
+        for copy in (None, True, False):
+            with pytest.raises(xdevice.DTypeError, match=f"{target} has no {dtype}"):
+                convert(make(source, bits(dtype, 2)), target, copy=copy)
+
+
+def test_what_is_no_number_is_refused():
+    tf = backend("tensorflow").framework
+    for x in (np.array(["text"]), np.array([object()]), tf.constant("text"), np.zeros(2, "datetime64[s]")):
+        with pytest.raises(xdevice.DTypeError):
+            convert(x, "torch")
+
+
+def test_what_is_not_dense_is_refused():
+    torch, tf, paddle, mx = (backend(name).framework for name in ("torch", "tensorflow", "paddle", "mxnet"))
+    sparse = [
+        torch.eye(2).to_sparse(),
+        tf.sparse.from_dense([[1.0, 0.0]]),
+        tf.ragged.constant([[1.0], [2.0, 3.0]]),
+        paddle.sparse.sparse_coo_tensor([[0], [1]], [1.0], [2, 2]),
+        mx.nd.ones((2, 2)).tostype("row_sparse"),
+        np.ma.masked_array([1.0, 2.0], mask=[True, False]),
+    ]
+    for x in sparse:
+        for copy in (None, True, False):
+            with pytest.raises(xdevice.UnsupportedError, match="convert"):
+                convert(x, "jax", copy=copy)
+
+
+def test_a_model_is_refused_and_told_how_it_goes():
+    torch, tf = backend("torch").framework, backend("tensorflow").framework
+    for model in (torch.nn.Linear(2, 2), tf.Variable([1.0])):
+        for x in (model, {"model": model}):
+            with pytest.raises(xdevice.NotATensorError, match="convert_state"):
+                convert(x, "numpy")
+
+
+@pytest.mark.parametrize("x", [3, "text", None, np.float32(2)])
+def test_what_is_no_tensor_is_refused_alone(x):
+    with pytest.raises(xdevice.NotATensorError, match="expected a tensor"):
+        convert(x, "numpy")
+
+
+def test_a_symbol_is_refused():
+    jax = backend("jax").framework
+    with pytest.raises(xdevice.UnsupportedError, match="outside of the traced function"):
+        jax.jit(lambda x: convert(x, "numpy"))(jax.numpy.ones(2))
+
+
+def test_another_copy_or_backend_is_refused():
+    x = np.ones(2)
+    for copy in (1, "yes", np.True_):
+        with pytest.raises(TypeError, match="copy is None"):
+            convert(x, "torch", copy=copy)
+    with pytest.raises(xdevice.BackendNotFoundError, match="did you mean 'torch'"):
+        convert(x, "torhc")
+    assert convert(x, "pytorch").tolist() == [1, 1]
+    assert convert(x, registry.load("torch")).tolist() == [1, 1]
+
+
+# devices
+
+
+def test_a_device_that_the_target_lacks_is_refused():
+    torch = backend("torch").framework
+    with pytest.raises(xdevice.DeviceNotFoundError, match=r"meta:0 does not exist on numpy.*move"):
+        convert(torch.empty(2, device="meta"), "numpy")
+    with pytest.raises(xdevice.DeviceNotFoundError, match="cpu:1"):
+        convert(backend("mxnet").from_numpy(np.ones(2), xdevice.cpu(1)), "torch")
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(["tensorflow", "mxnet", "jax"], 2)))
+def test_a_device_that_is_not_one_memory_for_both_is_reached_by_a_copy(source, target):
+    for name in (source, target):
+        if backend(name).samples().other_device() is None:
+            pytest.skip(f"{name} was started with one device")
+    values = bits("float32", 3, 4)
+    x = backend(source).from_numpy(values, xdevice.cpu(1))
+    converted = convert(x, target)
+    assert xdevice.device_of(converted) is xdevice.cpu(1)
+    assert_same(read(converted), values, "cpu:1")
+    with pytest.raises(xdevice.SharingError, match="cpu:1"):
+        convert(x, target, copy=False)
+
+
+VIRTUAL = """
+import numpy as np
+import xdevice
+
+values = np.arange(12, dtype="float32").reshape(3, 4)
+names = ("torch", "tensorflow", "paddle", "mxnet", "jax")
+for source in names:
+    x = xdevice.backend(source).from_numpy(values, xdevice.gpu(1))
+    for target in names:
+        for copy in (None, True):
+            y = xdevice.convert(x, target, copy=copy)
+            assert xdevice.device_of(y) is xdevice.gpu(1), (source, target, copy)
+            assert (xdevice.to_numpy(y) == values).all(), (source, target, copy)
+        try:
+            xdevice.convert(x, target, copy=False)
+            assert source == target, target
+        except xdevice.SharingError:
+            pass
+print("end")
+"""
+
+
+def test_virtual_gpus_are_reached_by_a_copy_to_the_same_device():
+    environment = {**os.environ, "XDEVICE_VIRTUAL_GPUS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", VIRTUAL], capture_output=True, text=True, timeout=200, check=False, env=environment
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+# containers
+
+
+def test_containers_keep_their_type_and_their_shared_tensors():
+    torch, paddle = backend("torch").framework, backend("paddle").framework
+    x = torch.arange(3.0)
+    batch = {"x": [x, x], "pair": Pair(paddle.ones([2]), "label"), "n": 3}
+    converted = convert(batch, "numpy")
+    assert type(converted["pair"]) is Pair
+    assert type(converted["pair"].left) is np.ndarray
+    assert converted["pair"].right == "label"
+    assert converted["x"][0] is converted["x"][1]
+    assert converted["x"][0].tolist() == [0, 1, 2]
+    assert converted["n"] == 3
+    assert convert(converted, "numpy") is converted
+    assert convert([], "torch") == []
+
+
+ARRAY_SHAPES = st.lists(st.sampled_from([0, 1, 2, 3, 5]), max_size=4).map(tuple)
+
+
+@st.composite
+def arrays(draw):
+    """Arrays of any dtype, with axes swapped, cut, stepped and reversed, at any address."""
+    dtype = draw(st.sampled_from(DTYPES))
+    shape = draw(ARRAY_SHAPES)
+    values = bits(dtype, *shape)
+    room = aligned(np.zeros(values.size + 16, values.dtype))
+    offset = draw(st.integers(0, 15))
+    x = room[offset : offset + values.size].reshape(shape)
+    x[...] = values
+    x = x.transpose(draw(st.permutations(range(x.ndim))))
+    cuts = [slice(None), slice(1, None), slice(None, None, 2), slice(None, None, -1)]
+    return x[(..., *(draw(st.sampled_from(cuts)) for _ in shape))]
+
+
+def containers(inside):
+    return st.one_of(
+        st.lists(inside, max_size=3),
+        st.lists(inside, max_size=3).map(tuple),
+        st.dictionaries(st.text(max_size=2), inside, max_size=3),
+        st.tuples(inside, inside).map(lambda pair: Pair(*pair)),
+    )
+
+
+def assert_equal(old, new):
+    if isinstance(old, np.ndarray):
+        assert_same(np.asarray(new), old, old.dtype)
+    elif isinstance(old, dict):
+        assert list(old) == list(new)
+        for key in old:
+            assert_equal(old[key], new[key])
+    else:
+        assert type(old) is type(new)
+        for one, other in zip(old, new, strict=True):
+            assert_equal(one, other)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.recursive(arrays(), containers, max_leaves=4).filter(lambda x: not isinstance(x, str)),
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
+    st.sampled_from([None, True]),
+)
+def test_any_way_there_and_back_is_the_same_bit_for_bit(x, way, copy):
+    with x64(True):
+        there = x
+        for name in way:
+            held = set(backend(name).dtypes)
+            if all(dtype_name(leaf.dtype) in held for leaf in _tensors(there)):
+                there = convert(there, name, copy=copy)
+        assert_equal(x, convert(there, "numpy", copy=copy))
+
+
+def _tensors(x):
+    from xdevice import trees
+
+    return [x] if registry.kind_of(type(x)) else trees.values(x)
+
+
+def test_four_threads_convert_at_once():
+    for name in NAMES:
+        backend(name)
+    values = bits("float32", 40, 50)
+    views = [make("torch", values).T, make("numpy", values)[::-1], make("numpy", values)]
+
+    def many_ways(number):
+        for turn in range(60):
+            x = views[(number + turn) % len(views)]
+            there = convert(x, NAMES[turn % len(NAMES)])
+            back = convert(there, NAMES[(number + turn // 2) % len(NAMES)])
+            assert_same(np.ascontiguousarray(read(back)), np.ascontiguousarray(read(x)), f"turn {turn} of {number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(many_ways, range(4)))
+
+
+# what ends the process, or did
+
+DEADLY = """
+import numpy as np
+from xdevice import backend, convert, cpu
+
+ones = np.ones((9, 2), "f")
+print("a reversed array to torch", flush=True)
+convert(ones[::-1], "torch").sum()
+print("a reversed tensor of paddle to torch", flush=True)
+convert(backend("paddle").from_numpy(ones, cpu())[::-1], "torch").sum()
+print("a reversed array to paddle", flush=True)
+convert(ones[::-1], "paddle").sum()
+print("misaligned arrays to tensorflow", flush=True)
+[convert(ones[i:], "tensorflow") * 2 for i in range(9)]
+print("misaligned tensors to tensorflow", flush=True)
+[convert(backend("torch").from_numpy(ones, cpu())[i:], "tensorflow") * 2 for i in range(9)]
+print("bools through mxnet", flush=True)
+[convert(convert(ones > 0, "mxnet"), "torch").sum() for _ in range(99)]
+print("end", flush=True)
+"""
+
+
+def test_what_would_end_the_process_is_done_right():
+
+    done = subprocess.run([sys.executable, "-c", DEADLY], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.splitlines()[-1] == "end"
+
+
+def test_the_cost_of_sharing_does_not_grow_with_the_size():
+    def least(x):
+        times = []
+        for _ in range(30):
+            start = time.perf_counter()
+            convert(x, "torch", copy=False)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    small, large = aligned(np.zeros(256, "float32")), aligned(np.zeros(2**24, "float32"))
+    assert least(large) < 3 * least(small) + 20e-6

@@ -1,0 +1,392 @@
+"""`xdevice parity` and `xdevice compare`, as people run them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import xdevice
+from xdevice.cli import main
+from xdevice.parity import Rule
+from xdevice.parity_html import plot
+from xdevice.parity_report import hold
+from xdevice.recording import Recording, recording_to
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "examples" / "parity_mlp.py"
+SCRIPT = """
+import os, sys, numpy, xdevice
+backend = os.environ["XDEVICE_BACKEND"]
+record, here = xdevice.record, lambda *names: backend in names
+"""
+
+
+def command(*arguments, timeout=280, **options):
+    """Status, output and errors, in a terminal that is wide enough for the tables."""
+    environment = {**os.environ, "COLUMNS": "200", **options.pop("env", {})}
+    done = subprocess.run(
+        [sys.executable, "-m", "xdevice", *map(str, arguments)],
+        capture_output=True, text=True, timeout=timeout, check=False, env=environment, **options,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def parity(tmp_path):
+    """Runs a script that imports no framework, so that each of its backends takes a second."""
+
+    def run(code, *arguments, backends="torch,jax"):
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT + code)
+        arguments, rest = split(arguments)
+        return command("parity", script, "--backends", backends, "--jobs", 2, *arguments, *rest)
+
+    return run
+
+
+@pytest.fixture
+def compared(tmp_path, monkeypatch):
+    """Records as a script does on torch and on jax, in this process, and runs `xdevice compare` here."""
+
+    def run(code, *options):
+        for backend in ("torch", "jax"):
+            monkeypatch.setenv("XDEVICE_BACKEND", backend)
+            shutil.rmtree(tmp_path / backend, ignore_errors=True)
+            with recording_to(tmp_path / backend):
+                exec(SCRIPT + code, {})
+        return invoke("compare", tmp_path / "torch", tmp_path / "jax", *options)
+
+    return run
+
+
+def invoke(*arguments):
+    """Status and output of a command that runs in this process."""
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(main, [*map(str, arguments)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return done.exit_code, done.output
+
+
+def split(arguments):
+    """Options before the `--`, and what the script gets."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:place], arguments[place:]
+
+
+def report_of(output):
+    report = json.loads(output)
+    return report, {row["backend"]: row for row in report["backends"]}
+
+
+# the example, on every framework
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("example")
+    names = ",".join(name for name in xdevice.backends() if name != "numpy")
+    kept = ("--save", folder / "run", "--html", folder / "report.html", "--json", folder / "report.json")
+    done = command("parity", EXAMPLE, "--backends", names, "--jobs", 2, *kept)
+    return folder, *done
+
+
+def test_the_example_agrees_on_every_framework(example):
+    folder, status, out, err = example
+    assert status == 0, out + err
+    report, rows = report_of((folder / "report.json").read_text())
+    assert report["first_divergence"] is None
+    assert [row["state"] for row in rows.values()] == ["reference"] + ["agrees"] * (len(rows) - 1)
+    assert {"torch", "tensorflow", "paddle", "mxnet", "jax"} <= set(rows)
+    for name, row in rows.items():
+        assert row["records"] == 41
+        assert row["seconds"] > 0
+        assert row["version"]
+        assert re.search(rf"{name}: 41 recorded in \d", err)
+    for name in report["names"]:
+        assert set(name["backends"]) == set(rows) - {"torch"}
+        for series in name["backends"].values():
+            assert all(step["ok"] and step["excess"] < 1 for step in series["steps"])
+    assert [name["name"] for name in report["names"]] == ["weights", "outputs", "loss", "gradients"]
+    assert "agrees" in out
+    assert "First divergence" not in out
+
+
+def test_the_page_has_plots_and_needs_nothing_else(example):
+    page = (example[0] / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert page.count("<polyline") == 4 * 5
+    assert "All backends agree" in page
+    assert not re.search(r"<script|<link|<img|https?:|url\(|@import|src=", page)
+    assert all(row["version"] in page for row in json.loads((example[0] / "report.json").read_text())["backends"])
+    is_balanced(page)
+
+
+def is_balanced(page):
+    open_tags = []
+
+    class Checker(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            if tag not in ("meta", "line"):
+                open_tags.append(tag)
+
+        def handle_startendtag(self, tag, attributes):
+            pass
+
+        def handle_endtag(self, tag):
+            assert open_tags.pop() == tag
+
+    Checker().feed(page)
+    assert open_tags == []
+
+
+def test_saved_recordings_are_compared_later(example):
+    folder = example[0] / "run"
+    status, out = invoke("compare", folder, folder)
+    assert status == 0, out
+    status, out = invoke("compare", folder / "torch", folder / "paddle", "--rtol", 0, "--atol", 0, "--json", "-")
+    assert status == 1
+    report, rows = report_of(out)
+    assert list(rows) == ["paddle"]
+    assert report["first_divergence"]["reference"].startswith("torch of ")
+    status, out = invoke("compare", folder, folder / "mxnet")
+    assert status == 0, out
+    assert "jax of" in out
+    assert "was compared with nothing" in out
+
+
+def test_a_folder_without_recordings_is_refused(tmp_path):
+    status, err = invoke("compare", tmp_path, tmp_path)
+    assert status == 2
+    assert "has no recording" in err
+
+
+def test_recordings_inside_a_folder_are_pointed_at(tmp_path):
+    for depth in ("rec/test_a/torch", "rec/test_b/torch"):
+        with recording_to(tmp_path / depth):
+            xdevice.record("x", 1)
+    for folder in (tmp_path / "rec", tmp_path / "rec" / "test_a"):
+        status, err = invoke("compare", folder, folder)
+        assert status == 2
+        assert f"such as {tmp_path / 'rec' / 'test_a' / 'torch'}" in err
+        assert f"pytest --xd-compare={folder}" in err
+
+
+def test_a_recording_tells_the_backend_that_was_selected(tmp_path, monkeypatch):
+    monkeypatch.delenv("XDEVICE_BACKEND", raising=False)
+    xdevice.backend("torch")
+    for name in ("numpy", "torch"):
+        with xdevice.use(name), recording_to(tmp_path / "a" / name):
+            xdevice.record("x", 1)
+    status, out = invoke("compare", tmp_path / "a" / "torch", tmp_path / "a" / "numpy", "--json", "-")
+    _, rows = report_of(out)
+    assert (status, list(rows)) == (0, ["numpy"])
+    assert rows["numpy"]["version"] == xdevice.backend("numpy").version
+
+
+# what a report says
+
+
+def test_identical_runs_report_nothing(compared):
+    status, out = compared("for i in range(10): record('loss', numpy.float32(i) / 3)")
+    assert status == 0
+    assert "First divergence" not in out
+
+
+def test_the_first_divergence_is_the_first_in_program_order(parity, tmp_path):
+    code = """
+for i in range(10):
+    fault = 1e-3 if i == {"jax": 7, "mxnet": 9}.get(backend) else 0
+    record("z", {"w": numpy.ones((2, 3), "float32") + fault * numpy.eye(2, 3, dtype="float32")})
+    record("a", numpy.float32(1 + (here("jax") and i >= 7)))
+"""
+    status, out, _ = parity(code, "--html", tmp_path / "r.html", backends="torch,jax,mxnet")
+    assert status == 1
+    assert "First divergence\nz, step 7, on jax: the values differ at ['w']: 2 of 6 elements are off" in out
+    assert "1.00100005 at [0, 0]" in out
+    page = (tmp_path / "r.html").read_text()
+    assert page.index("First divergence: z, step 7, on jax") < page.index("<table")
+    is_balanced(page)
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        ("record('x', 1); here('jax') and record('more', 1)", "more has a step 0 here, and the reference has none"),
+        ("record('x', 1); here('torch') and record('x', 1)", "x has no step 1 here, and the reference has"),
+        ("record('x', 1); record('y' if here('torch') else 'z', 1)", "z has a step 0 here"),
+        ("record('x', numpy.ones(2 + here('jax')))", "the shapes differ: actual is (3,)"),
+        ("record('x', numpy.ones(2, 'f8' if here('jax') else 'f4'))", "the dtypes differ: actual is float64"),
+        ("record('x', [1] * (2 + here('jax')))", "the structures differ"),
+        ("record('x', float('nan'))", "actual    nan"),
+    ],
+)
+def test_other_names_shapes_and_counts_of_steps_are_divergences(compared, code, what):
+    status, out = compared(code)
+    assert status == 1, out
+    assert what in out.partition("First divergence")[2]
+
+
+def test_options_loosen_and_tighten_the_comparison(compared):
+    code = "record('x', numpy.array([1.0 + 1e-7 * here('jax'), numpy.nan], 'f8' if here('jax') else 'f4'))"
+    assert compared(code, "--equal-nan", "--any-dtype")[0] == 0
+    assert compared(code, "--equal-nan")[0] == 1
+    assert compared(code, "--any-dtype")[0] == 1
+    assert compared(code, "--equal-nan", "--any-dtype", "--rtol", 0, "--atol", 1e-9)[0] == 1
+
+
+def test_a_crash_a_hang_and_a_missing_framework_cost_a_row_each(parity, tmp_path):
+    code = """
+import signal, subprocess, time
+for i in range(3):
+    record("x", numpy.ones(3) * i)
+sys.stdout.write(" ".join(sys.argv[1:]))
+if here("tensorflow"):
+    os.kill(os.getpid(), signal.SIGSEGV)
+if here("paddle"):
+    print("waiting", file=sys.stderr)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(200)"])
+    open(sys.argv[1], "w").write(str(child.pid))
+    time.sleep(200)
+if here("mxnet"):
+    import no_such_framework
+if here("jax"):
+    record("x", os.environ.get("WRAPPED"))
+"""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nWRAPPED=yes exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    start = time.monotonic()
+    status, out, err = parity(
+        code, "--timeout", 8, "--save", tmp_path / "run", "--json", tmp_path / "r.json", "--html", tmp_path / "r.html",
+        "--python", f"jax={python}", "--", tmp_path / "pid", "--flag", backends="torch,tensorflow,paddle,mxnet,jax",
+    )  # fmt: skip
+    assert status == 2, out + err
+    assert time.monotonic() - start < 60
+    report, rows = report_of((tmp_path / "r.json").read_text())
+    assert [row["state"] for row in rows.values()] == ["reference", *["did not run"] * 3, "diverges"]
+    assert "signal SIGSEGV" in rows["tensorflow"]["error"]
+    assert "Fatal Python error: Segmentation fault" in rows["tensorflow"]["error"]
+    assert rows["paddle"]["error"] == "was killed after 8 s without an end; --timeout gives it longer\nwaiting"
+    assert "No module named 'no_such_framework'" in rows["mxnet"]["error"]
+    assert "No module named 'no_such_framework'" in out
+    assert rows["jax"]["python"] == str(python)
+    assert report["first_divergence"]["name"] == "x"
+    assert "x has a step 3 here, and the reference has none" in report["first_divergence"]["text"]
+    assert [row["records"] for row in rows.values()] == [3, 3, 3, 3, 4]
+    assert Recording(tmp_path / "run" / "tensorflow").entries[2].read()[0].value.tolist() == [2, 2, 2]
+    assert is_gone(int((tmp_path / "pid").read_text()))
+    assert (tmp_path / "run" / "torch" / "stdout.txt").read_text() == f"{tmp_path / 'pid'} --flag"
+    assert Recording(tmp_path / "run" / "jax").entries[3].read()[0].value == "yes"
+    is_balanced((tmp_path / "r.html").read_text())
+    assert command("compare", tmp_path / "run", tmp_path / "run")[0] == 2
+
+
+def is_gone(pid):
+    """Dead, if perhaps not buried yet."""
+    for _ in range(50):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_leaves_no_process_behind(how, tmp_path):
+    script, pid = tmp_path / "script.py", tmp_path / "pid"
+    script.write_text(f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(200)")
+    # a shell without job control starts what runs in the background with SIGINT ignored
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from xdevice.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "parity", script, "--backends", "torch,jax"]
+    run = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not (pid.exists() and pid.read_text()):
+        assert run.poll() is None
+        time.sleep(0.05)
+    run.send_signal(how)
+    assert run.wait(timeout=20) != 0
+    assert is_gone(int(pid.read_text()))
+
+
+def test_a_divergence_before_a_crash_is_told(parity):
+    status, out, _ = parity("record('x', 1 + here('jax')); here('jax') and sys.exit(3); record('x', 1)")
+    assert status == 2
+    assert "ended with exit status 3" in out
+    assert "x, step 0, on jax" in out
+    status, out, _ = parity("record('x', 1); here('jax') and sys.exit(3); record('x', 1)")
+    assert status == 2
+    assert "First divergence" not in out
+
+
+def test_without_a_reference_nothing_is_compared(parity):
+    status, out, _ = parity("record('x', here('jax')); here('torch') and sys.exit('no reference')")
+    assert status == 2
+    assert "no reference" in out
+    assert "not compared" in out
+    status, out, _ = parity("here('jax') and record('x', 1)")
+    assert status == 2
+    assert "nothing to hold the others against" in out
+    status, out, _ = parity("here('torch') and record('x', 1)")
+    assert status == 1
+    assert "x has no step 0 here, and the reference has" in out
+
+
+def test_a_script_that_records_nothing_is_told_so(parity):
+    status, out, _ = parity("pass")
+    assert status == 2
+    assert "nothing was recorded" in out
+
+
+def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "s.py"
+    script.write_text("open('ran', 'w')")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    for arguments, text in [
+        (["--backends", "torch,troch"], "did you mean 'torch'"),
+        (["--backends", "torch,jax", "--reference", "mxnet"], "mxnet is not among the backends"),
+        (["--backends", "torch"], "alone has nothing to be compared with"),
+        (["--backends", "torch,jax", "--python", "jax"], "takes NAME=PATH"),
+        (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
+        (["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"], "mxnet is not among"),
+        (["--backends", "torch,jax", "--save", "full"], "is not empty"),
+        (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
+        (["--backends", "torch,jax", "--rtol", "nan"], "rtol is a number of 0 or more, not nan"),
+    ]:
+        status, err = invoke("parity", script, *arguments)
+        assert status == 2
+        assert text in " ".join(err.split())
+    assert not (tmp_path / "ran").exists()
+
+
+# the plot
+
+
+def test_a_plot_shows_what_was_found(tmp_path):
+    for name, error in (("a", 0.0), ("b", 1e-3)):
+        with recording_to(tmp_path / name):
+            for step in range(10):
+                xdevice.record("<x>", 1 + (error if step == 7 else 0))
+    findings = hold(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Rule())
+    drawing = plot("<x>", {"jax": findings, "mxnet": findings[:3], "paddle": []})
+    heights = [float(point.split(",")[1]) for point in re.search(r'points="([^"]*)"', drawing)[1].split()]
+    assert [step for step, height in enumerate(heights) if height < max(heights)] == [7]
+    assert "<title>jax, step 7: 1.0e-03</title>" in drawing
+    assert "&lt;x&gt;" in drawing
+    is_balanced(drawing)
+    assert plot("x", {"jax": []}) == ""

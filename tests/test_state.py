@@ -1,0 +1,696 @@
+"""Parameters of one framework in the layout of another: every kind of layer, every ordered pair, by its outputs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import layouts, registry
+
+FRAMEWORKS = ("torch", "paddle", "mxnet", "tensorflow")
+IMAGE = np.random.default_rng(0).normal(size=(2, 4, 7, 7)).astype("float32")
+SEQUENCE = np.random.default_rng(1).normal(size=(2, 5, 4)).astype("float32")
+VECTORS = np.random.default_rng(2).normal(size=(3, 4)).astype("float32")
+INDICES = np.array([[0, 2, 4], [1, 1, 3]])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frameworks():
+    for name in FRAMEWORKS:
+        if not registry.is_installed(name):
+            pytest.skip(f"{name} is not installed")
+        registry.load(name)
+
+
+# the same layers, as each framework's users write them; an image goes into Keras with its channels last
+
+
+def _torch():
+    import torch
+
+    return torch.nn
+
+
+def _paddle():
+    import paddle
+
+    return paddle.nn
+
+
+def _gluon(block):
+    block.initialize()
+    return block
+
+
+def _keras(*layers, shape):
+    import keras
+
+    return keras.Sequential([keras.Input(shape), *layers])
+
+
+def linear(name):
+    if name in ("torch", "paddle"):
+        nn = _torch() if name == "torch" else _paddle()
+        return nn.Linear(4, 4)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.Dense(4, in_units=4))
+    from keras import layers
+
+    return _keras(layers.Dense(4), shape=(4,))
+
+
+def conv(name):
+    """A stride, and no padding."""
+    if name in ("torch", "paddle"):
+        nn = _torch() if name == "torch" else _paddle()
+        return nn.Conv2d(4, 4, 3, stride=2) if name == "torch" else nn.Conv2D(4, 4, 3, stride=2)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.Conv2D(4, 3, strides=2, in_channels=4))
+    from keras import layers
+
+    return _keras(layers.Conv2D(4, 3, strides=2), shape=(7, 7, 4))
+
+
+def grouped_conv(name):
+    """In two groups, padded."""
+    if name == "torch":
+        return _torch().Conv2d(4, 6, 3, padding=1, groups=2)
+    if name == "paddle":
+        return _paddle().Conv2D(4, 6, 3, padding=1, groups=2)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.Conv2D(6, 3, padding=1, groups=2, in_channels=4))
+    from keras import layers
+
+    return _keras(layers.Conv2D(6, 3, padding="same", groups=2), shape=(7, 7, 4))
+
+
+def depthwise_conv(name):
+    if name == "torch":
+        return _torch().Conv2d(4, 8, 3, groups=4)
+    if name == "paddle":
+        return _paddle().Conv2D(4, 8, 3, groups=4)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.Conv2D(8, 3, groups=4, in_channels=4))
+    from keras import layers
+
+    return _keras(layers.DepthwiseConv2D(3, depth_multiplier=2), shape=(7, 7, 4))
+
+
+def conv_transpose(name):
+    if name == "torch":
+        return _torch().ConvTranspose2d(4, 3, 3, stride=2)
+    if name == "paddle":
+        return _paddle().Conv2DTranspose(4, 3, 3, stride=2)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.Conv2DTranspose(3, 3, strides=2, in_channels=4))
+    from keras import layers
+
+    return _keras(layers.Conv2DTranspose(3, 3, strides=2), shape=(7, 7, 4))
+
+
+def batch_norm(name):
+    if name == "torch":
+        return _torch().BatchNorm2d(4)
+    if name == "paddle":
+        return _paddle().BatchNorm2D(4)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.BatchNorm(in_channels=4))
+    from keras import layers
+
+    return _keras(layers.BatchNormalization(epsilon=1e-5, momentum=0.9), shape=(7, 7, 4))
+
+
+def prelu(name):
+    if name in ("torch", "paddle"):
+        return (_torch() if name == "torch" else _paddle()).PReLU(4)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.PReLU(in_channels=4))
+    from keras import layers
+
+    return _keras(layers.PReLU(shared_axes=[1, 2]), shape=(7, 7, 4))
+
+
+def layer_norm(name):
+    if name in ("torch", "paddle"):
+        return (_torch() if name == "torch" else _paddle()).LayerNorm(4)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.LayerNorm(in_channels=4))
+    from keras import layers
+
+    return _keras(layers.LayerNormalization(epsilon=1e-5), shape=(4,))
+
+
+def embedding(name):
+    if name in ("torch", "paddle"):
+        return (_torch() if name == "torch" else _paddle()).Embedding(5, 5)
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        return _gluon(gluon.Embedding(5, 5))
+    from keras import layers
+
+    return _keras(layers.Embedding(5, 5), shape=(3,))
+
+
+def _recurrent(kind, name, layers=1, both=False):
+    if name == "torch":
+        return getattr(_torch(), kind)(4, 4, num_layers=layers, bidirectional=both, batch_first=True)
+    if name == "paddle":
+        return getattr(_paddle(), kind)(4, 4, num_layers=layers, direction="bidirect" if both else "forward")
+    if name == "mxnet":
+        from mxnet.gluon import rnn
+
+        return _gluon(getattr(rnn, kind)(4, layers, layout="NTC", bidirectional=both, input_size=4))
+    import keras
+
+    layer = getattr(keras.layers, kind)(4, return_sequences=True)
+    return _keras(keras.layers.Bidirectional(layer) if both else layer, shape=(5, 4))
+
+
+def lstm(name):
+    return _recurrent("LSTM", name)
+
+
+def gru(name):
+    return _recurrent("GRU", name)
+
+
+def bidirectional_lstm(name):
+    return _recurrent("LSTM", name, both=True)
+
+
+def bidirectional_gru(name):
+    return _recurrent("GRU", name, both=True)
+
+
+def deep_lstm(name):
+    return _recurrent("LSTM", name, layers=2, both=True)
+
+
+LAYERS = {
+    linear: VECTORS, conv: IMAGE, grouped_conv: IMAGE, depthwise_conv: IMAGE, conv_transpose: IMAGE, batch_norm: IMAGE,
+    prelu: IMAGE, layer_norm: VECTORS, embedding: INDICES, lstm: SEQUENCE, gru: SEQUENCE,
+    bidirectional_lstm: SEQUENCE, bidirectional_gru: SEQUENCE,
+}  # fmt: skip
+
+
+def randomised(name, model, seed=0):
+    """Every variable random, and none like another; running variances positive."""
+    backend, rng, done = registry.load(name), np.random.default_rng(seed), set()
+    for variable_name, variable in backend.variables(model):
+        if id(variable) in done or variable_name.endswith(layouts.COUNTER):
+            continue
+        done.add(id(variable))
+        value = rng.uniform(0.3, 0.9, tuple(variable.shape)).astype("float32")
+        value *= 1 if "var" in variable_name else rng.choice([-1, 1], value.shape).astype("float32")
+        backend.write(variable, backend.from_numpy(value, xdevice.cpu()))
+    return model
+
+
+def outputs(name, model, x):
+    """Of the model in eval mode; the channels of an image come second."""
+    if name == "torch":
+        import torch
+
+        with torch.no_grad():
+            y = model.eval()(torch.tensor(x))
+    elif name == "paddle":
+        import paddle
+
+        model.eval()
+        y = model(paddle.to_tensor(x))
+    elif name == "mxnet":
+        y = model(registry.load("mxnet").from_numpy(x, xdevice.cpu()).as_nd_ndarray())
+    else:
+        import tensorflow as tf
+
+        image = x.ndim == 4
+        y = model(tf.constant(np.moveaxis(x, 1, -1) if image else x), training=False)
+        return np.moveaxis(y.numpy(), -1, 1) if image else y.numpy()
+    return xdevice.to_numpy(y[0] if isinstance(y, tuple) else y)
+
+
+def ported(build, here, there, seed=0):
+    source, target = randomised(here, build(here), seed), randomised(there, build(there), seed + 1)
+    state = xdevice.convert_state(source, there, like=target)
+    state.load_into(target)
+    return source, target, state
+
+
+def error(build, here, there, x):
+    source, target, _ = ported(build, here, there)
+    expected = outputs(here, source, x)
+    assert np.abs(expected).max() > 0.01
+    return np.abs(outputs(there, target, x) - expected).max()
+
+
+# every kind, every pair
+
+
+@pytest.mark.parametrize("build", LAYERS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize(("here", "there"), list(permutations(FRAMEWORKS, 2)))
+def test_a_layer_computes_the_same_elsewhere(build, here, there):
+    assert error(build, here, there, LAYERS[build]) < 1e-5
+
+
+@pytest.mark.parametrize(("here", "there"), list(permutations(FRAMEWORKS[:3], 2)))
+def test_two_layers_in_both_directions_compute_the_same_elsewhere(here, there):
+    assert error(deep_lstm, here, there, SEQUENCE) < 1e-5
+
+
+def test_a_kernel_of_keras_is_the_same_with_its_channels_first():
+    from keras import layers
+
+    source = randomised("torch", conv("torch"))
+    like = _keras(layers.Conv2D(4, 3, strides=2, data_format="channels_first"), shape=(4, 7, 7))
+    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    import tensorflow as tf
+
+    ours = like(tf.constant(IMAGE), training=False).numpy()
+    assert np.abs(ours - outputs("torch", source, IMAGE)).max() < 1e-5
+
+
+@pytest.mark.parametrize("build", LAYERS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
+    model = randomised(name, build(name))
+    away = xdevice.convert_state(model, "numpy")
+    assert not away.unmapped
+    kinds = {layer.path: layer.kind for layer in registry.load(name).layers(model)}
+    twin = build(name)
+    back = xdevice.convert_state(dict(away), name, like=twin, kinds=kinds)
+    for variable, value in registry.load(name).variables(model):
+        if variable in back:
+            assert (xdevice.to_numpy(back[variable]) == registry.load(name).to_numpy(value)).all()
+    back.load_into(twin)
+    x = LAYERS[build]
+    assert (outputs(name, twin, x) == outputs(name, model, x)).all()
+
+
+# a comparison that can fail
+
+
+def test_a_square_linear_without_its_transpose_is_seen(monkeypatch):
+    import xdevice_paddle.layers
+    import xdevice_tensorflow.layers
+
+    for module, there in ((xdevice_paddle.layers, "paddle"), (xdevice_tensorflow.layers, "tensorflow")):
+        monkeypatch.setitem(module._RULES, "linear", {"weight": layouts.SAME})
+        assert error(linear, "torch", there, VECTORS) > 0.01
+
+
+@pytest.mark.parametrize("rule", ["GATES_ZRN", "BIASES_ZRN", "SUMMED", "KERNEL_FIRST"])
+def test_a_wrong_rule_is_seen(monkeypatch, rule):
+    import xdevice_tensorflow.layers as keras_layers
+
+    wrong = {
+        "GATES_ZRN": layouts.TRANSPOSED,
+        "BIASES_ZRN": layouts.Rule(lambda x: (x[0], x[1]), lambda ih, hh: np.stack([ih, hh])),
+        "SUMMED": layouts.Rule(lambda x: (x, x), lambda ih, hh: ih),
+        "KERNEL_FIRST": layouts._one(lambda x: x.transpose(3, 2, 1, 0), lambda x: x.transpose(3, 2, 1, 0)),
+    }[rule]
+    monkeypatch.setattr(layouts, rule, wrong)
+    monkeypatch.setitem(keras_layers._RULES, "conv", {"weight": layouts.KERNEL_FIRST})
+    build = {"GATES_ZRN": gru, "BIASES_ZRN": gru, "SUMMED": lstm, "KERNEL_FIRST": conv}[rule]
+    assert error(build, "torch", "tensorflow", LAYERS[build]) > 0.01
+
+
+# what cannot be kept is listed
+
+
+def test_another_eps_and_momentum_are_listed():
+    from keras import layers
+
+    state = xdevice.convert_state(
+        batch_norm("torch"), "tensorflow", like=_keras(layers.BatchNormalization(), shape=(4,))
+    )
+    assert not state.unmapped
+    assert state.differences == [
+        "batch_normalization: eps is 1e-05 in torch, 0.001 in tensorflow",
+        "batch_normalization: momentum is 0.1 in torch, 0.01 in tensorflow",
+        "num_batches_tracked: left out, for tensorflow counts no batches",
+    ]
+    assert state.differences[0] in str(state)
+
+
+def test_equal_settings_are_not_listed():
+    _, _, state = ported(batch_norm, "paddle", "mxnet")
+    assert state.differences == []
+    _, _, state = ported(grouped_conv, "torch", "tensorflow")  # padding=1 and "same"
+    assert state.differences == []
+
+
+def test_same_padding_at_a_stride_is_no_padding_of_one():
+    from keras import layers
+
+    like = _keras(layers.Conv2D(4, 3, strides=2, padding="same", activation="relu"), shape=(8, 8, 4))
+    state = xdevice.convert_state(_torch().Conv2d(4, 4, 3, stride=2, padding=1), "tensorflow", like=like)
+    assert state.differences == [
+        "conv2d: padding is (1, 1) in torch, same in tensorflow",
+        "conv2d: activation is None in torch, relu in tensorflow",
+    ]
+
+
+def test_groups_in_a_keras_transpose_are_listed():
+    source = _torch().ConvTranspose2d(4, 4, 3, groups=2)
+    assert set(xdevice.convert_state(source, "tensorflow").unmapped) == {"kernel", "bias"}
+    from keras import layers
+
+    like = _keras(layers.Conv2DTranspose(4, 3), shape=(7, 7, 4))
+    state = xdevice.convert_state(source, "tensorflow", like=like)
+    assert not state
+    assert "groups is 2 in torch, 1 in tensorflow" in state.unmapped["weight"]
+    with pytest.raises(xdevice.StateError, match="groups is 2"):
+        state.load_into(like)
+
+
+def flattened():
+    from keras import layers
+
+    return _keras(layers.Conv2D(4, 3, name="conv"), layers.Flatten(), layers.Dense(4, name="fc"), shape=(7, 7, 4))
+
+
+def test_a_dense_after_flatten_is_listed_and_can_be_given_by_hand():
+    nn = _torch()
+    source = nn.Sequential()
+    source.add_module("conv", nn.Conv2d(4, 4, 3))
+    source.add_module("flatten", nn.Flatten())
+    source.add_module("fc", nn.Linear(4 * 5 * 5, 4))
+    like = flattened()
+    state = xdevice.convert_state(source, "tensorflow", like=like)
+    assert list(state.unmapped) == ["fc/kernel"]
+    assert "Flatten of (5, 5, 4)" in state.unmapped["fc/kernel"]
+    with pytest.raises(xdevice.StateError, match="nothing was written"):
+        state.load_into(like)
+    by_hand = source.fc.weight.reshape(4, 4, 5, 5).permute(0, 2, 3, 1).reshape(4, -1).T
+    state["fc/kernel"] = xdevice.convert(by_hand, "tensorflow")
+    state.load_into(like)
+    import tensorflow as tf
+
+    ours = like(tf.constant(np.moveaxis(IMAGE, 1, -1)), training=False).numpy()
+    assert np.abs(ours - outputs("torch", source, IMAGE)).max() < 1e-5
+    assert "fc/kernel" in xdevice.convert_state(like, "torch").unmapped
+
+
+def test_a_missing_bias_is_listed_and_an_error_when_loading():
+    source, target = linear("torch"), _paddle().Linear(4, 4, bias_attr=False)
+    state = xdevice.convert_state(source, "paddle", like=target)
+    assert state.unmapped == {"bias": "paddle has no bias in this linear"}
+    before = target.weight.numpy().copy()
+    with pytest.raises(xdevice.StateError, match="bias: paddle has no bias"):
+        state.load_into(target)
+    assert (target.weight.numpy() == before).all()
+    state.load_into(target, strict=False)
+    assert (target.weight.numpy() == source.weight.detach().numpy().T).all()
+    back = xdevice.convert_state(target, "torch", like=linear("torch"))
+    assert back.unmapped == {"bias": "paddle has no bias for it"}
+
+
+def test_a_layer_that_nobody_knows_is_listed():
+    nn = _torch()
+    model = nn.Sequential(nn.Linear(4, 4), nn.GroupNorm(2, 4))
+    state = xdevice.convert_state(model, "paddle")
+    assert set(state) == {"0.weight", "0.bias"}
+    assert set(state.unmapped) == {"1.weight", "1.bias"}
+    state = xdevice.convert_state(model, "paddle", kinds={"1": "layer_norm"})
+    assert not state.unmapped
+    assert "1.weight" in state
+
+
+def test_more_than_one_layer_of_keras_is_refused_by_name():
+    state = xdevice.convert_state(deep_lstm("torch"), "tensorflow")
+    assert set(state.unmapped) >= {"kernel", "recurrent_kernel", "bias"}
+    state = xdevice.convert_state(deep_lstm("torch"), "tensorflow", like=lstm("tensorflow"))
+    assert "layers is 2 in torch, 1 in tensorflow" in state.unmapped["weight_ih_l1"]
+    assert not state
+
+
+def test_a_gru_of_another_formula_is_listed():
+    from keras import layers
+
+    model = _keras(layers.GRU(4, reset_after=False), shape=(5, 4))
+    assert "reset_after=False" in xdevice.convert_state(model, "torch").unmapped["gru/gru_cell/kernel"]
+
+
+def test_out_of_a_keras_lstm_the_second_bias_is_zero():
+    source = randomised("tensorflow", lstm("tensorflow"))
+    state = xdevice.convert_state(source, "torch", like=lstm("torch"), names={"lstm": ""})
+    assert not state["bias_hh_l0"].any()
+    assert state.origins["bias_hh_l0"] == ("lstm/lstm_cell/bias",)
+    assert state.differences == []
+
+
+def test_the_aliases_of_a_paddle_cell_come_once():
+    source = lstm("paddle")
+    assert "0.cell.weight_ih" in dict(source.state_dict())
+    assert list(xdevice.convert_state(source, "torch")) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
+
+
+# tied weights
+
+
+def tied():
+    nn = _torch()
+    model = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
+    model[1].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize("name", ["mxnet", "tensorflow"])
+def test_a_layer_used_twice_comes_once(name):
+    source = randomised("torch", linear("torch"))
+    if name == "mxnet":
+        from mxnet.gluon import nn as gluon
+
+        one = gluon.Dense(4, in_units=4)
+        target = gluon.Sequential()
+        target.add(one, one)
+        target.initialize()
+    else:
+        from keras import layers
+
+        one = layers.Dense(4)
+        target = _keras(_keras(one, shape=(4,)), _keras(one, shape=(4,)), shape=(4,))
+    assert len(list(registry.load(name).layers(target))) == 1
+    xdevice.convert_state(source, name, like=target).load_into(target)
+    twice = outputs("torch", source, outputs("torch", source, VECTORS))
+    assert np.abs(outputs(name, target, VECTORS) - twice).max() < 1e-5
+
+
+def test_tied_weights_that_are_two_elsewhere_are_listed():
+    nn = _paddle()
+    like = nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))
+    state = xdevice.convert_state(tied(), "paddle", like=like)
+    state.load_into(like)
+    assert state.differences == ["0.weight and 1.weight are one parameter in torch, two in paddle"]
+    assert (like[1].weight.numpy() == like[0].weight.numpy().T).all()
+
+
+def test_two_values_for_one_tied_weight_are_an_error():
+    source = _paddle().Sequential(_paddle().Embedding(5, 4), _paddle().Linear(4, 5))
+    with pytest.raises(xdevice.StateError, match=r"0\.weight and 1\.weight are one variable"):
+        xdevice.convert_state(source, "torch", like=tied())
+
+
+# pairing
+
+
+def named(nn, **layers):
+    model = nn.Sequential()
+    add = model.add_module if hasattr(model, "add_module") else model.add_sublayer
+    for name, layer in layers.items():
+        add(name, layer)
+    return model
+
+
+def test_layers_pair_by_their_ways_whatever_their_order():
+    nn, other = _torch(), _paddle()
+    source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    target = named(other, b=other.Linear(4, 4), a=other.Linear(4, 4))
+    state = xdevice.convert_state(source, "paddle", like=target)
+    assert state.origins["a.weight"] == ("a.weight",)
+
+
+def test_layers_pair_in_their_order_where_the_ways_differ():
+    nn, other = _torch(), _paddle()
+    source = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    target = other.Sequential(other.Linear(4, 4), other.Linear(4, 4), other.Linear(4, 4))
+    state = xdevice.convert_state(source, "paddle", like=target)
+    assert [state.origins[f"{number}.weight"] for number in range(3)] == [("0.weight",), ("2.weight",), ("4.weight",)]
+
+
+def test_layers_that_pair_in_two_ways_are_an_error_with_their_names():
+    nn, other = _torch(), _paddle()
+    source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4), c=nn.LayerNorm(4))
+    target = named(other, c=other.LayerNorm(4), d=other.Linear(4, 4), e=other.Linear(4, 4))
+    with pytest.raises(xdevice.StateError, match=r"a\.weight, a\.bias, b\.weight.*d\.weight.*names=\{'a': 'd'"):
+        xdevice.convert_state(source, "paddle", like=target)
+    state = xdevice.convert_state(source, "paddle", like=target, names={"a": "e", "b": "d"})
+    assert state.origins["e.weight"] == ("a.weight",)
+    assert not state.unmapped
+
+
+def test_a_wrong_pair_is_an_error():
+    nn, other = _torch(), _paddle()
+    source = named(nn, a=nn.Linear(4, 3), b=nn.LayerNorm(4))
+    with pytest.raises(xdevice.StateError, match=r"weight \(3, 4\) and \(5, 4\)"):
+        xdevice.convert_state(source, "paddle", like=named(other, a=other.Linear(4, 5), b=other.LayerNorm(4)))
+    with pytest.raises(xdevice.StateError, match="a linear and a layer_norm"):
+        xdevice.convert_state(source, "paddle", like=named(other, a=other.LayerNorm(4), b=other.Linear(4, 3)))
+    good = named(other, a=other.Linear(4, 3), b=other.LayerNorm(4))
+    with pytest.raises(xdevice.StateError, match="has no layer there; it has a, b"):
+        xdevice.convert_state(source, "paddle", like=good, names={"z": "a"})
+    with pytest.raises(xdevice.StateError, match="twice"):
+        xdevice.convert_state(source, "paddle", like=good, names={"a": "a", "b": "a"})
+
+
+def test_extra_layers_are_listed_on_either_side():
+    nn, other = _torch(), _paddle()
+    source = named(nn, body=nn.Linear(4, 4), head=nn.Linear(4, 3))
+    target = named(other, body=other.Linear(4, 4), tail=other.LayerNorm(4))
+    state = xdevice.convert_state(source, "paddle", like=target)
+    assert set(state) == {"body.weight", "body.bias"}
+    assert set(state.unmapped) == {"head.weight", "head.bias", "tail.weight", "tail.bias"}
+
+
+# flat states
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_state_alone_needs_to_be_told_what_it_is(name):
+    model = randomised(name, linear(name))
+    state = dict(registry.load(name).variables(model))
+    with pytest.raises(xdevice.StateError, match=r"nobody says what these parameters are: .*(weight|kernel)"):
+        xdevice.convert_state(state, "numpy")
+    path = "dense" if name == "tensorflow" else ""
+    told = xdevice.convert_state(state, "numpy", kinds={path: "linear"})
+    known = xdevice.convert_state(model, "numpy")
+    assert {key: value.tolist() for key, value in told.items()} == {key: v.tolist() for key, v in known.items()}
+
+
+def test_a_target_tells_what_a_state_is():
+    source, target = randomised("torch", batch_norm("torch")), batch_norm("paddle")
+    state = xdevice.convert_state(source.state_dict(), "paddle", like=target)
+    assert not state.unmapped
+    assert (state["_mean"].numpy() == source.running_mean.numpy()).all()
+
+
+def test_a_state_of_jax_goes_both_ways():
+    jax = pytest.importorskip("jax")
+    state = {"fc.weight": jax.numpy.ones((2, 3)), "fc.bias": jax.numpy.ones(2), "scale": jax.numpy.ones(())}
+    kinds = {"fc": "linear", "scale": "same"}
+    keras_state = xdevice.convert_state(state, "tensorflow", kinds=kinds)
+    assert {name: tuple(value.shape) for name, value in keras_state.items()} == {
+        "fc.kernel": (3, 2), "fc.bias": (2,), "scale": (),
+    }  # fmt: skip
+    back = xdevice.convert_state(dict(keras_state), "jax", kinds=kinds)
+    assert {name: value.shape for name, value in back.items()} == {name: value.shape for name, value in state.items()}
+
+
+def test_a_flat_deep_lstm_is_found_by_its_names():
+    source = randomised("mxnet", deep_lstm("mxnet"))
+    state = dict(registry.load("mxnet").variables(source))
+    assert len(xdevice.convert_state(state, "torch", kinds={"": "lstm"})) == 16
+
+
+def test_wrong_sources_are_refused():
+    with pytest.raises(xdevice.StateError, match="'dense'; expected one of linear, conv"):
+        xdevice.convert_state({}, "torch", kinds={"fc": "dense"})
+    with pytest.raises(xdevice.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"):
+        xdevice.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
+    with pytest.raises(xdevice.NotATensorError, match="flat dict"):
+        xdevice.convert_state({"a": {"b": np.ones(2)}}, "torch")
+    with pytest.raises(xdevice.NotATensorError, match="one framework"):
+        xdevice.convert_state({"a": np.ones(2), "b": linear("torch").weight}, "torch")
+    with pytest.raises(xdevice.NotATensorError, match="a built model of paddle"):
+        xdevice.convert_state(linear("torch"), "paddle", like=linear("mxnet"))
+    with pytest.raises(xdevice.StateError, match="give like="):
+        xdevice.convert_state(linear("torch"), "paddle", names={"": "fc"})
+    with pytest.raises(xdevice.DTypeError, match="float64"):
+        xdevice.convert_state(linear("torch").double(), "jax")
+
+
+# loading
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_state_that_does_not_fit_writes_nothing(name):
+    backend = registry.load(name)
+    model = randomised(name, linear(name))
+    before = {key: backend.to_numpy(value).copy() for key, value in backend.variables(model)}
+    first, second = before
+    good = backend.from_numpy(np.zeros((4, 4), "float32"), xdevice.cpu())
+    for value, message in (
+        (np.zeros((4, 3), "float32"), r"\(4, 3\) came, expected float32 \(4,\)"),
+        (np.zeros(4, "float16"), r"float16 \(4,\) came, expected float32"),
+    ):
+        with pytest.raises(xdevice.StateError, match=message):
+            xdevice.load_state(model, {first: good, second: backend.from_numpy(value, xdevice.cpu())})
+    with pytest.raises(xdevice.StateError, match=f"{second}: missing"):
+        xdevice.load_state(model, {first: good})
+    with pytest.raises(xdevice.StateError, match="no such variable; it has"):
+        xdevice.load_state(model, {first: good, "other": good}, strict=False)
+    with pytest.raises(xdevice.StateError, match="use convert_state"):
+        xdevice.load_state(model, {first: np.zeros((4, 4), "float32")}, strict=False)
+    assert all((backend.to_numpy(value) == before[key]).all() for key, value in backend.variables(model))
+    xdevice.load_state(model, {first: good}, strict=False)
+    after = dict(backend.variables(model))
+    assert not backend.to_numpy(after[first]).any()
+    assert (backend.to_numpy(after[second]) == before[second]).all()
+
+
+def test_another_dtype_is_listed_and_refused():
+    target = linear("paddle")
+    state = xdevice.convert_state(linear("torch").double(), "paddle", like=target)
+    assert "weight: float64 came, float32 in paddle; cast before loading" in state.differences
+    with pytest.raises(xdevice.StateError, match="float64"):
+        state.load_into(target)
+
+
+def test_a_loaded_model_still_trains():
+    import torch
+
+    _, target, _ = ported(linear, "mxnet", "torch")
+    assert target.weight.requires_grad
+    assert isinstance(target.weight, torch.nn.Parameter)
+    target(torch.ones(1, 4)).sum().backward()
+    assert target.weight.grad is not None
+
+
+def test_an_optimizer_has_no_layers():
+    import torch
+
+    with pytest.raises(xdevice.UnsupportedError, match="layers in a SGD"):
+        xdevice.convert_state(torch.optim.SGD(linear("torch").parameters()), "paddle")
+
+
+def test_the_example_ports_a_block_to_the_other_three():
+    script = Path(__file__).parent.parent / "examples" / "port_resnet_block.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^(\w+): 15 tensors, the largest difference is (\S+),", done.stdout, re.MULTILINE)
+    assert [name for name, _ in found] == ["paddle", "mxnet", "tensorflow"]
+    assert all(float(difference) < 1e-5 for _, difference in found)

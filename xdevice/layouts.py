@@ -1,0 +1,203 @@
+"""Layouts of layers: what a parameter of one framework is in PyTorch's terms, which are the common ones here.
+
+An adapter states for each kind of layer its `Part`s: an array of its own, the parameters of PyTorch that it stands for,
+and the `Rule` between them. A rule is written here once, whoever has it. Kinds and PyTorch's names:
+
+| kind | parameters |
+|---|---|
+| linear, conv, conv_transpose | `weight` (O, I), (O, I/groups, *kernel), (I, O/groups, *kernel); `bias` |
+| batch_norm | `weight`, `bias`, `running_mean`, `running_var`, `num_batches_tracked` |
+| embedding, prelu | `weight` |
+| layer_norm | `weight`, `bias` |
+| lstm, gru | `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, then `_l0_reverse`, `_l1`, ... |
+| same | one array, in one layout everywhere |
+
+The gates of an LSTM are i, f, g, o, those of a GRU r, z, n.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+
+    Array = np.ndarray[Any, Any]
+
+_NORM: Final = ("weight", "bias")
+KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "linear": ("weight", "bias"),
+        "conv": ("weight", "bias"),
+        "conv_transpose": ("weight", "bias"),
+        "batch_norm": (*_NORM, "running_mean", "running_var", "num_batches_tracked"),
+        "embedding": ("weight",),
+        "layer_norm": _NORM,
+        "prelu": ("weight",),
+        "lstm": ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
+        "gru": ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
+        "same": ("",),
+    }
+)
+"""PyTorch's parameters of each kind of layer; of a recurrent one, those of one of its cells."""
+
+RECURRENT: Final = ("lstm", "gru")
+COUNTER: Final = "num_batches_tracked"
+"""PyTorch's count of batches, which nobody else keeps, and which changes no output."""
+
+
+class Rule(NamedTuple):
+    """The way from a framework's array to PyTorch's, and back."""
+
+    canonical: Callable[[Array], tuple[Array, ...]]
+    native: Callable[..., Array]
+    refusal: str | None = None
+    """Why the values cannot go this way; the shapes still can."""
+
+
+class Part(NamedTuple):
+    """One array of a layer."""
+
+    name: str
+    """The framework's, in its layer; in a `Layer` of a model, that of `Backend.variables`."""
+    of: tuple[str, ...]
+    """The parameters of PyTorch that it stands for."""
+    rule: Rule
+
+
+class Layer(NamedTuple):
+    """One layer of a model, or of a flat state."""
+
+    path: str
+    """The way to it from the model, with dots; empty for the model itself."""
+    kind: str
+    parts: tuple[Part, ...]
+    settings: Mapping[str, object]
+    """What changes its output, in PyTorch's terms: eps, momentum, groups, padding, ..."""
+
+
+# rules
+
+
+def _one(way: Callable[[Array], Array], back: Callable[[Array], Array]) -> Rule:
+    return Rule(lambda x: (way(x),), back)
+
+
+def _unchanged(x: Array) -> Array:
+    return x
+
+
+def _kernel_last(x: Array) -> Array:
+    """(3, 2, 0, 1) of four axes."""
+    return np.transpose(x, (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2)))
+
+
+def _kernel_first(x: Array) -> Array:
+    return np.transpose(x, (*range(2, x.ndim), 1, 0))
+
+
+def _swapped_gates(x: Array) -> Array:
+    """The first two of three gates along the first axis: r, z, n and z, r, n."""
+    first, second, third = np.split(x, 3)
+    return np.concatenate([second, first, third])
+
+
+SAME: Final = _one(_unchanged, _unchanged)
+TRANSPOSED: Final = _one(np.transpose, np.transpose)
+KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
+"""(*kernel, I, O) for (O, I, *kernel)."""
+SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh)
+"""One bias for two: coming back, it is the first, and the second is 0."""
+GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
+BIASES_ZRN: Final = Rule(
+    lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),
+    lambda ih, hh: np.stack([_swapped_gates(ih), _swapped_gates(hh)]),
+)
+
+
+def shaped(shape: Sequence[int]) -> Rule:
+    """An array of this shape for a flat one."""
+    return _one(lambda x: x.reshape(-1), lambda x: x.reshape(shape))
+
+
+def depthwise(multiplier: int) -> Rule:
+    """(*kernel, I, multiplier) for (I * multiplier, 1, *kernel)."""
+
+    def way(x: Array) -> Array:
+        return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])
+
+    def back(x: Array) -> Array:
+        return np.moveaxis(x.reshape(-1, multiplier, *x.shape[2:]), (0, 1), (-2, -1))
+
+    return _one(way, back)
+
+
+def refused(rule: Rule, why: str) -> Rule:
+    """A rule that only the shapes may go by."""
+    return rule._replace(refusal=why)
+
+
+# parts
+
+
+def parts(
+    kind: str,
+    settings: Mapping[str, object],
+    names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
+    rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
+) -> tuple[Part, ...]:
+    """The parts of a layer that differ from PyTorch's by these names and rules only: `{kind: {parameter: ...}}`. A name
+    that is None is a parameter that there is not."""
+    own, ways = names.get(kind, {}), rules.get(kind, {})
+    wanted = cells(kind, settings) if kind in RECURRENT else KINDS[kind]
+    named = ((own.get(name, name), name) for name in wanted)
+    return tuple(Part(mine, (name,), ways.get(name, SAME)) for mine, name in named if mine is not None)
+
+
+def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
+    """PyTorch's parameters of all cells of a recurrent layer."""
+    for suffix in suffixes(settings):
+        yield from (f"{name}_{suffix}" for name in KINDS[kind])
+
+
+def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
+    """ "l0", "l0_reverse", "l1", ...: the cells of a recurrent layer."""
+    for number in range(int(str(settings.get("layers", 1)))):
+        yield f"l{number}"
+        if settings.get("bidirectional"):
+            yield f"l{number}_reverse"
+
+
+def bound(
+    path: str, kind: str, found: Sequence[Part], names: Container[str], settings: Mapping[str, object]
+) -> Layer | None:
+    """A layer with those of the parts that a model has under this path, by their full names; None if it has none."""
+    prefixed = (part._replace(name=join(path, part.name)) for part in found)
+    there = tuple(part for part in prefixed if part.name in names)
+    return Layer(path, kind, there, settings) if there else None
+
+
+def join(path: str, name: str) -> str:
+    """The full name of a part."""
+    return f"{path}.{name}" if path and name else path or name
+
+
+# settings
+
+
+def per_axis(value: Any, axes: int) -> Any:
+    """A size for each axis, where one was given for all; texts stay."""
+    if isinstance(value, int):
+        return (value,) * axes
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+def same_padding(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> object:
+    """What padding="same" adds on each side, or "same" where that is not as much on both: at a stride, or evenly."""
+    added = [step * (size - 1) for size, step in zip(kernel, dilation, strict=True)]
+    if any(step != 1 for step in stride) or any(size % 2 for size in added):
+        return "same"
+    return tuple(size // 2 for size in added)
