@@ -35,10 +35,15 @@ def _loss_and_gradients(parameters, x, y):
 
 
 def update(parameters, gradients, rate):
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        with tf.device(gradient.device):
-            parameter.assign_sub(rate * gradient)
+    with tf.device(gradients[0].device):
+        _update(parameters, gradients, tf.constant(rate, tf.float32))
     return parameters
+
+
+@tf.function
+def _update(parameters, gradients, rate):
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.assign_sub(rate * gradient)
 
 
 def predict(parameters, x):
