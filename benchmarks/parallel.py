@@ -4,8 +4,9 @@
     python benchmarks/parallel.py --json
 
 A ratio of `parallel` is the sum of the single times over the time of both: 1 is no gain, 2 the most that two tasks can
-gain. "one thread" is the same work enqueued by one thread, on a stream for each task. The ratio of `prefetch` is the
-whole time over the larger of copying alone and computing alone: 1 is the least. Every reading waits for all GPUs.
+gain. "naive" is the same work enqueued by one thread, on a stream for each task. "captured" is the same sum over the
+time of the tasks as graphs of `capture`, side by side. The ratio of `prefetch` is the whole time over the larger of
+copying alone and computing alone: 1 is the least. Every reading waits for all GPUs.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ Task = Callable[[], Any]
 
 
 class Row(NamedTuple):
-    """One line of the table: a ratio, that of the naive way, and what is to be reached."""
+    """One line of the table: a ratio, that of the naive way and of captured tasks, and what is to be reached."""
 
     what: str
     ratio: float
     naive: float
+    captured: float | None
     target: float
     seconds: dict[str, float]
 
@@ -77,9 +79,12 @@ def side_by_side(what: str, tasks: list[Task], target: float, repeats: int) -> R
                     stack.enter_context(xdevice.backend().framework.cuda.stream(stream))
                 task()
 
-    found = medians(repeats, **singles, together=lambda: xdevice.parallel(*tasks), one_thread=one_thread)
+    graphs = [xdevice.capture(task, xdevice.device_of(task())) for task in tasks]
+    ways = {"together": lambda: xdevice.parallel(*tasks), "captured": lambda: xdevice.parallel(*graphs)}
+    found = medians(repeats, **singles, **ways, one_thread=one_thread)
     single = sum(found[name] for name in singles)
-    return Row(what, single / found["together"], single / found["one_thread"], target, found)
+    ratio, naive, captured = (single / found[name] for name in ("together", "one_thread", "captured"))
+    return Row(what, ratio, naive, captured, target, found)
 
 
 def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
@@ -115,7 +120,7 @@ def overlap(gpu: Any, repeats: int, batches: int = 40, size: int = 4096) -> Row:
 
     found = medians(repeats, copy=copy, compute=compute, naive=naive, prefetch=ours)
     least = max(found["copy"], found["compute"])
-    return Row(f"prefetch, {size}x{size} batches", found["prefetch"] / least, found["naive"] / least, 1.05, found)
+    return Row(f"prefetch, {size}x{size} batches", found["prefetch"] / least, found["naive"] / least, None, 1.05, found)
 
 
 def rows(repeats: int) -> Iterator[Row]:
@@ -145,7 +150,9 @@ def main(repeats: int, as_json: bool) -> None:
     for row in rows(repeats):
         found.append(row)
         if not as_json:
-            click.echo(f"{row.what:48} {row.ratio:5.2f}   naive {row.naive:5.2f}   target {row.target:4.2f}")
+            captured = f"{row.captured:5.2f}" if row.captured else "    -"
+            ratios = f"{row.ratio:5.2f}   naive {row.naive:5.2f}   captured {captured}   target {row.target:4.2f}"
+            click.echo(f"{row.what:48} {ratios}")
     if as_json:
         document = {"torch": xdevice.backend().version, "gpus": about, "rows": [row._asdict() for row in found]}
         click.echo(json.dumps(document, indent=2))

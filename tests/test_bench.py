@@ -16,7 +16,7 @@ from xdevice import bench as experiments
 from xdevice import cli
 
 ROOT = Path(__file__).parent.parent
-EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "overlap", "norms", "bandwidth"]
+EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "repeated task", "overlap", "norms", "bandwidth"]
 
 
 def python(*arguments, **environment):

@@ -338,6 +338,19 @@ def test_an_operand_that_tensorflow_copies_in_silence_is_seen():
 
 
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
+def test_a_compiled_function_that_is_first_called_inside_is_compiled_and_seen():
+    import torch
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    compiled = torch.compile(lambda x: x * 2, backend=counter)
+    with xdevice.transfers() as log:
+        float(compiled(torch.ones(1)))
+    assert counter.frame_count == 1
+    assert [record.how for record in log] == ["float"]
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_a_backend_loaded_inside_of_the_block_is_seen():
     import subprocess
     import sys

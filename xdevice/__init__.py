@@ -16,6 +16,7 @@ from .errors import (
     BackendImportError,
     BackendMismatchError,
     BackendNotFoundError,
+    CaptureError,
     ContainerError,
     ContractError,
     CountError,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from .blocking import blocking
     from .conversion import convert
     from .files import load, save
+    from .graphs import Graph, capture
     from .launch import local_device
     from .memory import memory, reset_peak
     from .parallel import close_pool, parallel
@@ -86,6 +88,7 @@ __version__ = "0.1.0"
 _LAZY: dict[str, str] = {
     "all_reduce": "spread",
     "broadcast": "spread",
+    "capture": "graphs",
     "close_pool": "parallel",
     "gather": "spread",
     "load": "files",
@@ -98,6 +101,7 @@ _LAZY: dict[str, str] = {
     "Benchmark": "timing",
     "Comparison": "parity",
     "Event": "streams",
+    "Graph": "graphs",
     "State": "state",
     "Stream": "streams",
     "Timer": "timing",
@@ -144,6 +148,7 @@ __all__ = [
     "BackendMismatchError",
     "BackendNotFoundError",
     "Benchmark",
+    "CaptureError",
     "Comparison",
     "ContainerError",
     "ContractError",
@@ -158,6 +163,7 @@ __all__ = [
     "Event",
     "FileFormatError",
     "FilePathError",
+    "Graph",
     "LaunchError",
     "MissingFileError",
     "NotATaskError",
@@ -185,6 +191,7 @@ __all__ = [
     "backends",
     "blocking",
     "broadcast",
+    "capture",
     "check_same_device",
     "close_pool",
     "compare",

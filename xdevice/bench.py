@@ -140,6 +140,19 @@ def three_tasks(bench: Bench) -> Iterator[Row]:
     yield bench.row("three tasks", "in parallel", seconds(lambda: xdevice.parallel(*tasks)), best=alone / 3)
 
 
+def repeated_task(bench: Bench) -> Iterator[Row]:
+    """A task of small products, called, and captured and replayed."""
+    x = bench.square(bench.device, 100)
+
+    def task() -> Any:
+        return products(x, bench.size.small)
+
+    replay = xdevice.capture(task, bench.device)
+    replay()
+    yield bench.row("repeated task", "called", seconds(task))
+    yield bench.row("repeated task", "captured and replayed", seconds(replay))
+
+
 def overlap(bench: Bench) -> Iterator[Row]:
     """Batches from the host: copied and computed on in turn, and copied while the last is computed on."""
     import numpy
@@ -200,7 +213,7 @@ def bandwidth(bench: Bench) -> Iterator[Row]:
 
 
 EXPERIMENTS: Sequence[Callable[[Bench], Iterator[Row]]] = (
-    timing, blocking, two_devices, three_tasks, overlap, norms, bandwidth,
+    timing, blocking, two_devices, three_tasks, repeated_task, overlap, norms, bandwidth,
 )  # fmt: skip
 
 

@@ -83,8 +83,8 @@ def tour(name: str | None, every: bool, several: bool, result: Path | None) -> N
 def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, quick: bool) -> None:
     """The experiments of the performance chapters, on this machine.
 
-    Waiting, blocking, two devices side by side, three tasks at once, copying while computing, reading values one by
-    one, and the bandwidth of copies. Figures of one run; nothing is asserted.
+    Waiting, blocking, two devices side by side, three tasks at once, a captured task, copying while computing, reading
+    values one by one, and the bandwidth of copies. Figures of one run; nothing is asserted.
     """
     from . import bench as experiments
 

@@ -381,6 +381,29 @@ class Backend(ABC):
     def keep_for(self, x: Any, stream: Any) -> None:  # noqa: B027  # nothing to do where nothing is given away
         """Tells the allocator that a stream uses `x`, so that its memory is not given away before it is done."""
 
+    # graphs of recorded work, where the framework has them
+
+    compiler: ClassVar[str] = ""
+    """What takes Python out of a repeated function in the framework's own way: "tf.function"."""
+
+    def new_graph(self, device: Device) -> Any:
+        """A graph of work on a device, without any work yet."""
+        raise self._no_graphs()
+
+    def only_on(self, device: Device) -> AbstractContextManager[Any]:
+        """Raises `DeviceMismatchError` for work of this thread inside that makes or writes something elsewhere."""
+        raise self._no_graphs()
+
+    def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
+        """Calls a task and records the work that it gives to a stream in a graph, instead of doing it. Gives its
+        result, whose memory each replay writes anew. What the work reads lives as long as the graph. Raises the
+        framework's errors for what cannot be recorded; then all is as before."""
+        raise self._no_graphs()
+
+    def replay(self, graph: Any) -> None:
+        """Does the work of a graph on this thread's current stream."""
+        raise self._no_graphs()
+
     # threads
 
     threads: Literal["many", "one"] = "many"
@@ -472,6 +495,10 @@ class Backend(ABC):
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
+
+    def _no_graphs(self) -> UnsupportedError:
+        cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
+        return self.unsupported("graphs of recorded work here", f"call the function itself{cheaper}")
 
     def unsupported(self, what: str, instead: str) -> UnsupportedError:
         """The error to raise for a capability that this backend does not have."""

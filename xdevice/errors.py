@@ -90,6 +90,10 @@ class TimingError(XDeviceError, RuntimeError):
     """A time that cannot be read: of a timer that is not running, or an event that was not recorded."""
 
 
+class CaptureError(XDeviceError, RuntimeError):
+    """A task whose work cannot be recorded as a graph. Nothing of it is replayed."""
+
+
 class NotATaskError(XDeviceError, TypeError):
     """What was given to `parallel` or `measure` cannot be called. Nothing has started."""
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import registry, selection
 from .errors import NotATaskError, UnsupportedError
+from .graphs import refuse_in_capture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,6 +74,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
             )
     if not tasks:
         return []
+    refuse_in_capture("parallel")
     backend = selection.current()
     forks = _forks(backend)
     runs = [_Run(task, backend, forks) for task in tasks]

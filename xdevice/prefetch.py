@@ -19,6 +19,7 @@ import numpy
 from . import devices, registry, selection
 from .creation import as_numbers
 from .errors import DepthError, NotIterableError, UnsupportedError
+from .graphs import refuse_in_capture
 from .parallel import carried, keep
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
             f"prefetch takes a loader, a generator or a list of batches, not {iterable!r:.100} of type "
             f"{type(iterable).__qualname__}"
         )
+    refuse_in_capture("prefetch")
     backend = selection.current()
     backend.require(place)
     return _batches(iterable, place, depth, backend)

@@ -65,7 +65,7 @@ class Stream:
         Args and errors are those of `Stream`.
         """
         backend = selection.current()
-        place = _here(backend) if device is None else devices.parse(device)
+        place = here(backend) if device is None else devices.parse(device)
         backend.require(place)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
@@ -244,7 +244,7 @@ class Event:
         return self
 
     def _current_stream(self) -> Stream:
-        place = self.device or _here(self.backend)
+        place = self.device or here(self.backend)
         self.backend.require(place)
         stream = Stream.__new__(Stream)
         stream._hold(self.backend, place, self.backend.current_stream(place))
@@ -307,7 +307,7 @@ def _default(backend: Backend) -> Device:
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
-def _here(backend: Backend) -> Device:
+def here(backend: Backend) -> Device:
     """The device that work goes to now, as far as the blocks around tell."""
     entered = [stream.device for stream, _ in _entered.get() if stream.backend is backend]
     if entered:
@@ -318,6 +318,6 @@ def _here(backend: Backend) -> Device:
     gpus = backend.count("gpu")
     if gpus > 1:
         raise DeviceError(
-            f"this could be any of {gpus} GPUs; say which: xdevice.Event('gpu:1'), record(stream), `with stream:`"
+            f"this could be any of {gpus} GPUs; say which, as in xdevice.Event('gpu:1'), or inside of `with device:`"
         )
     return devices.of("gpu") if gpus else CPU

@@ -210,6 +210,10 @@ class JaxBackend(Backend):
             return super().all_reduce(tensors, mean)
         return reducing.by_collectives(tensors, natives, mean)
 
+    # graphs
+
+    compiler = "jax.jit"
+
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:

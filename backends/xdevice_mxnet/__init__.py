@@ -305,6 +305,10 @@ class MxnetBackend(Backend):
                 total = total + x.astype(wide, copy=False)
             return (total / number if mean else total).astype(first.dtype, copy=False)
 
+    # graphs
+
+    compiler = "net.hybridize()"
+
     # threads
 
     threads = "one"

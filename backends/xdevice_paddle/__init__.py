@@ -349,6 +349,10 @@ class PaddleBackend(Backend):
         if not x.place.is_cpu_place() and not self.virtual:
             streams.keep(x, stream)
 
+    # graphs
+
+    compiler = "paddle.jit.to_static"
+
     # threads
 
     stream_reach = "process"

@@ -313,6 +313,10 @@ class TensorflowBackend(Backend):
             return super().all_reduce(tensors, mean)
         return reducing.by_nccl(tensors, tuple(map(self.to_native, places)), mean)
 
+    # graphs
+
+    compiler = "tf.function"
+
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:

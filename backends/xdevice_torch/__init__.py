@@ -295,6 +295,28 @@ class TorchBackend(Backend):
         if x.device.type == self._gpu and not self.virtual:
             x.record_stream(stream)
 
+    # graphs
+
+    compiler = "torch.compile"
+
+    def new_graph(self, device: Device) -> Any:
+        if self._gpu != "cuda" or device.kind != "gpu":
+            super().new_graph(device)
+        from .graphs import Graph
+
+        return Graph()
+
+    def only_on(self, device: Device) -> AbstractContextManager[Any]:
+        from .graphs import OnlyOn
+
+        return OnlyOn(self.to_native(device))
+
+    def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
+        return graph.capture(stream, task)
+
+    def replay(self, graph: Any) -> None:
+        graph.replay()
+
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:

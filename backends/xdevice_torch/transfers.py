@@ -101,6 +101,10 @@ class _Watch(TorchDispatchMode):
         self._backend = backend
         self._hooks = hooks
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else a function of torch.compile that is called here first is never compiled
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _ONE_VALUE or func in _A_SIZE or func in _COPIES:

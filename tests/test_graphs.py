@@ -1,0 +1,244 @@
+"""`capture`: what it refuses, and the order in which it does things. Real graphs are in test_gpu_graphs.py."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import registry
+from xdevice_numpy import NumpyBackend
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("torch", "torch.compile"),
+        ("tensorflow", "tf.function"),
+        ("mxnet", "net.hybridize()"),
+        ("paddle", "paddle.jit.to_static"),
+        ("jax", "jax.jit"),
+        ("numpy", "call the function itself"),
+    ],
+)
+def test_a_backend_without_graphs_names_its_own_way(name, instead):
+    calls = []
+    with xdevice.use(name), pytest.raises(xdevice.UnsupportedError, match="no graphs") as caught:
+        xdevice.capture(lambda: calls.append(1), "cpu")
+    assert instead in str(caught.value)
+    assert not calls
+
+
+@pytest.mark.parametrize("task", [None, 3, [len]])
+def test_no_task(task):
+    with xdevice.use("numpy"), pytest.raises(xdevice.NotATaskError, match="function without arguments"):
+        xdevice.capture(task)
+
+
+def test_a_device_that_is_not_there():
+    with xdevice.use("numpy"), pytest.raises(xdevice.DeviceNotFoundError):
+        xdevice.capture(lambda: 1, "gpu:7")
+
+
+# the core's rules, on an adapter whose graphs are the tasks themselves
+
+
+class Recording(NumpyBackend):
+    name = "recording"
+    kinds = ("cpu", "gpu")
+    gpus = 1
+
+    def __init__(self):
+        self.log = []
+
+    def count(self, kind):
+        return {"cpu": 1, "gpu": self.gpus}[kind]
+
+    def new_stream(self, device):
+        return f"stream of {device}"
+
+    def current_stream(self, device):
+        return f"caller on {device}"
+
+    def stream_scope(self, stream):
+        return nullcontext()
+
+    def new_event(self, device):
+        return []
+
+    def record(self, event, stream):
+        event.append(stream)
+
+    def stream_wait(self, stream, event):
+        self.log.append(f"{stream} waits for {event[0]}")
+
+    def new_graph(self, device):
+        return [device] if device.kind == "gpu" else super().new_graph(device)
+
+    def only_on(self, device):
+        return nullcontext()
+
+    def capture(self, graph, stream, task):
+        self.log.append(f"records on {stream}")
+        graph.append(task)
+        return task()
+
+    def replay(self, graph):
+        self.log.append("replays")
+        graph[1]()
+
+
+@pytest.fixture
+def torch():
+    xdevice.backend("torch")
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    monkeypatch.setitem(registry._loaded, "recording", Recording())
+    monkeypatch.setattr(registry, "canonical", lambda name: name)
+    with xdevice.use("recording") as chosen:
+        yield chosen
+
+
+def test_a_task_runs_once_then_is_recorded_and_then_replayed(backend):
+    result = np.zeros(1)
+
+    def task():
+        backend.log.append("task")
+        result[0] += 1
+        return result
+
+    graph = xdevice.capture(task)
+    assert backend.log == [
+        "stream of gpu:0 waits for caller on gpu:0",
+        "task",
+        "caller on gpu:0 waits for stream of gpu:0",
+        "records on stream of gpu:0",
+        "task",
+    ]
+    assert graph() is graph() is result
+    assert backend.log[5:] == ["replays", "task"] * 2
+    assert repr(graph) == "<xdevice graph of recording on gpu:0>"
+
+
+def test_which_device(backend):
+    backend.gpus = 2
+    with pytest.raises(xdevice.DeviceError, match="any of 2 GPUs"):
+        xdevice.capture(lambda: 1)
+    assert xdevice.capture(lambda: 1, "gpu:1").device is xdevice.gpu(1)
+    with xdevice.gpu(1):
+        assert xdevice.capture(lambda: 1).device is xdevice.gpu(1)
+        with pytest.raises(xdevice.DeviceMismatchError):
+            xdevice.capture(lambda: 1, "gpu:0")
+
+
+def test_a_read_is_named_and_nothing_is_recorded(torch, backend):
+    x = torch.ones(1)
+    with pytest.raises(xdevice.CaptureError, match=r":\d+: item reads 4 bytes"):
+        xdevice.capture(lambda: x.item())
+    assert not any("records" in entry for entry in backend.log)
+
+
+def test_an_error_of_the_task_is_its_own(backend):
+    def task():
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        xdevice.capture(task)
+    assert xdevice.capture(lambda: 5)() == 5
+
+
+def test_an_error_of_the_recording_is_named(backend, monkeypatch):
+    def refuse(graph, stream, task):
+        raise RuntimeError("operation not permitted")
+
+    monkeypatch.setattr(backend, "capture", refuse)
+    with pytest.raises(xdevice.CaptureError, match="gpu:0: RuntimeError: operation not permitted; it may not wait"):
+        xdevice.capture(lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [
+        ("parallel", lambda: xdevice.parallel(lambda: 1)),
+        ("prefetch", lambda: xdevice.prefetch([1], "cpu")),
+        ("capture", lambda: xdevice.capture(lambda: 1)),
+    ],
+)
+def test_what_works_in_other_threads_is_refused_inside_and_fine_after(backend, verb, call):
+    with pytest.raises(xdevice.CaptureError, match=f"xdevice.{verb} is called in a task that is being captured"):
+        xdevice.capture(call)
+    call()
+
+
+def test_tasks_of_parallel_may_capture(backend):
+    graphs = xdevice.parallel(lambda: xdevice.capture(lambda: 1), lambda: xdevice.capture(lambda: 2))
+    assert [graph() for graph in graphs] == [1, 2]
+    xdevice.close_pool()
+
+
+# what PyTorch's graphs keep and refuse
+
+
+def storage(x):
+    return x.untyped_storage()._cdata
+
+
+def test_what_a_task_reads_is_kept_and_what_it_makes_is_not(torch):
+    from xdevice_torch.graphs import Inputs
+
+    w, b, mask = torch.ones(3, 3, requires_grad=True), torch.ones(3), torch.ones(3).to_sparse()
+    with Inputs() as inputs:
+        h = (w[1:] @ w.T + b) * 2.0
+        h += 1
+        loss = torch.where(h > 0, h, 0.0).sum() + torch.sparse.sum(mask)
+        (grad,) = torch.autograd.grad(loss, w)
+        w.data.sub_(grad)
+    kept = set(inputs.found)
+    assert {storage(w), storage(b), id(mask)} <= kept
+    assert not kept & {storage(h), storage(loss), storage(grad)}
+
+
+def test_what_is_kept_outlives_its_names(torch):
+    from xdevice_torch.graphs import Inputs
+
+    x = torch.ones(3)
+    memory = weakref.ref(x)
+    inputs = Inputs()
+    with inputs:
+        x.view(3, 1) + 1
+    address = x.data_ptr()
+    del x
+    gc.collect()
+    assert memory() is None
+    (kept,) = inputs.found.values()
+    assert kept.data_ptr() == address
+    assert kept.nbytes() == 12
+
+
+def test_work_on_another_device_is_refused(torch):
+    from xdevice_torch.graphs import OnlyOn
+
+    x = torch.ones(3, device="meta")
+    with OnlyOn(torch.device("meta")):
+        x = x + 1
+        with pytest.raises(xdevice.DeviceMismatchError, match=r"a tensor on cpu .*, and its graph is of meta"):
+            torch.ones(3)
+
+
+def test_a_compiled_function_stays_compiled(torch):
+    from torch._dynamo.testing import CompileCounter
+
+    from xdevice_torch.graphs import Inputs
+
+    counter = CompileCounter()
+    compiled = torch.compile(lambda x: x * 2 + 1, backend=counter)
+    with Inputs():
+        compiled(torch.ones(3))
+    assert counter.frame_count == 1
