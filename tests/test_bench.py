@@ -17,6 +17,8 @@ from xdevice import cli
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "repeated task", "overlap", "norms", "bandwidth"]
+FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
+"""Every backend, of which the quickest to import run each time."""
 
 
 def python(*arguments, **environment):
@@ -31,7 +33,7 @@ def python(*arguments, **environment):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("name", xdevice.backends())
+@pytest.mark.parametrize("name", FEW)
 def test_every_experiment_gives_figures_or_says_why_not(name):
     status, out, err = python("-m", "xdevice", "bench", "--backend", name, "--quick", "--json")
     assert status == 0, err
@@ -72,7 +74,7 @@ def test_a_wrong_name_is_refused():
     assert python("-m", "xdevice", "bench", "--all", "--backend", "torch")[0] == 2
 
 
-@pytest.mark.parametrize("name", xdevice.backends())
+@pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("chapter", ["async_computation", "auto_parallelism"])
 def test_the_chapters_run(chapter, name):
     status, out, err = python(str(ROOT / "examples" / f"{chapter}.py"), XDEVICE_BACKEND=name)

@@ -10,6 +10,9 @@ import pytest
 
 import xdevice
 
+FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
+"""Every backend, of which the quickest to import run each time."""
+
 
 def command(*arguments, **options):
     done = subprocess.run(
@@ -64,6 +67,7 @@ def test_info_fails_for_a_named_backend_that_does_not_import(tmp_path):
     assert [report["backend"] for report in json.loads(out) if not report["imports"]] == ["mxnet"]
 
 
+@pytest.mark.slow
 def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
     import os
 
@@ -86,7 +90,7 @@ def test_an_unknown_name_is_refused():
     assert command("tour", "--all", "--backend", "torch")[0] == 2
 
 
-@pytest.mark.parametrize("name", xdevice.backends())
+@pytest.mark.parametrize("name", FEW)
 def test_the_tour_runs_to_its_end(name):
     status, out, err = command("tour", "--backend", name)
     assert status == 0, out + err

@@ -281,6 +281,7 @@ kept = convert(convert(convert(np.ones(99, "f"), "paddle"), "torch"), "paddle")
 """
 
 
+@pytest.mark.slow
 def test_a_chain_of_owners_is_released_without_a_deadlock_and_at_exit():
     done = subprocess.run([sys.executable, "-c", CHAINS], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -497,6 +498,7 @@ print("end")
 """
 
 
+@pytest.mark.slow
 def test_virtual_gpus_are_reached_by_a_copy_to_the_same_device():
     environment = {**os.environ, "XDEVICE_VIRTUAL_GPUS": "2"}
     done = subprocess.run(
@@ -625,6 +627,7 @@ print("end", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_what_would_end_the_process_is_done_right():
 
     done = subprocess.run([sys.executable, "-c", DEADLY], capture_output=True, text=True, timeout=200, check=False)

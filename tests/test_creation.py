@@ -14,6 +14,22 @@ def _numpy():
         yield
 
 
+def test_a_tensor_on_meta_has_no_values(tmp_path):
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, device="meta")
+    for use in (
+        xdevice.to_numpy,
+        lambda x: xdevice.to_device(x, "cpu"),
+        lambda x: xdevice.copy_to(x, "cpu"),
+        lambda x: xdevice.compare(x, x),
+        lambda x: xdevice.save(tmp_path / "x.safetensors", x),
+    ):
+        with pytest.raises(xdevice.UnsupportedError, match="torch has no values in a tensor on meta"):
+            use(x)
+    assert not list(tmp_path.iterdir())
+    assert xdevice.copy_to(x, "meta").is_meta
+
+
 @pytest.mark.parametrize(
     ("data", "dtype"),
     [

@@ -24,6 +24,8 @@ MODULES = [
     if found.name not in {"__main__", "_child", "testing"}
 ]
 PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
+FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
+"""Every backend, of which the quickest to import run each time."""
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -48,7 +50,7 @@ def block(heading, language):
     return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)[1]
 
 
-@pytest.mark.parametrize("backend", xdevice.backends())
+@pytest.mark.parametrize("backend", FEW)
 def test_the_example_of_the_readme_prints_what_it_shows(backend):
     environment = {**os.environ, "XDEVICE_BACKEND": backend}
     command = [sys.executable, "-c", block("Example", "python")]
@@ -57,6 +59,7 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
+@pytest.mark.slow
 def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
     (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
@@ -65,7 +68,7 @@ def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
     assert all(f"{name} {xdevice.backend(name).version} (1 passed)" in done.stdout for name in xdevice.backends())
 
 
-@pytest.mark.parametrize("backend", xdevice.backends())
+@pytest.mark.parametrize("backend", FEW)
 def test_the_chapter_runs(backend):
     environment = {**os.environ, "XDEVICE_BACKEND": backend}
     command = [sys.executable, str(ROOT / "examples" / "use_gpu.py")]

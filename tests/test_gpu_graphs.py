@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -100,6 +102,24 @@ def test_backward_into_gradients_that_are_there():
     for _ in range(5):
         step()
     assert value(w.grad) == 10
+
+
+def test_no_gradients_flow_through_a_result():
+    w = full(3).requires_grad_()
+    result = xdevice.capture(lambda: [w * 2, {"w": w}], "gpu:0")()
+    assert not result[0].requires_grad
+    assert not result[1]["w"].requires_grad
+    assert (value(result[0]), w.requires_grad) == (6, True)
+
+
+def test_the_first_work_of_a_process_can_be_captured():
+    code = (
+        "import torch, xdevice; xdevice.set_backend('torch')\n"
+        "graph = xdevice.capture(lambda: torch.ones(3, device='cuda:0') @ torch.ones(3, device='cuda:0'), 'gpu:0')\n"
+        "print(graph().item())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    assert (done.stdout, done.returncode) == ("3.0\n", 0), done.stderr
 
 
 def test_graphs_are_tasks_of_parallel(two):

@@ -47,7 +47,7 @@ def assert_works(order, how):
     assert (done.returncode, done.stdout.strip()) == (0, "all four work"), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("how", ["main", "thread"])
+@pytest.mark.parametrize("how", ["main", pytest.param("thread", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("order", SAMPLED, ids=",".join)
 def test_the_orders_that_crash_without_the_loader(order, how):
     assert_works(order, how)

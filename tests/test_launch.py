@@ -121,6 +121,7 @@ SCRIPT = (
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_real_launcher_gives_each_process_its_own(backend, command, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "XDEVICE_BACKEND": backend, "XDEVICE_VIRTUAL_GPUS": "2", "OMP_NUM_THREADS": "1"}

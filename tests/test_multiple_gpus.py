@@ -204,6 +204,7 @@ def test_the_chapter_from_scratch_learns_the_digits(name):
 
 
 @pytest.mark.parametrize("name", ONE_AND_MORE)
+@pytest.mark.slow
 def test_the_concise_chapter_runs(name):
     flags = ("--devices", "1,2", "--epochs", "3", "--examples", "704")
     status, out, err = run("multiple_gpus_concise", name, *flags)

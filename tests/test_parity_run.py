@@ -100,6 +100,7 @@ def example(tmp_path_factory):
     return folder, *done
 
 
+@pytest.mark.slow
 def test_the_example_agrees_on_every_framework(example):
     folder, status, out, err = example
     assert status == 0, out + err
@@ -121,6 +122,7 @@ def test_the_example_agrees_on_every_framework(example):
     assert "First divergence" not in out
 
 
+@pytest.mark.slow
 def test_the_page_has_plots_and_needs_nothing_else(example):
     page = (example[0] / "report.html").read_text()
     assert page.count("<svg") == 4
@@ -149,6 +151,7 @@ def is_balanced(page):
     assert open_tags == []
 
 
+@pytest.mark.slow
 def test_saved_recordings_are_compared_later(example):
     folder = example[0] / "run"
     status, out = invoke("compare", folder, folder)

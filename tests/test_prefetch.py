@@ -221,6 +221,7 @@ nothing_is_left()
 
 
 @pytest.mark.parametrize("name", [name for name in ("torch", "paddle") if name in BACKENDS])
+@pytest.mark.slow
 def test_loaders_with_worker_processes(name):
     # in a process of its own, because workers are forked, and no fork is safe once JAX or TensorFlow has run
     command = [sys.executable, "-c", WORKERS, name]

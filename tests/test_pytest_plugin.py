@@ -533,6 +533,7 @@ def test_the_entry_point_is_the_plugin():
 # the page
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_happens(project):
     page = (ROOT / "docs" / "pytest.md").read_text()
     code, output = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))

@@ -126,6 +126,7 @@ def test_importing_xdevice_imports_no_framework_and_no_numpy():
     assert python(code) == "[]"
 
 
+@pytest.mark.slow
 def test_the_one_imported_framework_is_chosen():
     assert python("import torch, numpy, xdevice; print(xdevice.backend().name)") == "torch"
     assert python("import jax, xdevice; print(xdevice.backend().name)") == "jax"

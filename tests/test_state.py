@@ -687,6 +687,7 @@ def test_an_optimizer_has_no_layers():
         xdevice.convert_state(torch.optim.SGD(linear("torch").parameters()), "paddle")
 
 
+@pytest.mark.slow
 def test_the_example_ports_a_block_to_the_other_three():
     script = Path(__file__).parent.parent / "examples" / "port_resnet_block.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=250, check=False)

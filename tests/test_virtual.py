@@ -322,6 +322,7 @@ print(sorted(wrong))
 
 
 @pytest.mark.parametrize("first", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_all_frameworks_have_them_in_one_process(first):
     order = [first, *(name for name in FRAMEWORKS[::-1] if name != first)]
     # TensorFlow copies operands of two devices in silence, on hardware too; for Paddle see docs/virtual.md
@@ -329,6 +330,7 @@ def test_all_frameworks_have_them_in_one_process(first):
     assert {"torch", "mxnet", "jax"} <= set(eval(refused)) <= {"torch", "mxnet", "jax", "paddle"}
 
 
+@pytest.mark.slow
 def test_the_tour_and_info_run_on_them():
     code = """
 import json, xdevice

@@ -169,7 +169,10 @@ def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any,
 def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
     import numpy
 
-    return numpy.array(backend.to_numpy(x), copy=True, order="C")
+    host = backend.to_numpy(x)
+    if host.flags.writeable and backend.device_of(x).kind == "gpu" and not backend.virtual:
+        return numpy.asarray(host, order="C")  # a copy already; JAX keeps its own and marks it as read-only
+    return numpy.array(host, copy=True, order="C")
 
 
 def _read_leaf(value: Any) -> Any:
@@ -255,7 +258,7 @@ def _holds_arrays(data: Any) -> bool:
 def _require_dtype(backend: Backend, name: str) -> None:
     if name not in backend.dtypes:
         there = ", ".join(dtype for dtype in DTYPES if dtype in backend.dtypes)
-        raise DTypeError(f"{backend.name} has no {name}; it has {there}")
+        raise DTypeError(f"xdevice makes no {name} tensors on {backend.name}; it makes {there}")
 
 
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:

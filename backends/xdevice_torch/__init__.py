@@ -125,10 +125,18 @@ class TorchBackend(Backend):
             return place
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        return x.to(self.to_native(device))
+        try:
+            return x.to(self.to_native(device))
+        except NotImplementedError:
+            self._require_values(x)
+            raise
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        return x.to(self.to_native(device), copy=True)
+        try:
+            return x.to(self.to_native(device), copy=True)
+        except NotImplementedError:
+            self._require_values(x)
+            raise
 
     def synchronize(self, device: Device | None) -> None:
         if device is not None and device.kind != "gpu":
@@ -158,6 +166,7 @@ class TorchBackend(Backend):
         return torch.from_numpy(array.view(_BITS[name])).view(getattr(torch, name))
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
+        self._require_values(x)
         host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         host = host.cpu().resolve_conj().resolve_neg()
         if host.itemsize > 2:  # finding the name takes longer than the rest
@@ -391,6 +400,10 @@ class TorchBackend(Backend):
         from .samples import TorchSamples
 
         return TorchSamples()
+
+    def _require_values(self, x: torch.Tensor) -> None:
+        if x.is_meta:
+            raise self.unsupported("values in a tensor on meta", "make one that has: torch.empty_like(x, device=...)")
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from xdevice.errors import DeviceMismatchError
 
@@ -42,7 +42,8 @@ class Graph:
                 random.graphsafe_set_state(before)
             raise
         self._inputs = list(inputs.found.values())
-        return result
+        # backward() works once through what was recorded, and not through a replay
+        return tree_map_only(torch.Tensor, torch.Tensor.detach, result)
 
     def replay(self) -> None:
         self._graph.replay()
