@@ -396,8 +396,8 @@ class Backend(ABC):
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
         """Calls a task and records the work that it gives to a stream in a graph, instead of doing it. Gives its
-        result without gradients, whose memory each replay writes anew. What the work reads lives as long as the graph. Raises the
-        framework's errors for what cannot be recorded; then all is as before."""
+        result without gradients, whose memory each replay writes anew. What the work reads lives as long as the graph.
+        Raises the framework's errors for what cannot be recorded; then all is as before."""
         raise self._no_graphs()
 
     def replay(self, graph: Any) -> None:
