@@ -222,14 +222,45 @@ def test_what_is_kept_outlives_its_names(torch):
     assert kept.nbytes() == 12
 
 
-def test_work_on_another_device_is_refused(torch):
+def test_work_on_another_device_is_refused_before_it_is_done(torch):
+    from xdevice_torch.graphs import OnlyOn
+
+    x, w = torch.ones(3, device="meta"), torch.ones(3, 3, device="meta", requires_grad=True)
+    counter, rate = torch.zeros(()), torch.tensor(0.1)
+    elsewhere = [
+        lambda: torch._foreach_add_([counter], 1.0),
+        lambda: counter.add_(1),
+        lambda: x * rate,
+        lambda: torch.ones(3),
+        lambda: torch.tensor(0.1),
+    ]
+    with OnlyOn(torch.device("meta")):
+        ((x + 1) @ w * 0.5).sum().backward()
+        for work in elsewhere:
+            with pytest.raises(xdevice.DeviceMismatchError, match=r"on cpu .*its graph is of meta.*capturable=True"):
+                work()
+    assert counter == 0
+
+
+def test_what_an_operation_makes_elsewhere_beside_its_result_is_its_own(torch):
     from xdevice_torch.graphs import OnlyOn
 
     x = torch.ones(3, device="meta")
     with OnlyOn(torch.device("meta")):
-        x = x + 1
-        with pytest.raises(xdevice.DeviceMismatchError, match=r"a tensor on cpu .*, and its graph is of meta"):
-            torch.ones(3)
+        seed = x.new_zeros(1, device="cpu")
+        seed + 1
+        torch.nn.LSTM(3, 2, device="meta")(x[None])
+
+
+def test_optimizers_want_to_be_capturable(torch):
+    from xdevice_torch.graphs import OnlyOn
+
+    w = torch.nn.Parameter(torch.ones(3, device="meta"))
+    w.grad = torch.ones_like(w)
+    with OnlyOn(torch.device("meta")):
+        torch.optim.SGD([w], momentum=0.9).step()
+        with pytest.raises(xdevice.DeviceMismatchError, match="capturable=True"):
+            torch.optim.Adam([w]).step()
 
 
 def test_a_compiled_function_stays_compiled(torch):

@@ -325,6 +325,11 @@ class TorchBackend(Backend):
 
     def replay(self, graph: Any) -> None:
         graph.replay()
+        if torch._C._len_torch_dispatch_stack():  # operations of a replay are not dispatched
+            from . import transfers
+
+            if transfers.is_blocking():
+                self.synchronize(None)
 
     # threads
 

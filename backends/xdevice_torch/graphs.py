@@ -2,13 +2,16 @@
 
 A replay reads and writes the memory that the task used while it was recorded, whoever has that memory by then. So the
 graph keeps what the task's operations read. What they do elsewhere than on the graph's GPU would be done once, while
-it is recorded, and never again: that is an error. After a recording that failed PyTorch 2.11 believes that it goes on,
-keeps its memory, and gives no more random numbers on that GPU.
+it is recorded, and never again: that is an error.
+
+After a recording that failed PyTorch 2.11 believes that it goes on: it keeps the memory, gives no more random numbers
+on that GPU, and calls the graph whenever it allocates pinned memory.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +21,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from xdevice.errors import DeviceMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+_one_at_a_time = threading.Lock()
+"""PyTorch allows one recording in a process."""
+
+_failed: list[Graph] = []
+"""Graphs whose recording failed, for as long as the process lives."""
 
 
 class Graph:
@@ -27,26 +36,64 @@ class Graph:
         self._inputs: list[Any] = []
 
     def capture(self, stream: Any, task: Callable[[], Any]) -> Any:
-        pool, inputs = torch.cuda.graph_pool_handle(), Inputs()
-        random = torch.cuda.default_generators[stream.device_index]
-        before = random.clone_state()
-        # other threads may allocate meanwhile
-        recording = torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+        with _one_at_a_time, _own_workspace(), _no_casts_from_before():
+            return self._record(stream, task)
+
+    def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
+        pool, inputs, first = torch.cuda.graph_pool_handle(), Inputs(), None
         try:
-            with recording, inputs:
-                result = task()
-        except BaseException:
-            with suppress(RuntimeError):  # raised by the first of these if the recording ended as it should
-                torch._C._cuda_endAllocateToPool(stream.device_index, pool)
-                torch._C._cuda_releasePool(stream.device_index, pool)
-                random.graphsafe_set_state(before)
-            raise
+            with _recording(self._graph, stream, pool), inputs:
+                try:
+                    result = task()
+                except BaseException as error:
+                    first = error
+                    raise
+        except BaseException as error:
+            self._abandon(stream, pool)
+            raise first or error  # noqa: B904  # the end of a broken recording raises an error of its own
         self._inputs = list(inputs.found.values())
         # backward() works once through what was recorded, and not through a replay
         return tree_map_only(torch.Tensor, torch.Tensor.detach, result)
 
+    def _abandon(self, stream: Any, pool: Any) -> None:
+        native: Any = torch._C
+        end = getattr(native, "_cuda_endAllocateToPool", None) or native._cuda_endAllocateCurrentStreamToPool  # < 2.8
+        with suppress(RuntimeError):  # raised by the first line if the recording had an end
+            end(stream.device_index, pool)
+            native._cuda_releasePool(stream.device_index, pool)
+            _failed.append(self)
+            with _recording(torch.cuda.CUDAGraph(), stream, None):  # the end of one gives random numbers free again
+                torch.zeros(1, device=stream.device)
+
     def replay(self) -> None:
         self._graph.replay()
+
+
+def _recording(graph: Any, stream: Any, pool: Any) -> Any:
+    # other threads may allocate meanwhile
+    return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+
+
+@contextmanager
+def _own_workspace() -> Iterator[None]:
+    """cuBLAS keeps a workspace for each thread and stream. Two graphs with the same one could not run side by side."""
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        yield
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+@contextmanager
+def _no_casts_from_before() -> Iterator[None]:
+    """Autocast keeps its casts of weights. A replay would compute with those for ever."""
+    kept = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(kept)
 
 
 class _Mode(TorchDispatchMode):
@@ -59,21 +106,36 @@ class _Mode(TorchDispatchMode):
 
 
 class OnlyOn(_Mode):
-    """Refuses operations that make or write something elsewhere."""
+    """Refuses operations that read something elsewhere, or make something out of nothing there.
+
+    What an operation makes elsewhere beside its result is its own business: attention keeps its seed on the CPU.
+    """
 
     def __init__(self, place: torch.device) -> None:
         super().__init__()
         self._place = place
+        self._beside: dict[Any, Any] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = _tensors((args, kwargs))
+        self._require(func, [x for x in self._elsewhere(given) if _memory(x)[0] not in self._beside])
         result = func(*args, **kwargs or {})
-        for x in _tensors(result):
-            if x.device != self._place:
-                raise DeviceMismatchError(
-                    f"the task makes or writes a tensor on {x.device} ({func}), and its graph is of {self._place}: a "
-                    f"replay would leave that out; keep it out of the task, or capture the task on that device"
-                )
+        made = self._elsewhere(_tensors(result))
+        if not given:
+            self._require(func, made)
+        self._beside.update(map(_memory, made))
         return result
+
+    def _elsewhere(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [x for x in tensors if x.device != self._place]
+
+    def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
+        if elsewhere:
+            raise DeviceMismatchError(
+                f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), and its graph is of "
+                f"{self._place}: a replay would leave that out; keep it out of the task (an optimizer of torch.optim: "
+                f"with capturable=True), or capture the task on that device"
+            )
 
 
 class Inputs(_Mode):

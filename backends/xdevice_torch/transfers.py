@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from xdevice.contract import Transfer
 from xdevice.devices import CPU
@@ -72,6 +72,11 @@ def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator
 def blocking(backend: TorchBackend) -> Iterator[None]:
     with _Wait(backend):
         yield
+
+
+def is_blocking() -> bool:
+    """Whether this thread is in a block of `blocking`."""
+    return any(isinstance(mode, _Wait) for mode in _get_current_dispatch_mode_stack())
 
 
 class _PerThread(threading.local):
@@ -135,7 +140,8 @@ class _Wait(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self._backend.synchronize(None)
+        if not torch.cuda.is_current_stream_capturing():  # it cannot be waited for, and is not done now
+            self._backend.synchronize(None)
         return result
 
 
