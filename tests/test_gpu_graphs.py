@@ -104,6 +104,89 @@ def test_backward_into_gradients_that_are_there():
     assert value(w.grad) == 10
 
 
+def test_autocast_casts_the_weights_of_now():
+    w, x = full(1).requires_grad_(), full(1)
+    with torch.autocast("cuda", torch.bfloat16):
+        graph = xdevice.capture(lambda: x @ w, "gpu:0")
+        assert torch.is_autocast_cache_enabled()
+    with torch.no_grad():
+        w.fill_(3)
+    assert value(graph()) == 3 * 64
+
+
+def test_adam_trains_if_it_is_capturable():
+    def trained_with(capture):
+        w = torch.nn.Parameter(torch.ones(8, device="cuda:0"))
+        adam = torch.optim.Adam([w], lr=0.1, capturable=True)
+
+        def step():
+            adam.zero_grad()
+            (w**2).sum().backward()
+            adam.step()
+
+        step()
+        trained(capture(step), 9)
+        return xdevice.to_numpy(w)
+
+    called = trained_with(lambda step: step)
+    np.testing.assert_allclose(trained_with(lambda step: xdevice.capture(step, "gpu:0")), called, atol=0.11)
+    with pytest.raises(xdevice.DeviceMismatchError, match="capturable=True"):
+        w = torch.nn.Parameter(torch.ones(8, device="cuda:0"))
+        w.grad = torch.ones_like(w)
+        xdevice.capture(torch.optim.Adam([w]).step, "gpu:0")
+
+
+def test_attention_which_keeps_its_seed_on_the_cpu():
+    q = torch.rand(1, 2, 16, 8, device="cuda:0", requires_grad=True)
+
+    def step():
+        y = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        return y, *torch.autograd.grad(y.sum(), q)
+
+    expected = step()
+    for one, other in zip(xdevice.capture(step, "gpu:0")(), expected, strict=True):
+        np.testing.assert_allclose(xdevice.to_numpy(one), xdevice.to_numpy(other), rtol=1e-5, atol=1e-6)
+
+
+def test_a_failed_capture_leaves_the_random_numbers_of_earlier_graphs():
+    x = full(1)
+    graph = xdevice.capture(lambda: torch.nn.functional.dropout(x), "gpu:0")
+
+    def drawn():
+        torch.manual_seed(0)
+        return graph().clone(), torch.rand(3, device="cuda:0"), graph().clone()
+
+    before = drawn()
+    assert not torch.equal(before[0], before[2])
+    with pytest.raises(xdevice.CaptureError):
+        xdevice.capture(lambda: wait(x), "gpu:0")
+    for one, other in zip(drawn(), before, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_tasks_of_parallel_may_capture_on_one_gpu():
+    xs = [full(i, size=256) for i in range(4)]
+    for _ in range(5):
+        graphs = xdevice.parallel(*(lambda x=x: xdevice.capture(lambda: x @ x + x, "gpu:0") for x in xs))
+        found = xdevice.parallel(*graphs)
+        assert [value(y + 0) for y in found] == [256.0 * i * i + i for i in range(4)]
+
+
+def test_a_replay_is_waited_for_where_work_blocks():
+    x = full(1)
+
+    def task():
+        torch.cuda._sleep(20_000_000)
+        return x + 1
+
+    with xdevice.blocking():
+        graph = xdevice.capture(task, "gpu:0")
+        graph()
+        assert torch.cuda.current_stream().query()
+    graph()
+    assert not torch.cuda.current_stream().query()
+
+
 def test_no_gradients_flow_through_a_result():
     w = full(3).requires_grad_()
     result = xdevice.capture(lambda: [w * 2, {"w": w}], "gpu:0")()

@@ -414,6 +414,18 @@ def test_containers_are_reduced_leaf_by_leaf(backend):
         assert all(new is old for new, old in zip(results, given_, strict=True))
 
 
+def test_conjugate_and_negative_views_of_torch_are_summed():
+    torch = pytest.importorskip("torch")
+    with xdevice.use("torch"):
+        z = [torch.tensor([1 + 2j, 2j]).conj() for _ in range(2)]
+        minus = [torch.tensor([1 + 2j, 2j]).conj().imag for _ in range(2)]
+        assert z[0].is_conj()
+        assert minus[0].is_neg()
+        for one, other in zip(xdevice.all_reduce(z), xdevice.all_reduce(minus), strict=True):
+            assert one.tolist() == [2 - 4j, -4j]
+            assert other.tolist() == [-4.0, -4.0]
+
+
 def test_a_tied_weight_is_summed_once(backend):
     xs = [tensor([1.0], device) for device in devices()]
     results = xdevice.all_reduce([{"a": x, "b": x} for x in xs])

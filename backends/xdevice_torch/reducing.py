@@ -26,13 +26,17 @@ def total(tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
     """The sum or mean of tensors of one device, in their order."""
     rest = iter(tensors)
     first = next(rest)
-    added = _SIGNED.get(first.dtype, first.dtype)
-    found, number = first.view(added).to(torch.float32 if added in _SHORT else added, copy=True), 1
+    dtype = _SIGNED.get(first.dtype, first.dtype)
+    found, number = _seen_as(dtype, first).to(torch.float32 if dtype in _SHORT else dtype, copy=True), 1
     for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
-        found += x.view(added)
+        found += _seen_as(dtype, x)
     if mean:
         found /= number
-    return found.to(added).view(first.dtype)
+    return _seen_as(first.dtype, found.to(dtype))
+
+
+def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype is dtype else x.view(dtype)  # which a conjugate view refuses even for its own dtype
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
@@ -41,7 +45,7 @@ def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
         hasattr(torch._C, "_nccl_all_reduce")
         and tensors[0].dtype in _NCCL
         and tensors[0].numel() > 0
-        and all(x.is_cuda and x.is_contiguous() for x in tensors)
+        and all(x.is_cuda and x.is_contiguous() and not x.is_neg() for x in tensors)
         and len({x.device for x in tensors}) == len(tensors)
     )
 
