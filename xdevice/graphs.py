@@ -1,7 +1,7 @@
 """`capture`: the work of a repeated task, recorded once and replayed without Python.
 
-A GPU does a product of two 100x100 matrices in a third of the time that Python takes to ask for it (docs/hardware.md).
-A graph asks for all the work of a task at once.
+A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it (docs/hardware.md). A graph
+asks for all the work of a task at once.
 """
 
 from __future__ import annotations
@@ -140,5 +140,6 @@ def _recorded(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> An
     except Exception as error:
         raise CaptureError(
             f"the task cannot be captured on {stream.device}: {type(error).__qualname__}: {error}; it may not wait, "
-            f"read, copy from the host, or make memory outside of the framework"
+            f"read, copy from the host, or go to the stream of an earlier call, whose result is still there; nor may "
+            f"another thread wait for the device"
         ) from error
