@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -365,6 +366,30 @@ def test_other_threads_work_while_a_task_is_captured():
         stop.set()
         thread.join()
     assert not errors
+
+
+def test_the_wait_of_another_thread_breaks_a_capture_and_nothing_else():
+    stop, captured = threading.Event(), []
+    x = full(1)
+
+    def waits():
+        while not stop.is_set():
+            with suppress(RuntimeError):
+                xdevice.sync("gpu:0")
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    try:
+        for _ in range(30):
+            with suppress(xdevice.CaptureError):
+                captured.append(xdevice.capture(lambda: [x + n for n in range(50)][-1], "gpu:0"))
+    finally:
+        stop.set()
+        thread.join()
+    assert len(captured) < 30, "nothing was broken, so this shows nothing"
+    xdevice.sync()
+    torch.rand(2, device="cuda:0")
+    assert value(xdevice.capture(lambda: x + 1, "gpu:0")()) == 2
 
 
 def test_which_gpu(two):

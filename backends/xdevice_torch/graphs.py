@@ -69,9 +69,17 @@ class Graph:
         self._graph.replay()
 
 
-def _recording(graph: Any, stream: Any, pool: Any) -> Any:
-    # other threads may allocate meanwhile
-    return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
+@contextmanager
+def _recording(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
+    try:
+        # other threads may allocate meanwhile
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            yield
+    finally:
+        # one that another thread's wait has broken while it began goes on
+        with torch.cuda.stream(stream), suppress(RuntimeError):
+            if torch.cuda.is_current_stream_capturing():
+                graph.capture_end()
 
 
 @contextmanager
