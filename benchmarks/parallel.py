@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -45,13 +46,13 @@ def seconds(run: Task) -> float:
 
 
 def medians(repeats: int, **runs: Task) -> dict[str, float]:
-    """The runs take turns, so that the noise of the machine meets all of them."""
+    """The runs take turns in random order, so that the noise of the machine, and what ran before, meet all of them."""
     for run in runs.values():
         seconds(run)
     taken: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
-        for name, run in runs.items():
-            taken[name].append(seconds(run))
+        for name in random.sample(list(runs), len(runs)):
+            taken[name].append(seconds(runs[name]))
     return {name: statistics.median(times) for name, times in taken.items()}
 
 

@@ -111,6 +111,83 @@ def test_operands_on_two_devices_are_an_error_as_on_cuda(gpu):
         torch.ones(2, device="vgpu:9")
 
 
+def test_a_host_tensor_is_an_error_where_cuda_refuses_it(gpu):
+    c, i = torch.arange(4.0), torch.tensor([0, 2])
+    g, gi = c.to(gpu), i.to(gpu)
+    total, out = torch.tensor(0.0), torch.zeros(())
+    for write in (
+        lambda: total.add_(g.sum()),
+        lambda: torch.add(g[0], g[1], out=out),
+        lambda: torch._foreach_add_([total], [g.sum()]),
+        lambda: c[gi],
+        lambda: c[c.to(gpu) > 1],
+        lambda: c.__setitem__(gi, torch.ones(2)),
+        lambda: c.__setitem__(i, torch.ones(2, device=gpu)),
+        lambda: g.__setitem__(i, torch.ones(2)),
+        lambda: g.__setitem__(gi, torch.ones(2)),
+        lambda: g[gi.to("vgpu:2")],
+    ):
+        with pytest.raises(RuntimeError, match="same device, but found at least two devices"):
+            write()
+    assert (total.item(), out.item(), c.tolist(), g.tolist()) == (0, 0, [0, 1, 2, 3], [0, 1, 2, 3])
+
+
+def test_a_host_tensor_goes_along_where_cuda_takes_it(gpu):
+    g, i, one = torch.arange(4.0, device=gpu), torch.tensor([0, 2]), torch.tensor(1.0)
+    assert (g + one).device == g[i].device == g[g.cpu() > 1].device == gpu
+    g[i] = 5.0
+    g[torch.tensor([1])] = one
+    g.add_(one)
+    torch._foreach_add_([g], one)
+    assert g.tolist() == [7, 3, 7, 5]
+    c, total = torch.zeros(4), torch.zeros(())
+    c[i] = g.sum()
+    c[c < 1] = torch.ones((), device=gpu)
+    g[i] = torch.ones((), device="vgpu:2")
+    total.copy_(g.sum())
+    torch._foreach_copy_([total], [total.to(gpu) + 1])
+    assert (c.tolist(), g.tolist(), total.item()) == ([22, 1, 22, 1], [1, 3, 1, 5], 11)
+    assert c.index_put((i,), g.sum()).device == total.device == HOST
+
+
+def test_ctc_loss_takes_lengths_from_the_host(gpu):
+    torch.manual_seed(0)
+    scores, targets, lengths = torch.randn(4, 1, 5), torch.tensor([[1, 2]]), (torch.tensor([4]), torch.tensor([2]))
+    found = []
+    for place in (HOST, gpu):
+        x = scores.clone().to(place).requires_grad_()
+        loss = torch.nn.functional.ctc_loss(x.log_softmax(-1), targets.to(place), *lengths)
+        loss.backward()
+        assert loss.device == x.grad.device == place
+        with torch.inference_mode():
+            again = torch.nn.functional.ctc_loss(x.log_softmax(-1), targets.to(place), *lengths)
+        found.append([loss.detach().cpu(), x.grad.cpu(), again.cpu()])
+    torch.testing.assert_close(*found)
+
+
+def test_new_tensors_are_where_their_source_is(gpu):
+    for x in (torch.ones(3, device=gpu), torch.nn.Parameter(torch.ones(3, device=gpu))):
+        for new in (x.new_tensor([1.0]), x.new(2), x.new([1.0, 2.0]), x.new(), x.new(x)):
+            assert (new.device, new.dtype) == (gpu, torch.float32)
+        assert x.new(x).data_ptr() == x.data_ptr()
+        assert {str(x.new(what, device="vgpu:2").device) for what in (2, [1.0])} == {"vgpu:2"}
+        assert x.new_tensor([1], device="cpu").device == HOST
+        made = x.new_tensor([1.0], dtype=torch.double, device="vgpu:2", requires_grad=True)
+        assert (str(made.device), made.dtype, made.requires_grad) == ("vgpu:2", torch.double, True)
+    assert torch.vgpu.current_device() == 0
+
+
+def test_a_move_in_inference_mode_is_a_copy(gpu):
+    with torch.inference_mode():
+        x = torch.zeros(2, device=gpu)
+        for place in ("vgpu:2", "cpu"):
+            moved = x.to(place)
+            moved += 1
+            assert str(moved.device) == place
+        assert x.to(gpu) is x
+        assert x.tolist() == [0, 0]
+
+
 def test_views_and_changes_in_place(gpu):
     x = torch.zeros(2, 3, device=gpu)
     row = x[0]
@@ -146,6 +223,38 @@ def test_derivatives_are_right(gpu):
     x = torch.rand(3, dtype=torch.double, device=gpu, requires_grad=True)
     assert torch.autograd.gradcheck(lambda v: (v**3).sum() / v.norm(), x)
     assert torch.autograd.gradgradcheck(lambda v: (v**3).sum(), x)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # of jvp, on the host too
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # of linearize, on the host too
+def test_forward_mode_derivatives_are_those_of_the_host(gpu):
+    func = torch.func
+    here = torch.nn.Linear(3, 2)
+    there = copy.deepcopy(here).to(gpu)
+    found = []
+    for layer, place in ((here, HOST), (there, gpu)):
+        x = torch.linspace(1, 2, 3, device=place)
+        cube = lambda t: (t**3).sum() / 2  # noqa: E731
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, x) / 2
+            tangent = torch.autograd.forward_ad.unpack_dual(dual).tangent
+        out, along = func.linearize(lambda t: t / 2 + t.exp(), x)
+        found.append(
+            [
+                *func.jvp(lambda t: t * 2, (x,), (x,)),
+                *func.jvp(layer, (x,), (x,)),
+                func.hessian(cube)(x),
+                func.jacfwd(layer)(x),
+                func.jacrev(layer)(x),
+                func.vmap(func.grad(cube))(torch.stack([x, x * 2])),
+                tangent,
+                out,
+                along(x),
+            ]
+        )
+        assert {value.device for value in found[-1]} == {place}
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(b.cpu(), a)
 
 
 def test_a_change_of_what_backward_needs_is_noticed(gpu):

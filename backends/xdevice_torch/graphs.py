@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _one_at_a_time = threading.Lock()
 """PyTorch allows one recording in a process."""
 
-_failed: list[Graph] = []
+_failed: list[Any] = []
 """Graphs whose recording failed, for as long as the process lives."""
 
 
@@ -40,46 +40,56 @@ class Graph:
             return self._record(stream, task)
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
-        pool, inputs, first = torch.cuda.graph_pool_handle(), Inputs(), None
+        inputs, first = Inputs(), None
         try:
-            with _recording(self._graph, stream, pool), inputs:
+            with _recording(self._graph, stream), inputs:
                 try:
                     result = task()
                 except BaseException as error:
                     first = error
                     raise
         except BaseException as error:
-            self._abandon(stream, pool)
+            _free_random_numbers(stream)
             raise first or error  # noqa: B904  # the end of a broken recording raises an error of its own
         self._inputs = list(inputs.found.values())
         # backward() works once through what was recorded, and not through a replay
         return tree_map_only(torch.Tensor, torch.Tensor.detach, result)
-
-    def _abandon(self, stream: Any, pool: Any) -> None:
-        native: Any = torch._C
-        end = getattr(native, "_cuda_endAllocateToPool", None) or native._cuda_endAllocateCurrentStreamToPool  # < 2.8
-        with suppress(RuntimeError):  # raised by the first line if the recording had an end
-            end(stream.device_index, pool)
-            native._cuda_releasePool(stream.device_index, pool)
-            _failed.append(self)
-            with _recording(torch.cuda.CUDAGraph(), stream, None):  # the end of one gives random numbers free again
-                torch.zeros(1, device=stream.device)
 
     def replay(self) -> None:
         self._graph.replay()
 
 
 @contextmanager
-def _recording(graph: Any, stream: Any, pool: Any) -> Iterator[None]:
+def _recording(graph: Any, stream: Any) -> Iterator[None]:
+    pool = torch.cuda.graph_pool_handle()
     try:
         # other threads may allocate meanwhile
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             yield
-    finally:
-        # one that another thread's wait has broken while it began goes on
-        with torch.cuda.stream(stream), suppress(RuntimeError):
-            if torch.cuda.is_current_stream_capturing():
-                graph.capture_end()
+    except BaseException:
+        _abandon(graph, stream, pool)
+        raise
+
+
+def _abandon(graph: Any, stream: Any, pool: Any) -> None:
+    with torch.cuda.stream(stream), suppress(RuntimeError):
+        if torch.cuda.is_current_stream_capturing():  # another thread's wait has broken it while it began
+            graph.capture_end()
+    native: Any = torch._C
+    end = getattr(native, "_cuda_endAllocateToPool", None) or native._cuda_endAllocateCurrentStreamToPool  # < 2.8
+    with suppress(RuntimeError):  # raised by the first line if the recording had an end
+        end(stream.device_index, pool)
+        native._cuda_releasePool(stream.device_index, pool)
+        _failed.append(graph)
+
+
+def _free_random_numbers(stream: Any) -> None:
+    """The end of another recording frees them; one of 100, if another thread's waits break these too."""
+    for _ in range(100):
+        with suppress(RuntimeError):
+            with _recording(torch.cuda.CUDAGraph(), stream):
+                torch.zeros(1, device=stream.device)
+            return
 
 
 @contextmanager

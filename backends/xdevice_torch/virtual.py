@@ -27,15 +27,20 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 from torch.utils import backend_registration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 NAME = "vgpu"
 
 _aten = torch.ops.aten
 _FREE = "privateuseone"
-_BETWEEN_DEVICES = {_aten._to_copy, _aten.copy_}
-_TAKES_FROM_HOST = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._pack_padded_sequence}
-"""Operations that on a GPU take indices or lengths from the host."""
+_BETWEEN_DEVICES = {_aten._to_copy, _aten.copy_, _aten._foreach_copy_}
+_INDEX_PUTS = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_}
+_FROM_HOST = {
+    **dict.fromkeys((_aten.index, *_INDEX_PUTS), ("indices",)),
+    _aten.ctc_loss: ("input_lengths", "target_lengths"),
+    _aten._pack_padded_sequence: ("lengths",),
+}
+"""Arguments that an operation on a GPU takes from the host."""
 
 _libraries: list[torch.library.Library] = []  # what they register ends with them
 
@@ -168,6 +173,16 @@ class VirtualTensor(torch.Tensor):
         _set_data(self, new)
         self.host = new.host
 
+    def new_tensor(self, data: Any, *, device: Any = None, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
+        return super().new_tensor(data, device=self.device if device is None else device, **kwargs)
+
+    def new(self, *args: Any, **kwargs: Any) -> Any:
+        takes_device = not any(isinstance(x, torch.Tensor) for x in args)  # of a tensor it makes an alias
+        if takes_device and kwargs.get("device") is None:
+            kwargs["device"] = self.device
+        with getattr(torch, NAME).device(kwargs.get("device", self.device)):  # PyTorch asks the one or the other
+            return super().new(*args, **kwargs)
+
     def data_ptr(self) -> int:
         return self.host.data_ptr()
 
@@ -255,9 +270,14 @@ _set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
 def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """One operation, computed on the host."""
+    if op.overloadpacket is _aten.to:  # comes here in inference mode only; it decides whether to copy
+        return op.decompose(*args, **kwargs)
+    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # a number may come from any device, as on CUDA
+        args = *args[:2], _aten._to_copy.default(args[2], device=args[0].device), *args[3:]
     tensors = [*_tensors(args), *_tensors(kwargs.values())]
     ours = [x for x in tensors if isinstance(x, VirtualTensor)]
-    _check_devices(op, tensors, ours)
+    if ours and op.overloadpacket not in _BETWEEN_DEVICES:
+        _check_devices(op, ours, _misplaced(op, args, kwargs) if len(ours) < len(tensors) else [])
     place = _place(op, args, kwargs, ours)
     result = op(*_on_host(args), **_host_keywords(kwargs))
     if op._schema.is_mutable:
@@ -278,18 +298,27 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _check_devices(op: Any, tensors: list[torch.Tensor], ours: list[VirtualTensor]) -> None:
-    if op.overloadpacket in _BETWEEN_DEVICES or not ours:
-        return
-    found = {str(x.device) for x in ours}
-    # as on CUDA, a number on the host goes along
-    if op.overloadpacket not in _TAKES_FROM_HOST and any(x.dim() and x.device.type != NAME for x in tensors):
-        found |= {str(x.device) for x in tensors}
+def _check_devices(op: Any, ours: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> None:
+    found = {str(x.device) for x in (*ours, *others)}
     if len(found) > 1:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, "
             f"{' and '.join(sorted(found))}! (when calling {op._schema.name})"
         )
+
+
+def _misplaced(op: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors on the host that an operation on a GPU does not take."""
+    from_host = _FROM_HOST.get(op.overloadpacket, ())
+    arguments = op._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    for argument in arguments:
+        if argument.name in from_host:
+            continue
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        for x in _tensors([given.get(argument.name)]):
+            if x.device.type != NAME and (x.dim() or written):  # a number that is only read goes along, as on CUDA
+                yield x
 
 
 def _place(op: Any, args: Any, kwargs: dict[str, Any], ours: list[VirtualTensor]) -> torch.device | None:
@@ -385,12 +414,15 @@ def _swap(x: torch.Tensor, other: torch.Tensor) -> None:
 
 def _register_kernels() -> None:
     from torch._decomp import decompositions
+    from torch.fx.experimental import proxy_tensor
 
     everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
     _libraries.extend([everything, aten])
     everything.fallback(lambda op, *args, **kwargs: _run(op, args, kwargs), "PrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     aten.impl("lift_fresh", lambda x: x, "PrivateUse1")
+    # forward-mode derivatives' zero, which has no memory that the host's kernels could read
+    aten.impl("_efficientzerotensor", _kernel(_aten.zeros.default), "PrivateUse1")
     # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
     aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
@@ -401,6 +433,15 @@ def _register_kernels() -> None:
     aten.impl("lstm.data", decompositions.lstm_data_impl, "AutogradPrivateUse1")
     aten.impl("gru.input", decompositions.gru_impl, "AutogradPrivateUse1")
     aten.impl("gru.data", decompositions.gru_impl_data, "AutogradPrivateUse1")
+    aten.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    # else `make_fx`, and so `torch.func.linearize`, take a tensor's host for a constant
+    tracing: Any = proxy_tensor
+    tracing.HANDLED_TYPES += (VirtualTensor,)
+
+
+def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
+    """With lengths as numbers, as on CUDA; of a tensor class PyTorch would divide the loss by tensors on the host."""
+    return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)
 
 
 def _kernel(op: Any) -> Callable[..., Any]:
