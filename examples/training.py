@@ -71,6 +71,22 @@ def _counts(context: click.Context, parameter: click.Parameter, text: str) -> tu
     return counts
 
 
+def _plot_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """A file that the curves can be drawn into: training may be long, and they come after it."""
+    if path is None:
+        return None
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise click.ClickException(f"{error}; it draws the curves: pip install matplotlib") from error
+    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise click.BadParameter(f"there is no folder {str(path.parent)!r} that can be written into")
+    endings = sorted(Figure().canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in endings:
+        raise click.BadParameter(f"{str(path)!r} has to end in one of .{', .'.join(endings)}")
+    return path
+
+
 def options(*, epochs: int, batch: int, rate: float) -> Callable[[Callable[..., None]], click.Command]:
     """The flags, with a chapter's own defaults."""
     flags = (
@@ -81,7 +97,12 @@ def options(*, epochs: int, batch: int, rate: float) -> Callable[[Callable[..., 
         click.option("--size", default=8, show_default=True, type=click.IntRange(8), help="Pixels of a digit's side."),
         click.option("--width", default=1, show_default=True, type=click.IntRange(1), help="Multiplies the channels."),
         click.option("--examples", type=click.IntRange(1), help="Digits to train on, repeated to reach the number."),
-        click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draws the curves into a file."),
+        click.option(
+            "--plot",
+            type=click.Path(dir_okay=False, writable=True, path_type=Path),
+            callback=_plot_file,
+            help="Draws the curves into a file.",
+        ),
     )
 
     def decorate(function: Callable[..., None]) -> click.Command:
@@ -105,9 +126,16 @@ class Digits(NamedTuple):
 
     def batches(self, largest: int) -> Iterator[Share]:
         """The examples to train on, as tensors on cpu:0. Batches differ by one example at most, so none is small."""
-        parts = -(-len(self.y) // largest)
+        parts = self._parts(largest)
         for x, y in zip(np.array_split(self.x, parts), np.array_split(self.y, parts), strict=True):
             yield xdevice.tensor(x), xdevice.tensor(y)
+
+    def smallest(self, largest: int) -> int:
+        """The examples in the smallest of the batches."""
+        return len(self.y) // self._parts(largest)
+
+    def _parts(self, largest: int) -> int:
+        return -(-len(self.y) // largest)
 
 
 def digits(size: int = 8, examples: int | None = None) -> Digits:
@@ -134,12 +162,14 @@ def devices(counts: Sequence[int], console: Console) -> list[list[xdevice.Device
 
     To be called before the framework is first used.
     """
-    if max(counts) > 1 and not os.environ.get("XDEVICE_VIRTUAL_GPUS") and not _real_gpus():
-        xdevice.virtual_gpus(max(counts))
     try:
+        if max(counts) > 1 and not os.environ.get("XDEVICE_VIRTUAL_GPUS") and not _real_gpus():
+            xdevice.virtual_gpus(max(counts))
         backend = xdevice.backend()
     except xdevice.UnsupportedError as error:
         raise click.ClickException(f"{error}; --devices 1 trains without them") from error
+    except xdevice.XDeviceError as error:
+        raise click.ClickException(str(error)) from error
     if backend.name not in FRAMEWORKS:
         raise click.ClickException(
             f"{backend.name} has no gradients; choose a framework: XDEVICE_BACKEND={FRAMEWORKS[0]} python {sys.argv[0]}"
@@ -161,7 +191,13 @@ def devices(counts: Sequence[int], console: Console) -> list[list[xdevice.Device
 
 def _real_gpus() -> int:
     """How many GPUs there are; asked in a child, because Paddle takes virtual ones only before it is imported here."""
-    code = "import xdevice; print(xdevice.num_gpus())"
+    code = """
+import sys, xdevice
+try:
+    print(xdevice.num_gpus())
+except xdevice.XDeviceError as error:
+    sys.exit(str(error))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         raise click.ClickException(done.stderr.strip() or f"the count of GPUs ended with status {done.returncode}")
@@ -174,6 +210,7 @@ def _real_gpus() -> int:
 def run(start: Start, places: Sequence[Sequence[xdevice.Device]], settings: Settings, console: Console) -> None:
     """Trains on each list of devices, and shows loss, accuracy and time of each epoch, and then the lists compared."""
     data = digits(settings.size, settings.examples)
+    _require_shares(data, settings.batch, max(map(len, places)))
     console.print(
         f"{len(data.y)} digits of {settings.size} x {settings.size} to train on, in batches of {settings.batch}; "
         f"{len(data.test_y)} to test on."
@@ -191,13 +228,22 @@ def run(start: Start, places: Sequence[Sequence[xdevice.Device]], settings: Sett
         _plot(history, settings.plot)
 
 
+def _require_shares(data: Digits, batch: int, count: int) -> None:
+    """Each device gets an example of each batch."""
+    if len(data.y) < count:
+        raise click.UsageError(f"{count} devices need {count} digits or more, not {len(data.y)}; raise --examples")
+    if data.smallest(batch) < count:
+        raise click.UsageError(
+            f"{len(data.y)} digits in batches of {batch} make one of {data.smallest(batch)}, too small for {count} "
+            f"devices; raise --batch"
+        )
+
+
 def train(
     trainee: Trainee, place: Sequence[xdevice.Device], data: Digits, settings: Settings, console: Console
 ) -> Iterator[Epoch]:
     """One epoch after another. All shares are on their devices before the clock starts: the digits are few."""
     shares = [xdevice.split_batch(batch, place, even=False) for batch in data.batches(settings.batch)]
-    if any(len(y) == 0 for batch in shares for _, y in batch):
-        raise click.UsageError(f"a batch of {settings.batch} is too small for {len(place)} devices; raise --batch")
     test_x = xdevice.tensor(data.test_x, device=place[0])
     timer = xdevice.Timer(list(place))
     for _ in range(settings.epochs):
@@ -234,12 +280,10 @@ def _compare(history: dict[str, list[Epoch]], console: Console) -> None:
 
 
 def _plot(history: dict[str, list[Epoch]], path: Path) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(Epoch._fields), figsize=(12, 3.5), layout="constrained")
+    figure = Figure(figsize=(12, 3.5), layout="constrained")
+    axes = figure.subplots(1, len(Epoch._fields))
     for axis, field in zip(axes, Epoch._fields, strict=True):
         for names, epochs in history.items():
             numbers = range(1, len(epochs) + 1)

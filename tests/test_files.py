@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import stat
@@ -174,6 +175,17 @@ def test_a_sparse_tensor_is_refused_by_name(path):
         xdevice.save(path, {"edges": torch.eye(3).to_sparse()})
 
 
+def test_a_masked_array_is_refused_because_its_mask_would_be_lost(path):
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    with pytest.raises(xdevice.UnsupportedError, match=r"w\.0 is sparse, ragged or masked"):
+        xdevice.save(path, {"w": [masked]})
+    assert not path.exists()
+    xdevice.save(path, {"w": np.array([3.0, 4.0])})
+    with pytest.raises(xdevice.UnsupportedError, match="w is sparse, ragged or masked"):
+        xdevice.load(path, into={"w": masked})
+    assert masked.data.tolist() == [1, 2]
+
+
 def test_a_backend_without_the_dtype_says_which_tensor(path):
     xdevice.save(path, {"a": np.zeros(2, "float32"), "b": np.zeros(2, "int16")})
     with pytest.raises(xdevice.DTypeError, match="b is int16, which mxnet has not"):
@@ -233,9 +245,10 @@ def test_nothing_at_all_is_a_file_too(path):
         ({"a": {"b": np.zeros(1)}, "a.b": np.ones(1)}, r"\['a\.b'\] and \['a'\]\['b'\] both have the name 'a\.b'"),
         ({3: np.zeros(1), "3": np.ones(1)}, r"both have the name '3'"),
         ({"__metadata__": np.zeros(1)}, r"has the name '__metadata__'"),
+        ({"\udc80": np.zeros(1)}, r"has the name '\\udc80', which UTF-8"),
     ],
 )
-def test_two_tensors_of_one_name_are_refused(container, said, path):
+def test_names_that_a_file_cannot_have_are_refused(container, said, path):
     with pytest.raises(xdevice.ContainerError, match=said):
         xdevice.save(path, container)
     assert not path.exists()
@@ -490,6 +503,20 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(target, said, path):
     assert not any(x.any() for x in target.values())
 
 
+@pytest.mark.parametrize("load", [xdevice.load_state, lambda model, state: xdevice.load("file", into=model)])
+def test_a_model_on_meta_has_nothing_to_load_into(load, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch = xdevice.backend("torch").framework
+    source = torch.nn.Linear(2, 1)
+    xdevice.save("file", source)
+    model = torch.nn.Linear(2, 1, device="meta")
+    with pytest.raises(xdevice.StateError, match=r"weight.* is on meta and has no memory.*to_empty\(device="):
+        load(model, source.state_dict())
+    model.to_empty(device="cpu")
+    load(model, source.state_dict())
+    assert torch.equal(model.weight, source.weight)
+
+
 def test_into_says_itself_where(path):
     xdevice.save(path, {"a": np.ones(2)})
     for more in ({"device": "cpu"}, {"backend": "numpy"}):
@@ -551,6 +578,46 @@ def test_paths_that_lead_nowhere_are_named_errors(tmp_path):
     assert os.listdir(folder) == []
 
 
+def test_what_the_system_refuses_is_a_named_error_of_the_path_that_was_given(tmp_path, monkeypatch):
+    monkeypatch.setattr("safetensors.serialize_file", lambda *_, **__: pytest.fail("written before it is refused"))
+    for name, why in (("a" * 300, "File name too long"), ("a\0b", "null byte"), ("\ud800", "can't encode")):
+        path = str(tmp_path / name)
+        for attempt in (lambda path=path: xdevice.load(path), lambda path=path: xdevice.save(path, np.zeros(1))):
+            with pytest.raises(xdevice.FilePathError, match=why) as raised:
+                attempt()
+            assert repr(path) in str(raised.value)
+            assert raised.value.__cause__ is not None
+    if os.path.isdir("/proc"):
+        with pytest.raises(xdevice.FilePathError, match="'/proc/x' cannot be written") as raised:
+            xdevice.save("/proc/x", np.zeros(1))
+        assert files._PREFIX not in str(raised.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("end", ["/", "/."])
+def test_a_path_that_names_a_folder_makes_no_file(end, path):
+    with pytest.raises(xdevice.FilePathError, match="names a folder"):
+        xdevice.save(f"{path}{end}", np.zeros(1))
+    xdevice.save(path, np.ones(1))
+    with pytest.raises(xdevice.FilePathError, match="names a folder"):
+        xdevice.save(f"{path}{end}", np.zeros(1))
+    assert xdevice.load(path, backend="numpy")["tensor"].tolist() == [1]
+
+
+def test_a_disk_that_fails_while_it_is_read_is_a_named_error(path):
+    xdevice.save(path, np.ones(1))
+    broken = "/proc/self/mem"  # reading where nothing is mapped is an input/output error
+    if not os.path.exists(broken):
+        pytest.skip(f"no {broken}")
+    with files._opened(str(path)) as (_, header):
+        entry = header.entries["tensor"]
+    with (
+        open(broken, "rb", buffering=0) as file,
+        pytest.raises(xdevice.FilePathError, match=f"'{broken}' cannot be read: Input/output error"),
+    ):
+        files._read(file, entry)
+
+
 # crashes and neighbours
 
 
@@ -598,11 +665,15 @@ def test_leftovers_of_the_dead_go_and_a_save_under_way_stays(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_an_error_while_writing_leaves_the_old_file_and_nothing_else(path, monkeypatch):
+@pytest.mark.parametrize("function", ["tempfile.mkdtemp", "os.fsync", "os.replace"])
+def test_an_error_while_writing_leaves_the_old_file_and_nothing_else(function, path, monkeypatch):
     xdevice.save(path, np.ones(2))
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("planned")))
-    with pytest.raises(OSError, match="planned"):
+    full = OSError(errno.ENOSPC, "No space left on device", "a name of xdevice's own")
+    monkeypatch.setattr(function, lambda *_: (_ for _ in ()).throw(full))
+    with pytest.raises(xdevice.FilePathError) as raised:
         xdevice.save(path, np.zeros(2))
+    monkeypatch.undo()
+    assert str(raised.value) == f"{str(path)!r} cannot be written, and the file is as it was: No space left on device"
     assert xdevice.load(path, backend="numpy")["tensor"].tolist() == [1, 1]
     assert os.listdir(path.parent) == [path.name]
 

@@ -164,7 +164,7 @@ def test_with_batch_normalization_the_replicas_stay_equal(backend):
 # the scripts
 
 
-def run(chapter, name, *flags):
+def run(chapter, name, *flags, **environment):
     if name in NO_KERNELS:
         pytest.skip(f"{name} has no kernels for this GPU")
     done = subprocess.run(
@@ -173,7 +173,7 @@ def run(chapter, name, *flags):
         text=True,
         timeout=280,
         check=False,
-        env={**os.environ, "XDEVICE_BACKEND": name},
+        env={**os.environ, "XDEVICE_BACKEND": name, **environment},
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -224,3 +224,49 @@ def test_one_epoch_alone_compares_no_times(count, said, faster):
     shown = console.export_text()
     assert said in shown
     assert re.search(rf"both .* {re.escape(faster)} │", shown)
+
+
+def test_the_curves_are_drawn(tmp_path):
+    flags = ("--devices", "1", "--epochs", "1", "--examples", "64", "--plot", str(tmp_path / "curves.png"))
+    status, _, err = run("multiple_gpus", "torch", *flags)
+    assert status == 0, err
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--plot", "nofolder/x.png"), "there is no folder 'nofolder'"),
+        (("--plot", "curves.xyz"), r"'curves\.xyz' has to end in one of .*\.png"),
+        (("--plot", "curves"), "'curves' has to end in one of"),
+        (("--devices", "1,2", "--examples", "1"), "2 devices need 2 digits or more, not 1; raise --examples"),
+        (
+            ("--devices", "1,2", "--batch", "2", "--examples", "3"),
+            "in batches of 2 make one of 1, too small for 2 devices; raise --batch",
+        ),
+    ],
+)
+def test_flags_that_cannot_be_are_refused_before_training(flags, said):
+    status, out, err = run("multiple_gpus", "torch", *flags)
+    if "Left out: 2 devices" in out:
+        pytest.skip("one GPU is here, and the test needs two")
+    assert status == 2
+    assert re.search(said, err)
+    assert "Traceback" not in err
+    assert "epoch" not in out
+
+
+@pytest.mark.parametrize("devices", ["1", "1,2"])
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("XDEVICE_BACKEND", "tourch", "did you mean 'torch'"),
+        ("XDEVICE_VIRTUAL_GPUS", "x", "XDEVICE_VIRTUAL_GPUS is an int of 0 or more, not 'x'"),
+    ],
+)
+def test_a_variable_that_is_wrong_is_told_in_one_line(variable, value, said, devices):
+    status, _, err = run("multiple_gpus", "torch", "--devices", devices, **{variable: value})
+    assert status == 1
+    assert err.startswith("Error: ")
+    assert said in err
+    assert err.count("\n") == 1

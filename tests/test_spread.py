@@ -144,6 +144,15 @@ def test_every_dtype_splits_and_gathers(backend):
         assert xdevice.device_of(whole) is devices()[1]
 
 
+def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
+    parts = [{"x": tensor([1.0]), "rate": float("nan")} for _ in range(2)]
+    whole = xdevice.gather(parts, "cpu")
+    assert numbers(whole["x"]) == [1.0, 1.0]
+    assert whole["rate"] is parts[0]["rate"]
+    with pytest.raises(xdevice.ContainerError, match=r"parts\[1\]\['rate'\] is 1.0 and parts\[0\]\['rate'\] nan"):
+        xdevice.gather([parts[0], {**parts[1], "rate": 1.0}], "cpu")
+
+
 def test_single_numbers_become_a_vector(backend):
     losses = [tensor(2.0, device) for device in devices()]
     assert numbers(xdevice.gather(losses, "cpu")) == [2.0, 2.0]
@@ -625,6 +634,19 @@ def test_sparse_tensors_are_refused_by_name():
         ):
             with pytest.raises(xdevice.UnsupportedError, match="make it dense"):
                 attempt()
+
+
+def test_masked_arrays_are_refused_by_name():
+    masked = [np.ma.array([1.0, 2.0], mask=mask) for mask in ([False, True], [True, False])]
+    for attempt in (
+        lambda: xdevice.split_batch({"w": masked[0]}, ["cpu"]),
+        lambda: xdevice.gather([{"w": x} for x in masked], "cpu"),
+        lambda: xdevice.replicate({"w": masked[0]}, ["cpu"]),
+        lambda: xdevice.all_reduce([{"w": x} for x in masked]),
+    ):
+        with pytest.raises(xdevice.UnsupportedError, match=r"\['w'\], a MaskedArray that is not dense"):
+            attempt()
+    assert [x.data.tolist() for x in masked] == [[1, 2]] * 2
 
 
 def test_traced_functions_split_and_gather_and_refuse_the_rest():

@@ -141,6 +141,16 @@ def test_real_gpus_are_hidden_only_if_asked(loaded):
     assert later.virtual == 4
 
 
+def test_real_gpus_stay_hidden_when_the_same_number_is_asked_for_again(loaded):
+    xdevice.virtual_gpus(2, force=True)
+    loaded["listed"] = Listed(real=1)
+    xdevice.virtual_gpus(2)
+    later = Listed(real=1)
+    later.name = "later"
+    virtual.provide(later)
+    assert (loaded["listed"].virtual, later.virtual) == (2, 2)
+
+
 def test_a_backend_loaded_later_gets_them_or_refuses(loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "3")
     backend = Listed()

@@ -307,7 +307,7 @@ class Backend(ABC):
         raise self.unsupported("replicate", "override Backend.leaf()")
 
     def is_dense(self, x: Any) -> bool:
-        """Whether a tensor is one block of numbers: False for the sparse and the ragged ones."""
+        """Whether a tensor is one block of numbers: False for the sparse, the ragged and the masked ones."""
         return True
 
     def tensor_of(self, model: Any) -> Any | None:

@@ -58,7 +58,7 @@ class NotBuiltError(XDeviceError, RuntimeError):
 
 class ContainerError(XDeviceError, ValueError):
     """A container that contains itself, is nested too deep, cannot be rebuilt, is not built as another
-    is, or gives two tensors one name in a file."""
+    is, or gives two tensors one name in a file, or one that UTF-8 lacks."""
 
 
 class DTypeError(XDeviceError, TypeError):
@@ -79,7 +79,7 @@ class FileFormatError(XDeviceError, ValueError):
 
 
 class FilePathError(XDeviceError, OSError):
-    """A path that no file of tensors can be read from or written to. What was there is there still."""
+    """A path that no file of tensors can be read from or written to. What was there is there still, unless it says otherwise."""
 
 
 class MissingFileError(FilePathError, FileNotFoundError):

@@ -28,6 +28,7 @@ from .errors import (
     NotATensorError,
     StateError,
     UnsupportedError,
+    XDeviceError,
 )
 from .verbs import _refuse_non_container, _traced
 
@@ -117,10 +118,12 @@ def save(path: Path, x: Any) -> None:
     | one tensor | `tensor` |
 
     Raises:
-        NotATensorError: a leaf that is no tensor and no model, by name. ContainerError: two leaves of one name.
-        DTypeError: complex128, or another dtype that the format has not. UnsupportedError: a sparse or ragged tensor.
-        NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
-        FilePathError: a folder or a device has that name, or the disk is full. The old file is there after each.
+        NotATensorError: a leaf that is no tensor and no model, by name. ContainerError: two leaves of one name, or a
+            name that UTF-8 has not.
+        DTypeError: complex128, or another dtype that the format has not. UnsupportedError: a sparse, ragged or masked
+            tensor. NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
+        FilePathError: a folder or a device has that name, the disk is full, or the system refuses for another reason.
+            The old file is there after each.
 
     Costs the writing of the file and the wait for the disk (benchmarks/files.py). What is on the CPU is written from
     where it lies, except MXNet's bool, so nothing may write into it meanwhile; what is on a GPU is copied to the host
@@ -133,7 +136,7 @@ def save(path: Path, x: Any) -> None:
         >>> xdevice.load(path)["x"].shape[0]
         2
     """
-    from safetensors import SafetensorError, TensorSpec, serialize_file
+    from safetensors import TensorSpec, serialize_file
 
     target = _target(path)
     arrays, shared = _host_arrays(_variables(x, "save"))
@@ -142,10 +145,7 @@ def save(path: Path, x: Any) -> None:
         for name, array in arrays.items()
     }
     with _replacing(target) as new:
-        try:
-            serialize_file(specs, new, metadata=shared or None)
-        except SafetensorError as error:
-            raise FilePathError(f"cannot write {target}: {error}; the file is as it was") from error
+        serialize_file(specs, new, metadata=shared or None)
 
 
 def _variables(x: Any, verb: str) -> dict[str, _Variable]:
@@ -158,8 +158,18 @@ def _variables(x: Any, verb: str) -> dict[str, _Variable]:
             raise ContainerError(
                 f"{origin} {other} the name {name!r} in a file, where keys are joined by dots; rename a key"
             )
+        if not _is_utf8(name):
+            raise ContainerError(f"{origin} has the name {name!r}, which UTF-8 and so the format has not; rename a key")
         found[name], origins[name] = variable, origin
     return found
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _named(x: Any, verb: str) -> Iterator[tuple[str, str, _Variable]]:
@@ -205,10 +215,7 @@ def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], 
 
 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
-    if not backend.is_dense(value):
-        raise UnsupportedError(
-            f"{name} is sparse or ragged, which the format has not; save its parts, or make it dense"
-        )
+    _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
     if dtype not in _DTYPES.values():
         instead = "its .real and .imag, or as complex64" if dtype.startswith("complex") else "in another dtype"
@@ -218,6 +225,13 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
         array = array.astype(array.dtype.newbyteorder("="))
     # the library writes what lies behind the pointer, whatever the strides
     return np.asarray(array, order="C")
+
+
+def _require_dense(name: str, backend: Backend, value: Any) -> None:
+    if not backend.is_dense(value):
+        raise UnsupportedError(
+            f"{name} is sparse, ragged or masked, which the format has not; take its parts, or make it dense"
+        )
 
 
 def _name_of(dtype: Any) -> str:
@@ -250,11 +264,12 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         With `into`, that model or container itself.
 
     Raises:
-        MissingFileError: no such file. FilePathError: it is no plain file.
+        MissingFileError: no such file. FilePathError: it is no plain file, or the system cannot read it.
         FileFormatError: it is damaged, cut off, or of another format.
         DTypeError: the backend lacks the dtype of a tensor, or would narrow it (JAX without 64-bit), by name.
-        StateError: `into` has other names, shapes or dtypes, or came with `device` or `backend`. UnsupportedError: it
-            cannot be written into (`tf.Tensor`, `jax.Array`). DeviceNotFoundError, BackendNotFoundError: as elsewhere.
+        StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
+            UnsupportedError: it cannot be written into (`tf.Tensor`, `jax.Array`, a sparse or masked tensor).
+            DeviceNotFoundError, BackendNotFoundError: as elsewhere.
 
     | backend | on the CPU | on a GPU |
     |---|---|---|
@@ -286,7 +301,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     return tensors
 
 
-def _load_into(path: Path, into: Any) -> Any:
+def _load_into(path: str, into: Any) -> Any:
     variables = _variables(into, "load into")
     with _opened(path) as (file, header):
         for _, one, entry in _plan(path, variables, header, file):
@@ -326,10 +341,21 @@ def _require_fit(where: str, name: str, one: _Variable, entry: _Entry) -> None:
             f"{here[1]} here"
         )
     _require_dtype(one.backend, name, entry.dtype)
+    _require_dense(name, one.backend, one.value)
     if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
         raise UnsupportedError(
             f"{name} cannot be written into; use new tensors: xdevice.load(path, backend={one.backend.name!r})"
         )
+    lack = lack_of_memory(one.backend, one.value)
+    if lack is not None:
+        raise StateError(f"{name} {lack}")
+
+
+def lack_of_memory(backend: Backend, variable: Any) -> str | None:
+    """Why there is nothing that a variable could be loaded into; None if there is."""
+    if backend.device_of(variable).kind != "meta":
+        return None
+    return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'
 
 
 def _listed(names: list[str]) -> str:
@@ -361,15 +387,20 @@ def _tensor(backend: Backend, array: Array, place: Device) -> Any:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[FileIO, _Header]]:
+def _opened(path: str) -> Iterator[tuple[FileIO, _Header]]:
     """The file and its header, of one and the same file, even if another takes its name at this moment."""
-    _require_file(path)
+    _plain_file(path)
     while True:
-        with open(path, "rb", buffering=0) as file:
+        with _open(path) as file:
             header = _header(path, file)
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            if os.path.samestat(os.fstat(file.fileno()), _plain_file(path)):
                 yield file, header
                 return
+
+
+def _open(path: str) -> FileIO:
+    with _path_errors(f"{path!r} cannot be read"):
+        return open(path, "rb", buffering=0)
 
 
 def _header(path: Path, file: FileIO) -> _Header:
@@ -381,8 +412,9 @@ def _header(path: Path, file: FileIO) -> _Header:
             kinds = [(name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts]
             metadata = opened.metadata() or {}
     except (SafetensorError, OSError, ValueError) as error:
+        size = os.fstat(file.fileno()).st_size
         raise FileFormatError(
-            f"{os.fspath(path)} of {os.stat(path).st_size:,} bytes is no safetensors file, or it is damaged: {error}"
+            f"{os.fspath(path)} of {size:,} bytes is no safetensors file, or it is damaged: {error}"
         ) from error
     start = 8 + int.from_bytes(file.read(8), "little")
     entries = {}
@@ -405,7 +437,8 @@ def _read(file: FileIO, entry: _Entry) -> Array:
     file.seek(entry.start)
     rest = buffer.data
     while rest:
-        got = file.readinto(rest)  # 2 GB at most
+        with _path_errors(f"{file.name!r} cannot be read"):
+            got = file.readinto(rest)  # 2 GB at most
         if not got:
             raise FileFormatError(f"{file.name!r} was cut off while it was read; load it again")
         rest = rest[got:]
@@ -415,45 +448,76 @@ def _read(file: FileIO, entry: _Entry) -> Array:
 # the file system
 
 
-def _require_file(path: Path) -> None:
+@contextmanager
+def _path_errors(what: str) -> Iterator[None]:
+    """What the system refuses, by the name that the user gave: its own errors name files that are made here."""
+    from safetensors import SafetensorError
+
     try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise MissingFileError(f"there is no file {os.fspath(path)!r}; is the folder right? {os.getcwd()}") from error
-    if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
-        raise FilePathError(f"{os.fspath(path)!r} is {what}; name the file in the safetensors format")
+        yield
+    except XDeviceError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        raise FilePathError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _plain_file(path: str) -> os.stat_result:
+    with _path_errors(f"{path!r} cannot be read"):
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MissingFileError(f"there is no file {path!r}; is the folder right? {os.getcwd()}") from error
+    if not stat.S_ISREG(found.st_mode):
+        what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
+        raise FilePathError(f"{path!r} is {what}; name the file in the safetensors format")
+    return found
 
 
 def _target(path: Path) -> str:
     """The file to replace: what a symbolic link names, not the link."""
-    target = os.path.realpath(os.fsdecode(path))
-    if not os.path.isdir(os.path.dirname(target)):
-        raise MissingFileError(f"there is no folder {os.path.dirname(target)!r}; make it first: os.makedirs(...)")
-    if os.path.exists(target) and not os.path.isfile(target):
-        what = "a folder" if os.path.isdir(target) else "no plain file"
-        raise FilePathError(f"{os.fspath(path)!r} is {what}, which cannot be replaced by a file; name a file")
+    given = os.fsdecode(path)
+    with _path_errors(f"{given!r} cannot be written"):
+        target = os.path.realpath(given)
+        folder = os.path.dirname(target)
+        if not os.path.isdir(folder):
+            raise MissingFileError(f"there is no folder {folder!r}; make it first: os.makedirs(...)")
+        mode = _mode(target)
+    is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(given) in ("", os.curdir)
+    if is_folder or (mode is not None and not stat.S_ISREG(mode)):
+        what = "names a folder" if is_folder else "is no plain file"
+        raise FilePathError(f"{given!r} {what}, which cannot be replaced by a file; name a file")
     return target
+
+
+def _mode(path: str) -> int | None:
+    """None if there is nothing."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
 
 
 @contextmanager
 def _replacing(target: str) -> Iterator[str]:
     """A name to write a file under, which then takes the target's place at once; if that fails nothing is left."""
     folder = os.path.dirname(target)
-    _remove_leftovers(folder)
-    with _own_folder(folder) as own:
-        new = os.path.join(own, "new")
-        yield new
-        os.chmod(new, _mode(target, own))
-        _flush(new)
-        os.replace(new, target)
-    _flush(folder)
+    with _path_errors(f"{target!r} cannot be written, and the file is as it was"):
+        _remove_leftovers(folder)
+        with _own_folder(folder) as own:
+            new = os.path.join(own, "new")
+            yield new
+            os.chmod(new, _permissions(target, own))
+            _flush(new)
+            os.replace(new, target)
+    with _path_errors(f"{target!r} is written, but may not be on the disk"):
+        _flush(folder)
 
 
-def _mode(target: str, own: str) -> int:
+def _permissions(target: str, own: str) -> int:
     """The old file's mode, or that of a file made now: the umask can be read only by changing it for all threads."""
-    if os.path.exists(target):
-        return stat.S_IMODE(os.stat(target).st_mode)
+    old = _mode(target)
+    if old is not None:
+        return stat.S_IMODE(old)
     probe = os.open(os.path.join(own, "probe"), os.O_CREAT | os.O_WRONLY, 0o666)
     try:
         return stat.S_IMODE(os.fstat(probe).st_mode)

@@ -49,7 +49,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             length than the others, which is named.
         CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: a device that does
             not exist on a tensor's backend; make tensors of NumPy arrays first, which are on cpu:0 only.
-        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse or ragged tensor.
+        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one.
 
     Costs a copy of each part that goes elsewhere. A part that stays where `x` is may be a view, which costs nothing and
     changes `x` when it is written: so on PyTorch, NumPy, MXNet, and Paddle from version 3 on.
@@ -76,14 +76,15 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
     Args:
         parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers
-            (0-d tensors, a loss of each device) become a vector. What is no tensor has to be equal in all parts.
+            (0-d tensors, a loss of each device) become a vector. What is no tensor has to be equal in all parts, where
+            a NaN is equal to a NaN.
         device: any spelling.
 
     Raises:
         ShapeError, DTypeError, BackendMismatchError, ContainerError: parts that differ in more than their length; names
             the first one that does.
         CountError: no parts. DeviceNotFoundError: as `to_device`. NotATensorError: a model, or nothing that holds a
-            tensor. UnsupportedError: a sparse or ragged tensor.
+            tensor. UnsupportedError: a sparse, ragged or masked one.
 
     Costs a copy of each part to the device, where it is not there yet, and one into the result, which is new storage.
 
@@ -136,7 +137,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: as `to_device`.
         NotATensorError: nothing to copy. NotBuiltError: a model without variables yet.
         UnsupportedError: an optimizer, which belongs to its parameters: make one for each copy. Two models in one
-            container that share a variable: put them into one model. A sparse tensor.
+            container that share a variable: put them into one model. A sparse or masked tensor.
 
     Costs a copy for each device.
 
@@ -214,7 +215,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is no tensor.
         ShapeError, DTypeError, BackendMismatchError, ContainerError: replicas that are not alike; names the first
             difference. DTypeError also for bools, and for the mean of integers. In all these cases nothing is written.
-        CountError: an empty list. OpError: another `op`. UnsupportedError: a sparse tensor.
+        CountError: an empty list. OpError: another `op`. UnsupportedError: a sparse or masked tensor.
 
     Costs, with NCCL, its own time (docs/hardware.md); else one copy from each device to the first, and one back.
 
@@ -420,11 +421,15 @@ def _check_others(parts: list[Any]) -> None:
     for i, other in enumerate(others):
         for path in {**others[0], **other}:
             mine, first = other.get(path), others[0].get(path)
-            if (path in other) is not (path in others[0]) or not (mine is first or mine == first):
+            if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
                     f"parts[{i}]{path} is {mine!r:.100} and parts[0]{path} {first!r:.100}; what is no tensor has to be "
                     "the same in all parts"
                 )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(one is other or one == other or (one != one and other != other))  # a NaN is unequal to itself
 
 
 def _in_all(shape: tuple[int, ...]) -> object:

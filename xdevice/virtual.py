@@ -42,7 +42,7 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
 
     Args:
         n: how many, 1 or more. The same number again changes nothing.
-        force: hides the GPUs that the machine has; without it they are a reason to refuse.
+        force: hides the GPUs that the machine has; without it they are a reason to refuse. It stays once it was said.
 
     Raises:
         CountError: `n` is no int of 1 or more, or another number than before.
@@ -68,6 +68,7 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
             by = "virtual_gpus()" if _asked else VARIABLE
             raise CountError(f"{by} has asked for {before} virtual GPUs, and a process has one number of them, not {n}")
         waiting = [backend for backend in registry.loaded() if not backend.virtual and backend.refusal is None]
+        force = force or _hides_real_gpus
         for backend in waiting:
             _refuse(backend, n, force)
         for backend in waiting:

@@ -1,6 +1,7 @@
 """NumPy: the backend of a machine without any framework. One device, nothing asynchronous, no models.
 
-What this adapter must keep: `asarray` aliases, so everything that promises a copy says `copy=True`.
+What this adapter must keep: `asarray` aliases, so everything that promises a copy says `copy=True`. Most of
+NumPy drops the mask of a masked array without a word, so such an array is not dense.
 """
 
 from __future__ import annotations
@@ -138,6 +139,9 @@ class NumpyBackend(Backend):
 
     def leaf(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return self.copy(x, device)
+
+    def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
+        return not isinstance(x, np.ma.MaskedArray)
 
     def can_write(self, x: np.ndarray[Any, Any]) -> bool:
         return x.flags.writeable

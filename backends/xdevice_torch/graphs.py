@@ -41,6 +41,7 @@ class Graph:
 
     def _record(self, stream: Any, task: Callable[[], Any]) -> Any:
         inputs, first = Inputs(), None
+        random = torch.cuda.default_generators[stream.device_index].clone_state()
         try:
             with _recording(self._graph, stream), inputs:
                 try:
@@ -49,7 +50,7 @@ class Graph:
                     first = error
                     raise
         except BaseException as error:
-            _free_random_numbers(stream)
+            _free_random_numbers(stream, random)
             raise first or error  # noqa: B904  # the end of a broken recording raises an error of its own
         self._inputs = list(inputs.found.values())
         # backward() works once through what was recorded, and not through a replay
@@ -83,13 +84,15 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
         _failed.append(graph)
 
 
-def _free_random_numbers(stream: Any) -> None:
-    """The end of another recording frees them; one of 100, if another thread's waits break these too."""
-    for _ in range(100):
+def _free_random_numbers(stream: Any, random: Any) -> None:
+    """The end of another recording frees them; one of ten, for another thread's waits can break these too."""
+    for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
                 torch.zeros(1, device=stream.device)
             return
+    # those of graphs from before are lost
+    torch.cuda.default_generators[stream.device_index].graphsafe_set_state(random)
 
 
 @contextmanager
