@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import numpy as np
 import pytest
 
 import xdevice
+from xdevice.parallel import TURN
 
 pytestmark = pytest.mark.gpu
 
@@ -72,6 +74,17 @@ def test_each_task_has_its_own_stream_and_the_callers_device():
     mine = {torch.cuda.current_stream(i).cuda_stream for i in (0, 1)}
     assert len({streams[0] for streams, _ in found} | mine) >= 4
     assert len({streams[1] for streams, _ in found} | mine) >= 4
+
+
+def test_threads_take_short_turns_while_tasks_feed_gpus():
+    torch.zeros(1, device="cuda:0")
+    before = sys.getswitchinterval()
+    seen = xdevice.parallel(sys.getswitchinterval, lambda: xdevice.parallel(sys.getswitchinterval)[0])
+    assert seen == pytest.approx([TURN] * 2)
+    assert sys.getswitchinterval() == before
+    with pytest.raises(ZeroDivisionError):
+        xdevice.parallel(lambda: 1 / 0)
+    assert sys.getswitchinterval() == before
 
 
 def test_memory_of_results_is_not_given_away_while_the_caller_reads_it():

@@ -13,18 +13,19 @@ caller too: so nobody writes into it while that caller still reads it.
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import registry, selection
 from .errors import NotATaskError, UnsupportedError
 from .graphs import refuse_in_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from .contract import Backend
@@ -157,9 +158,10 @@ def carried() -> list[Callable[[], AbstractContextManager[Any]]]:
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
     done: SimpleQueue[None] = SimpleQueue()
     if backend.threads == "many":
-        for run in runs:
-            _pool.submit(run, done)
-        _wait_for(runs, done)
+        with _short_turns(backend):
+            for run in runs:
+                _pool.submit(run, done)
+            _wait_for(runs, done)
     elif _pool.is_enqueuer():  # nested: to wait for this very thread would be for ever
         for run in runs:
             run()
@@ -198,6 +200,40 @@ def _note(error: BaseException, text: str) -> None:
 
 def _name(task: Any) -> str:
     return str(getattr(task, "__qualname__", None) or f"{task!r:.100}")
+
+
+# Python's lock
+
+
+TURN: Final = 0.0005
+"""Seconds after which a thread must hand over Python's lock while tasks feed GPUs."""
+
+_turns_lock = threading.Lock()
+_turns: list[float] = []
+"""The process's own setting, once for each call of `parallel` under way."""
+
+
+@contextmanager
+def _short_turns(backend: Backend) -> Iterator[None]:
+    """Python's 5 ms are long where each thread has a GPU to feed: the other one's runs dry (docs/hardware.md)."""
+    if not _feeds_gpus(backend):
+        yield
+        return
+    with _turns_lock:
+        _turns.append(_turns[0] if _turns else sys.getswitchinterval())
+        sys.setswitchinterval(min(TURN, _turns[0]))
+    try:
+        yield
+    finally:
+        with _turns_lock:
+            before = _turns.pop()
+            if not _turns:
+                sys.setswitchinterval(before)
+
+
+def _feeds_gpus(backend: Backend) -> bool:
+    gpus = (device for device in backend.devices() if device.kind == "gpu")
+    return any(backend.is_started(gpu) for gpu in gpus)
 
 
 # streams
@@ -323,8 +359,12 @@ _pool = _Pool()
 
 
 def _after_fork() -> None:
-    global _pool
+    global _pool, _turns_lock
     _pool = _Pool()  # the threads of the parent do not exist in its child
+    _turns_lock = threading.Lock()
+    if _turns:
+        sys.setswitchinterval(_turns[0])
+        _turns.clear()
 
 
 if hasattr(os, "register_at_fork"):
