@@ -79,7 +79,8 @@ class FileFormatError(XDeviceError, ValueError):
 
 
 class FilePathError(XDeviceError, OSError):
-    """A path that no file of tensors can be read from or written to. What was there is there still, unless it says otherwise."""
+    """A path that no file of tensors can be read from or written to. What was there is there still, unless it says that
+    the file is written."""
 
 
 class MissingFileError(FilePathError, FileNotFoundError):
