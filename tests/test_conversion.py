@@ -420,8 +420,22 @@ def test_what_is_not_dense_is_refused():
                 convert(x, "jax", copy=copy)
 
 
+def test_an_8_bit_float_is_refused_as_what_it_is():
+    x = backend("torch").framework.ones(2).to(backend("torch").framework.float8_e4m3fn)
+    with pytest.raises(xdevice.DTypeError, match=r"only moves, saves and loads float8_e4m3fn.*cast the tensor"):
+        convert(x, "jax")
+    with pytest.raises(xdevice.DTypeError, match=r"only moves, saves and loads float8_e4m3fn.*cast the model"):
+        xdevice.convert_state({"x": x}, "jax", kinds={"x": "same"})
+
+
 def test_a_model_is_refused_and_told_how_it_goes():
     torch, tf = backend("torch").framework, backend("tensorflow").framework
+    import keras
+
+    for variable in (tf.Variable([1.0]), keras.Variable([1.0])):
+        with pytest.raises(xdevice.NotATensorError, match=r"tf\.convert_to_tensor"):
+            convert(variable, "numpy")
+        assert convert(tf.convert_to_tensor(variable), "numpy") == 1
     for model in (torch.nn.Linear(2, 2), tf.Variable([1.0])):
         for x in (model, {"model": model}):
             with pytest.raises(xdevice.NotATensorError, match="convert_state"):
@@ -432,6 +446,27 @@ def test_a_model_is_refused_and_told_how_it_goes():
 def test_what_is_no_tensor_is_refused_alone(x):
     with pytest.raises(xdevice.NotATensorError, match="expected a tensor"):
         convert(x, "numpy")
+
+
+def test_what_stands_for_a_tensor_of_torch_is_refused():
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def refused(x):
+        for read in (
+            lambda: xdevice.convert(x, "numpy"),
+            lambda: xdevice.convert(x, "numpy", copy=False),
+            lambda: xdevice.convert(x, "torch"),
+            lambda: xdevice.to_numpy(x),
+        ):
+            with pytest.raises(xdevice.UnsupportedError, match="outside of that function"):
+                read()
+        return x.sum()
+
+    refused(FakeTensorMode().from_tensor(torch.ones(3)))
+    torch.vmap(refused)(torch.ones(2, 3))
+    torch.func.grad(refused)(torch.ones(3))
+    assert xdevice.convert(torch.ones(3), "numpy").sum() == 3
 
 
 def test_a_symbol_is_refused():

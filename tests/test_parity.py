@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import math
 import os
+import signal
 import subprocess
 import sys
 import timeit
@@ -194,6 +196,13 @@ def test_a_tolerance_may_be_a_number_of_numpy_and_an_infinite_one_lets_nothing_p
     assert difference(np.ones(2), np.array([1.0, 0.0]), rtol=math.inf).worst == (1,)
 
 
+def test_a_mask_is_not_ignored():
+    masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+    for read in (lambda: xdevice.compare(masked, np.ones(2)), lambda: xdevice.to_numpy(masked)):
+        with pytest.raises(xdevice.UnsupportedError, match=r"x\.filled\(\)"):
+            read()
+
+
 def test_keys_that_look_the_same_are_leaves_of_their_own():
     class Key:
         def __repr__(self):
@@ -306,7 +315,7 @@ def test_a_line_cut_short_by_a_crash_is_not_read(tmp_path):
     index.write_text(index.read_text()[:-20])
     assert [entry.step for entry in Recording(tmp_path / "a").entries] == [0]
     index.write_text("{}\n")
-    with pytest.raises(xdevice.RecordingError, match="no index of a recording"):
+    with pytest.raises(xdevice.RecordingError, match="of another version of xdevice"):
         Recording(tmp_path / "a")
 
 
@@ -344,6 +353,42 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     )
     assert done.returncode == 7
     assert len(Recording(tmp_path / "a").entries) == 1
+
+
+def test_a_spawned_worker_that_records_nothing_is_unharmed(tmp_path):
+    (tmp_path / "script.py").write_text(
+        """
+import multiprocessing
+from xdevice import RecordingError, record
+
+def double(x):
+    return 2 * x
+
+def recorded(x):
+    try:
+        record("y", x)
+    except RecordingError as error:
+        return str(error)
+
+if __name__ == "__main__":
+    record("x", 1)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        record("x", pool.map(double, [1, 2]))
+        assert "has a recording already" in pool.apply(recorded, (1,))
+"""
+    )
+    # in a group of its own: a pool whose workers fail at their start makes new ones for ever
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py")], env={**os.environ, "XDEVICE_RECORD": str(tmp_path / "a")},
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert [(entry.name, entry.step) for entry in Recording(tmp_path / "a").entries] == [("x", 0), ("x", 1)]
 
 
 def test_record_outside_of_a_run_costs_next_to_nothing_and_imports_nothing():

@@ -184,6 +184,53 @@ def test_recordings_inside_a_folder_are_pointed_at(tmp_path):
         assert f"pytest --xd-compare={folder}" in err
 
 
+HEADER = '{"format": 1, "backend": "torch", "versions": {"torch": "2"}}\n'
+LINE = '{"name": "x", "step": 0, "time": 1.0, "leaves": [{"path": "", "dtype": "int", "value": "1"}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({"index.jsonl": ""}, "not enough values"),
+        ({"index.jsonl": "[1]\n"}, "TypeError"),
+        ({"index.jsonl": HEADER.replace("versions", "other")}, "KeyError('versions')"),
+        ({"index.jsonl": HEADER.replace("backend", "other")}, "KeyError('backend')"),
+        ({"index.jsonl": HEADER.replace(": 1", ": 2")}, "its format is 2"),
+        ({"index.jsonl": HEADER + "[]\n"}, "TypeError"),
+        ({"index.jsonl": HEADER + LINE.replace("step", "other")}, "KeyError('step')"),
+        ({"index.jsonl": HEADER + LINE}, "KeyError('owner')"),
+        ({"index.jsonl": HEADER + LINE.replace('"value"', '"owner": "x", "at"')}, "FileNotFoundError"),
+        ({"index.jsonl": HEADER + LINE.replace('"value"', '"owner": "x", "at"'), "arrays.npy": ""}, "TypeError"),
+        ({"index.jsonl": b"\xff\n"}, "UnicodeDecodeError"),
+        ({"run.json": '{"backends": ['}, "JSONDecodeError"),
+        ({"run.json": "{}"}, "KeyError('backends')"),
+        ({"run.json": '{"backends": [{"backend": "torch"}]}'}, "TypeError"),
+        ({"run.json": '{"backends": []}'}, "KeyError('reference')"),
+    ],
+)
+def test_a_damaged_recording_is_no_divergence(tmp_path, files, what):
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    status, err = invoke("compare", tmp_path, tmp_path)
+    assert status == 2
+    assert f"{tmp_path}/" in err
+    assert "is damaged" in err
+    assert what in err
+
+
+def test_a_recording_whose_arrays_are_missing_or_cut_is_no_divergence(tmp_path):
+    with recording_to(tmp_path):
+        xdevice.record("x", xdevice.ones(3))
+    assert invoke("compare", tmp_path, tmp_path)[0] == 0
+    arrays = tmp_path / "arrays.npy"
+    os.truncate(arrays, 130)
+    status, err = invoke("compare", tmp_path, tmp_path)
+    assert (status, "arrays.npy is damaged at x, step 0" in err) == (2, True)
+    arrays.unlink()
+    status, err = invoke("compare", tmp_path, tmp_path)
+    assert (status, "FileNotFoundError" in err) == (2, True)
+
+
 def test_a_recording_tells_the_backend_that_was_selected(tmp_path, monkeypatch):
     monkeypatch.delenv("XDEVICE_BACKEND", raising=False)
     xdevice.backend("torch")
@@ -368,6 +415,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
         (["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"], "mxnet is not among"),
         (["--backends", "torch,jax", "--save", "full"], "is not empty"),
+        (["--backends", "torch,jax", "--save", "s.py/run"], "cannot make the folder s.py/run: Not a directory"),
         (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
         (["--backends", "torch,jax", "--rtol", "nan"], "rtol is a number of 0 or more, not nan"),
     ]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import subprocess
 import sys
@@ -363,6 +364,65 @@ def test_equal_settings_are_not_listed():
     assert state.differences == []
 
 
+def test_what_changes_the_outputs_of_an_embedding_is_listed():
+    nn, other = _torch(), _paddle()
+    both = named(nn, e=nn.Embedding(3, 2, padding_idx=-1)), named(other, e=other.Embedding(3, 2, padding_idx=2))
+    assert xdevice.convert_state(both[0], "paddle", like=both[1]).differences == []
+    plain = named(other, e=other.Embedding(3, 2))
+    assert xdevice.convert_state(both[0], "paddle", like=plain).differences == [
+        "e: padding_idx is 2 in torch, None in paddle"
+    ]
+    normed = named(nn, e=nn.Embedding(3, 2, max_norm=0.1))
+    from keras import layers
+
+    like = _keras(layers.Embedding(3, 2, mask_zero=True, name="e"), shape=(4,))
+    for state in (
+        xdevice.convert_state(normed, "tensorflow", like=like), xdevice.convert_state(like, "torch", like=normed)
+    ):  # fmt: skip
+        assert [text.partition(" is")[0] for text in sorted(state.differences)] == ["e: mask_zero", "e: max_norm"]
+
+
+def test_the_time_axis_and_the_direction_are_listed():
+    from keras import layers
+    from mxnet.gluon import rnn
+
+    nn, other = _torch(), _paddle()
+    source = nn.LSTM(4, 4)
+    told = "batch_first is False in torch, True in paddle"
+    assert xdevice.convert_state(source, "paddle", like=other.LSTM(4, 4)).differences == [f"lstm: {told}"]
+    for like in (other.LSTM(4, 4, time_major=True), _gluon(rnn.LSTM(4, input_size=4))):
+        assert xdevice.convert_state(source, registry.kind_of(type(like))[0], like=like).differences == []
+    like = _keras(layers.LSTM(4, go_backwards=True, name="r"), shape=(5, 4))
+    assert xdevice.convert_state(lstm("torch"), "tensorflow", like=like).differences == [
+        "r: go_backwards is None in torch, True in tensorflow"
+    ]
+
+
+def test_settings_that_nobody_tells_are_not_listed():
+    source, like = lstm("torch"), lstm("paddle")
+    assert xdevice.convert_state(source.state_dict(), "paddle", like=like).differences == []
+    norm, like = _torch().Sequential(_torch().GroupNorm(1, 4)), _paddle().Sequential(_paddle().LayerNorm(4))
+    assert xdevice.convert_state(norm, "paddle", like=like, kinds={"0": "layer_norm"}).differences == []
+
+
+def test_an_activation_in_a_norm_is_listed():
+    like = _paddle().BatchNorm(4, act="relu")
+    state = xdevice.convert_state(_torch().BatchNorm2d(4), "paddle", like=like)
+    assert "batch_norm: activation is None in torch, relu in paddle" in state.differences
+
+
+def test_a_norm_over_several_axes_is_flat_in_paddle():
+    nn, other = _torch(), _paddle()
+    source, like = randomised("torch", nn.LayerNorm([2, 3])), other.LayerNorm([2, 3])
+    state = xdevice.convert_state(source, "paddle", like=like)
+    state.load_into(like)
+    xdevice.assert_parity(source, like)
+    x = VECTORS.reshape(2, 2, 3)
+    assert np.abs(outputs("torch", source, x) - outputs("paddle", like, x)).max() < 1e-5
+    assert (xdevice.convert_state(like, "torch", like=nn.LayerNorm([2, 3]))["weight"] == source.weight).all()
+    assert {tuple(value.shape) for value in xdevice.convert_state(source, "paddle").values()} == {(6,)}
+
+
 def test_same_padding_at_a_stride_is_no_padding_of_one():
     from keras import layers
 
@@ -403,16 +463,209 @@ def test_a_dense_after_flatten_is_listed_and_can_be_given_by_hand():
     state = xdevice.convert_state(source, "tensorflow", like=like)
     assert list(state.unmapped) == ["fc/kernel"]
     assert "Flatten of (5, 5, 4)" in state.unmapped["fc/kernel"]
+    assert pickle.loads(pickle.dumps(xdevice.convert_state(source, "numpy"))).unmapped == {}
     with pytest.raises(xdevice.StateError, match="nothing was written"):
         state.load_into(like)
     by_hand = source.fc.weight.reshape(4, 4, 5, 5).permute(0, 2, 3, 1).reshape(4, -1).T
     state["fc/kernel"] = xdevice.convert(by_hand, "tensorflow")
+    assert not state.unmapped
+    assert "not mapped" not in str(state)
     state.load_into(like)
     import tensorflow as tf
 
     ours = like(tf.constant(np.moveaxis(IMAGE, 1, -1)), training=False).numpy()
     assert np.abs(ours - outputs("torch", source, IMAGE)).max() < 1e-5
     assert "fc/kernel" in xdevice.convert_state(like, "torch").unmapped
+
+
+def _functional(shape, way):
+    """What this function of the input and `keras.layers` gives, as a model."""
+    import keras
+
+    x = keras.Input(shape)
+    y = way(x, keras.layers)
+    return keras.Model(x, y)
+
+
+def two_heads(x, kl):
+    flat = kl.Flatten()(kl.Conv2D(4, 3)(x))
+    return [kl.Dense(2, name="a")(flat), kl.Dense(1, name="v")(flat)]
+
+
+def a_dense_beside(x, kl):
+    other = kl.Dense(3, name="other")(kl.GlobalAveragePooling2D()(x))
+    return kl.Concatenate()([other, kl.Dense(3, name="head")(kl.Flatten()(kl.Conv2D(4, 3)(x)))])
+
+
+def a_norm_between(x, kl):
+    flat = kl.PReLU(name="act")(kl.BatchNormalization(name="bn")(kl.Flatten()(kl.Conv2D(4, 3)(x))))
+    return kl.Dense(3, name="second")(kl.Dense(3, name="first")(flat))
+
+
+def put_beside_others(x, kl):
+    flat = kl.Flatten()(kl.Conv2D(4, 3)(x))
+    return kl.Dense(3, name="fc")(kl.Concatenate()([kl.Dropout(0.1)(flat), kl.GlobalAveragePooling2D()(x)]))
+
+
+def a_model_in_a_model(x, kl):
+    import keras
+
+    body = keras.Sequential([keras.Input((7, 7, 4)), kl.Conv2D(4, 3), kl.Flatten()])
+    return keras.Sequential([keras.Input((100,)), kl.Dense(3, name="fc")], name="head")(body(x))
+
+
+def a_function(x, kl):
+    import keras
+
+    return kl.Dense(3, name="fc")(keras.ops.reshape(kl.Conv2D(4, 3)(x), (-1, 100)))
+
+
+def channels_first(x, kl):
+    x = kl.Conv2D(4, 3, data_format="channels_first")(x)
+    return [kl.Dense(2, name="a")(kl.Flatten()(x)), kl.Dense(2, name="b")(kl.Flatten(data_format="channels_first")(x))]
+
+
+def rows_of_a_sequence(x, kl):
+    x = kl.Conv2D(4, 3)(x)
+    folded = kl.LSTM(3, name="folded")(kl.Reshape((5, 20))(x))
+    return [folded, kl.LSTM(3, name="kept")(kl.Reshape((25, 4))(x))]
+
+
+def a_folded_sequence(x, kl):
+    x = kl.TimeDistributed(kl.Conv2D(2, 3))(kl.Reshape((2, 7, 7, 2))(x))
+    return kl.LSTM(3, name="rnn")(kl.TimeDistributed(kl.Flatten())(x))
+
+
+def a_generator(x, kl):
+    x = kl.BatchNormalization(name="bn")(kl.Dense(36, name="fc")(kl.Dense(5, name="first")(x)))
+    return kl.Conv2DTranspose(2, 3, name="conv")(kl.Reshape((3, 3, 4))(x))
+
+
+def a_bottleneck(x, kl):
+    x = kl.Dense(36, name="fc")(kl.Flatten()(kl.Conv2D(4, 3)(x)))
+    return kl.Conv2DTranspose(2, 3)(kl.Reshape((3, 3, 4))(x))
+
+
+def attention(x, kl):
+    import keras
+
+    x = kl.Conv1D(8, 3, padding="same")(x)
+    q, k = (kl.Reshape((5, 2, 4))(kl.Dense(8, name=name)(x)) for name in "qk")
+    y = keras.ops.reshape(keras.ops.einsum("bthd,bshd->bthd", q, k), (-1, 5, 8))
+    return kl.Conv1D(3, 3)(kl.Dense(8, name="out")(y))
+
+
+def boxes(x, kl):
+    squeezed = kl.Reshape((1, 1, 4))(kl.Dense(4, name="se")(kl.GlobalAveragePooling2D()(x)))
+    return kl.Dense(2, name="fc")(kl.Reshape((49, 2, 6))(kl.Conv2D(12, 1, name="conv")(kl.Multiply()([x, squeezed]))))
+
+
+def a_sequence(x, kl):
+    return kl.Dense(3, name="fc")(kl.Flatten()(kl.LSTM(4, return_sequences=True)(x)))
+
+
+BATCH_NORM = {f"bn/{name}" for name in ("gamma", "beta", "moving_mean", "moving_variance")}
+
+
+@pytest.mark.parametrize(
+    ("way", "shape", "unmapped"),
+    [
+        (two_heads, (7, 7, 4), {"a/kernel", "v/kernel"}),
+        (a_dense_beside, (7, 7, 4), {"head/kernel"}),
+        (a_norm_between, (7, 7, 4), {"first/kernel", "act/alpha", *BATCH_NORM}),
+        (put_beside_others, (7, 7, 4), {"fc/kernel"}),
+        (a_model_in_a_model, (7, 7, 4), {"head/fc/kernel"}),
+        (a_function, (7, 7, 4), {"fc/kernel"}),
+        (channels_first, (4, 7, 7), {"b/kernel"}),
+        (rows_of_a_sequence, (7, 7, 4), {"folded/lstm_cell/kernel"}),
+        (a_folded_sequence, (7, 7, 4), {"rnn/lstm_cell/kernel"}),
+        (a_generator, (4,), {"fc/kernel", "fc/bias", *BATCH_NORM}),
+        (a_bottleneck, (7, 7, 4), {"fc/kernel", "fc/bias"}),
+        (attention, (5, 4), set()),
+        (boxes, (7, 7, 4), set()),
+        (a_sequence, (5, 4), set()),
+    ],
+)
+def test_what_keras_counts_by_pixels_is_listed_and_nothing_else(way, shape, unmapped):
+    assert set(xdevice.convert_state(_functional(shape, way), "torch").unmapped) == unmapped
+
+
+def test_a_generator_is_no_other_one_in_either_direction():
+    nn = _torch()
+    source = named(nn, fc=nn.Linear(4, 36), shape=nn.Unflatten(1, (4, 3, 3)), conv=nn.ConvTranspose2d(4, 2, 3))
+    from keras import layers
+
+    like = _keras(
+        layers.Dense(36, name="fc"), layers.Reshape((3, 3, 4)), layers.Conv2DTranspose(2, 3, name="conv"), shape=(4,)
+    )
+    for state in (
+        xdevice.convert_state(source, "tensorflow", like=like), xdevice.convert_state(like, "torch", like=source)
+    ):  # fmt: skip
+        assert {name.replace("/", ".").replace("kernel", "weight") for name in state.unmapped} == {
+            "fc.weight", "fc.bias",
+        }  # fmt: skip
+        assert any("Reshape of (3, 3, 4)" in why for why in state.unmapped.values())
+    with pytest.raises(xdevice.ParityError, match="goes into the Reshape"):
+        xdevice.assert_parity(source, like)
+
+
+def test_in_a_subclassed_keras_model_what_may_be_behind_a_flatten_is_listed():
+    import keras
+    from keras import layers as kl
+
+    class Classifier(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.small, self.conv, self.norm = kl.Dense(4), kl.Conv2D(4, 3), kl.BatchNormalization()
+            self.flatten, self.flat_norm, self.a, self.v = (
+                kl.Flatten(), kl.BatchNormalization(), kl.Dense(3), kl.Dense(1)
+            )  # fmt: skip
+
+        def call(self, x):
+            flat = self.flat_norm(self.flatten(self.norm(self.conv(x))))
+            return self.small(self.a(flat)), self.v(flat)
+
+    class Generator(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.fc, self.shape_, self.conv = (
+                kl.Dense(5), kl.Dense(36), kl.Reshape((3, 3, 4)), kl.Conv2DTranspose(2, 3)
+            )  # fmt: skip
+
+        def call(self, x):
+            return self.conv(self.shape_(self.fc(self.first(x))))
+
+    class Rows(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.rows, self.rnn = kl.Conv2D(4, 3), kl.Reshape((5, 20)), kl.Bidirectional(kl.LSTM(3))
+            self.fc = kl.Dense(2)
+
+        def call(self, x):
+            return self.fc(self.rnn(self.rows(self.conv(x))))
+
+    class Wrapped(kl.Layer):
+        def __init__(self):
+            super().__init__()
+            self.flatten = kl.Flatten()
+
+        def call(self, x):
+            return self.flatten(x)
+
+    classifier, generator = Classifier(), Generator()
+    classifier(IMAGE.swapaxes(1, 3))
+    generator(VECTORS)
+    listed = set(xdevice.convert_state(classifier, "torch").unmapped)
+    norm = {f"batch_normalization_1{name[2:]}" for name in BATCH_NORM}
+    assert listed == {"dense_1/kernel", "dense_2/kernel"} | norm
+    assert set(xdevice.convert_state(generator, "torch").unmapped) == {"dense_1/kernel", "dense_1/bias"}
+    rows = Rows()
+    rows(IMAGE.swapaxes(1, 3))
+    listed = xdevice.convert_state(rows, "torch").unmapped
+    assert [name.rpartition("/")[2] for name in listed] == ["kernel", "kernel"]
+    assert all("lstm_cell" in name and "by its size it follows the Reshape" in why for name, why in listed.items())
+    wrapped = _keras(kl.Conv2D(4, 3), Wrapped(), kl.Dense(3, name="fc"), shape=(7, 7, 4))
+    assert set(xdevice.convert_state(wrapped, "torch").unmapped) == {"fc/kernel"}
 
 
 def test_a_missing_bias_is_listed_and_an_error_when_loading():
@@ -553,6 +806,43 @@ def test_layers_that_pair_in_two_ways_are_an_error_with_their_names():
     assert not state.unmapped
 
 
+@pytest.mark.parametrize("there", ["paddle", "mxnet", "tensorflow"])
+def test_an_order_that_the_names_speak_against_is_an_error(there):
+    def like(*names):
+        if there == "paddle":
+            return named(_paddle(), **{name: _paddle().Linear(4, 4) for name in names})
+        if there == "tensorflow":
+            from keras import layers
+
+            return _keras(*(layers.Dense(4, name=name) for name in names), shape=(4,))
+        from mxnet.gluon import nn as gluon
+
+        class Model(gluon.Block):
+            def __init__(self):
+                super().__init__()
+                for name in names:
+                    setattr(self, name, gluon.Dense(4, in_units=4))
+
+        return _gluon(Model())
+
+    def source(*names):
+        return named(_torch(), **{name: _torch().Linear(4, 4) for name in names})
+
+    swapped = like("k", "q", "out")
+    with pytest.raises(xdevice.StateError, match=r"q\.weight, .*may be .*names=\{'q': 'q'"):
+        xdevice.convert_state(source("q", "k", "o"), there, like=swapped)
+    with pytest.raises(xdevice.ParityError, match="names="):
+        xdevice.assert_parity(source("q", "k", "o"), swapped)
+    told = xdevice.convert_state(source("q", "k", "o"), there, like=swapped, names={"q": "q", "k": "k"})
+    assert [origin[0][0] for name, origin in told.origins.items() if "weight" in name or "kernel" in name] == [*"qko"]
+    with pytest.raises(xdevice.StateError, match="'user': 'user_tower'"):
+        xdevice.convert_state(source("user", "item"), there, like=like("item", "user_tower"))
+    with pytest.raises(xdevice.StateError, match="'fc1': 'fc1'"):
+        xdevice.convert_state(source("fc1", "fc2", "fc3"), there, like=like("fc0", "fc1", "fc2"))
+    for fine in (like("q", "k", "out"), like("q_proj", "k_proj", "o_proj"), like("one", "two", "three")):
+        assert not xdevice.convert_state(source("q", "k", "o"), there, like=fine).unmapped
+
+
 def test_a_wrong_pair_is_an_error():
     nn, other = _torch(), _paddle()
     source = named(nn, a=nn.Linear(4, 3), b=nn.LayerNorm(4))
@@ -616,11 +906,34 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
     assert len(xdevice.convert_state(state, "torch", kinds={"": "lstm"})) == 16
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "shapes", "message"),
+    [
+        ("torch", "linear", {"x.weight": (2, 3, 3)}, r"x\.weight \(2, 3, 3\).* has 2 axes"),
+        ("torch", "linear", {"x.weight": (2, 3, 3, 3)}, "has 2 axes"),
+        ("tensorflow", "conv", {"x/kernel": (2, 3)}, "has 3 or 4 or 5 axes"),
+        ("torch", "conv", {"x.weight": (2, 3, 3, 3), "x.bias": (2, 1)}, r"bias is \(2, 1\)"),
+        ("torch", "batch_norm", {"x.running_mean": (2, 2)}, r"running_mean is \(2, 2\)"),
+        ("torch", "gru", {"x.weight_ih_l0": (12, 2), "x.weight_hh_l0": (12, 3)}, "12 rows .* are 9"),
+        ("torch", "lstm", {"x.weight_ih_l0": (9, 2), "x.weight_hh_l0": (12, 3)}, "weight_ih_l0 has 9 rows .* are 12"),
+        ("tensorflow", "gru", {"x/kernel": (3, 8), "x/recurrent_kernel": (2, 8)}, "equal division"),
+        ("tensorflow", "gru", {"x/kernel": (3, 6), "x/recurrent_kernel": (2, 6), "x/bias": (6,)}, "out of range"),
+    ],
+)
+def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
+    backend = registry.load(name)
+    state = {key: backend.from_numpy(np.ones(shape, "float32"), xdevice.cpu()) for key, shape in shapes.items()}
+    with pytest.raises(xdevice.StateError, match=f"'x' is said to be a {kind}, and cannot be.*{message}"):
+        xdevice.convert_state(state, "paddle", kinds={"x": kind})
+
+
 def test_wrong_sources_are_refused():
     with pytest.raises(xdevice.StateError, match="'dense'; expected one of linear, conv"):
         xdevice.convert_state({}, "torch", kinds={"fc": "dense"})
     with pytest.raises(xdevice.StateError, match=r"'fc' is a linear, and the state has no fc\.weight or fc\.bias"):
         xdevice.convert_state({"a": np.ones(2)}, "torch", kinds={"fc": "linear"})
+    with pytest.raises(xdevice.StateError, match=r"has no weight or bias; it has none"):
+        xdevice.convert_state({}, "torch", like=linear("torch"))
     with pytest.raises(xdevice.NotATensorError, match="flat dict"):
         xdevice.convert_state({"a": {"b": np.ones(2)}}, "torch")
     with pytest.raises(xdevice.NotATensorError, match="one framework"):
@@ -660,6 +973,16 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
     after = dict(backend.variables(model))
     assert not backend.to_numpy(after[first]).any()
     assert (backend.to_numpy(after[second]) == before[second]).all()
+
+
+def test_a_state_on_meta_is_refused_before_anything_is_written():
+    torch = xdevice.backend("torch").framework
+    model = torch.nn.Linear(2, 1)
+    before = model.bias.tolist()
+    state = {"bias": torch.full((1,), 9.0), "weight": torch.ones(1, 2, device="meta")}
+    with pytest.raises(xdevice.StateError, match="weight: it came on meta, where it has no values"):
+        xdevice.load_state(model, state)
+    assert model.bias.tolist() == before
 
 
 def test_another_dtype_is_listed_and_refused():

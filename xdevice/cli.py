@@ -161,10 +161,11 @@ def parity(
         )
     if save is not None and save.exists() and any(save.iterdir()):
         raise click.UsageError(f"{save} is not empty; --save takes a new folder, so that no recording is lost")
+    if save is not None:
+        _make(save)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind either
     with tempfile.TemporaryDirectory() as scratch, shown(wanted) as watcher:
         folder = save or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
         parity_run.run(plan, folder, watcher)
         report = _reported(lambda: parity_run.report_of_run(folder, rule))
     _publish(report, f"xdevice parity {script.name}", options)
@@ -185,6 +186,13 @@ def compare(first: Path, second: Path, **options: Any) -> None:
 
     report = _reported(lambda: parity_run.report_of_two(first, second, _rule(options)))
     _publish(report, f"xdevice compare {first} {second}", options)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def _wanted(backends: str | None) -> tuple[str, ...]:

@@ -348,19 +348,19 @@ class Backend(ABC):
 
     def new_stream(self, device: Device) -> Any:
         """A new stream of work on a device."""
-        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+        raise self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")
 
     def current_stream(self, device: Device) -> Any:
         """The stream that this thread's work on a device goes to."""
-        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+        raise self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
         """Sends this thread's work to a stream."""
-        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+        raise self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")
 
     def stream_wait(self, stream: Any, event: Any) -> None:
         """Makes later work of a stream wait for an event; the host goes on."""
-        raise self.unsupported("streams", "it schedules by itself; xdevice.parallel() runs tasks side by side")
+        raise self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")
 
     def new_event(self, device: Device) -> Any:
         """A new event that can be timed."""

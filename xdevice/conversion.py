@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import devices, dlpack, registry
 from .contract import Backend
-from .dtypes import dtype_name, host_dtype
+from .dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from .errors import DeviceNotFoundError, DTypeError, NotATensorError, SharingError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -60,10 +60,11 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
 
     Raises:
         BufferError: with `copy=False`, where the memory cannot be shared (a `SharingError`).
-        DTypeError: a dtype that the target lacks, or would narrow (JAX without 64-bit).
+        DTypeError: a dtype that the target lacks, or would narrow (JAX without 64-bit); an 8-bit float.
         DeviceNotFoundError: a device that the target lacks: NumPy has no GPU. Move `x` first.
         NotATensorError: no tensor and no container, or a model: its weights go by `xdevice.convert_state`.
-        UnsupportedError: a sparse tensor, one spread over devices, or a symbol of a traced function.
+        UnsupportedError: a sparse tensor, a masked array, a tensor spread over devices, or what stands for one in a
+            traced or mapped function (`jax.jit`, `torch.vmap`).
         BackendNotFoundError, BackendImportError: no such backend here. TypeError: another `copy`.
 
     Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or a way through the host.
@@ -129,7 +130,8 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
     if kind == "model":
         raise NotATensorError(
             f"convert takes tensors, and a {type(x).__qualname__} is a model of {source.name}: convert its weights by "
-            f"xdevice.convert_state, which knows their layouts, and a single variable by its value"
+            f"xdevice.convert_state, which knows their layouts, and a single variable as a tensor "
+            f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
         raise UnsupportedError(
@@ -151,8 +153,15 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(f"{error}; convert keeps the device, so move the tensor first") from None
+    require_dtype(target, dtype, "tensor")
+
+
+def require_dtype(target: Backend, dtype: str, what: str) -> None:
+    """Raises `DTypeError` if the target's tensors cannot have this dtype."""
+    if dtype in SHORT_FLOATS:
+        raise DTypeError(f"xdevice only moves, saves and loads {dtype}, and does not convert it; cast the {what} first")
     if dtype not in target.dtypes:
-        raise DTypeError(f"{target.name} has no {dtype}; cast the tensor first")
+        raise DTypeError(f"{target.name} has no {dtype}; cast the {what} first")
     refusal = target.dtype_refusal(dtype)
     if refusal is not None:
         raise DTypeError(f"{target.name} would narrow {dtype}: {refusal}")

@@ -44,7 +44,13 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """PyTorch's parameters of each kind of layer; of a recurrent one, those of one of its cells."""
 
-RECURRENT: Final = ("lstm", "gru")
+_GATES: Final = {"lstm": 4, "gru": 3}
+RECURRENT: Final = tuple(_GATES)
+_AXES: Final = {
+    "linear": (2,), "conv": (3, 4, 5), "conv_transpose": (3, 4, 5), "batch_norm": (1,), "embedding": (2,),
+    "lstm": (2,), "gru": (2,),
+}  # fmt: skip
+"""How many a weight has, in PyTorch's layout; a bias has one."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 
@@ -105,7 +111,13 @@ def _swapped_gates(x: Array) -> Array:
     return np.concatenate([second, first, third])
 
 
+def _flattened(x: Array) -> Array:
+    return x.reshape(-1)
+
+
 SAME: Final = _one(_unchanged, _unchanged)
+FLAT: Final = _one(_unchanged, _flattened)
+"""A flat array for one of any shape; which one it was, it does not tell."""
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """(*kernel, I, O) for (O, I, *kernel)."""
@@ -120,7 +132,12 @@ BIASES_ZRN: Final = Rule(
 
 def shaped(shape: Sequence[int]) -> Rule:
     """An array of this shape for a flat one."""
-    return _one(lambda x: x.reshape(-1), lambda x: x.reshape(shape))
+    return _one(_flattened, lambda x: x.reshape(shape))
+
+
+def flat(shape: Sequence[int]) -> Rule:
+    """A flat array for one of this shape."""
+    return _one(lambda x: x.reshape(shape), _flattened)
 
 
 def depthwise(multiplier: int) -> Rule:
@@ -183,6 +200,19 @@ def bound(
 def join(path: str, name: str) -> str:
     """The full name of a part."""
     return f"{path}.{name}" if path and name else path or name
+
+
+def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
+    """Why a layer with these parameters, in PyTorch's layout, is of another kind; nothing if it may be of this one."""
+    for name, shape in shapes.items() if kind in _AXES else ():
+        axes = _AXES[kind] if name.startswith("weight") else (0, 1) if name == COUNTER else (1,)
+        if len(shape) not in axes:
+            return f"{name} is {tuple(shape)} in PyTorch's layout, and has {' or '.join(map(str, axes))} axes"
+    if kind not in RECURRENT:
+        return ""
+    rows = _GATES[kind] * shapes["weight_hh_l0"][1]
+    off = next((f"{name} has {shape[0]} rows" for name, shape in shapes.items() if shape[0] != rows), "")
+    return off and f"{off} in PyTorch's layout, and {_GATES[kind]} for each number of the state are {rows}"
 
 
 # settings

@@ -175,21 +175,25 @@ def load(folder: Path) -> Run:
     """A folder of recordings.
 
     Raises:
-        RecordingError: it has none.
+        RecordingError: it has none, or a damaged one.
     """
     if (folder / recording.INDEX).exists():
         only = Recording(folder)
         versions = list(only.header["versions"])
         name = only.header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
         return Run(folder, name, [Ended(name, None, "", "")], {name: only})
+    path = folder / RUN
+    if not path.exists():
+        raise RecordingError(_no_recording(folder))
     try:
-        about = json.loads((folder / RUN).read_text())
-    except FileNotFoundError:
-        raise RecordingError(_no_recording(folder)) from None
-    ended = [Ended(**one) for one in about["backends"]]
-    there = {one.backend: folder / one.backend for one in ended}
+        about = json.loads(path.read_text())
+        ended = [Ended(**one) for one in about["backends"]]
+        there = {one.backend: folder / one.backend for one in ended}
+        reference = str(about["reference"])
+    except recording.DAMAGES as error:
+        raise recording.damaged(path, error) from error
     found = {name: Recording(path) for name, path in there.items() if (path / recording.INDEX).exists()}
-    return Run(folder, about["reference"], ended, found)
+    return Run(folder, reference, ended, found)
 
 
 def _no_recording(folder: Path) -> str:

@@ -34,6 +34,8 @@ INDEX: Final = "index.jsonl"
 ARRAYS: Final = "arrays.npy"
 
 _STORED_AS: Final = {"bfloat16": "uint16"}
+DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
+"""What reading a file raises that is missing, cut short or not what it should be."""
 
 
 def record(name: str, value: object) -> None:
@@ -87,6 +89,8 @@ def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
     def recording() -> Iterator[Recorder]:
         global _recorder
         before, recorder = _recorder, Recorder(folder)
+        if (recorder.folder / INDEX).exists():
+            raise _is_taken(recorder.folder)
         _recorder = recorder
         try:
             yield recorder
@@ -98,15 +102,16 @@ def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
 
 
 class Recorder:
-    """Writes a recording. The folder is made if need be, and the files with the first value."""
+    """Writes a recording. The folder is made if need be, and the files with the first value.
+
+    A worker that the program spawns has one too, of the same folder: no harm if it records nothing.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         import threading
         from pathlib import Path
 
         self.folder = Path(folder)
-        if (self.folder / INDEX).exists():
-            raise _is_taken(self.folder)
         self._steps: dict[str, int] = {}
         self._process = os.getpid()
         self._lock = threading.Lock()
@@ -235,51 +240,56 @@ class Entry:
         self._arrays = arrays
 
     def read(self) -> list[Reading]:
-        """Its leaves, as `xdevice.readings.read` gave them."""
-        if not any("at" in leaf for leaf in self._leaves):
-            return [_plain(leaf) for leaf in self._leaves]
-        with self._arrays.open("rb") as file:
-            return [_tensor(leaf, file) if "at" in leaf else _plain(leaf) for leaf in self._leaves]
+        """Its leaves, as `xdevice.readings.read` gave them.
+
+        Raises:
+            RecordingError: the files are damaged, or one is missing.
+        """
+        try:
+            if not any("at" in leaf for leaf in self._leaves):
+                return [_plain(leaf) for leaf in self._leaves]
+            with self._arrays.open("rb") as file:
+                return [_tensor(leaf, file) if "at" in leaf else _plain(leaf) for leaf in self._leaves]
+        except DAMAGES as error:
+            raise damaged(self._arrays, error, f" at {self.name}, step {self.step}") from error
 
 
 class Recording:
     """A folder that `record` has written to: what wrote it, and its entries in program order.
 
     Raises:
-        RecordingError: the folder has no recording, or one of a newer format.
+        RecordingError: the folder has no recording, a damaged one, or one of a newer format.
     """
 
     def __init__(self, folder: str | Path) -> None:
+        import json
         from pathlib import Path
 
         self.folder = Path(folder)
-        lines = _complete_lines(self.folder / INDEX)
-        if not lines or lines[0].get("format") != FORMAT:
+        path, arrays = self.folder / INDEX, self.folder / ARRAYS
+        if not path.exists():
             raise RecordingError(
-                f"{self.folder / INDEX} is no index of a recording, or one of another version of xdevice; "
-                f"record it anew"
+                f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
+                f"backend that calls xdevice.record"
             )
-        self.header: dict[str, Any] = lines[0]
-        """What wrote it: xdevice, Python, the selected backend, the versions of the loaded ones."""
-        self.entries: list[Entry] = [
-            Entry(line["name"], line["step"], line["time"], line["leaves"], self.folder / ARRAYS) for line in lines[1:]
-        ]
+        try:
+            text = path.read_text(encoding="utf-8")
+            header, *lines = [json.loads(line) for line in text.split("\n")[:-1]]  # a crash has cut the rest short
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
+            self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
+            """What wrote it: xdevice, Python, the selected backend, the versions of the loaded ones."""
+            self.entries: list[Entry] = [
+                Entry(str(line["name"]), int(line["step"]), float(line["time"]), list(line["leaves"]), arrays)
+                for line in lines
+            ]
+        except DAMAGES as error:
+            raise damaged(path, error) from error
 
 
-def _complete_lines(path: Path) -> list[dict[str, Any]]:
-    import json
-
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecordingError(
-            f"{path.parent} has no recording: there is no {path.name}. xdevice parity --save writes one for each "
-            f"backend that calls xdevice.record"
-        ) from None
-    try:
-        return [json.loads(line) for line in text.split("\n")[:-1]]  # what follows the last newline was cut short
-    except ValueError as error:
-        raise RecordingError(f"{path} is damaged: {error}; record it anew") from error
+def damaged(path: Path, error: Exception, where: str = "") -> RecordingError:
+    """The error of a file that cannot be read."""
+    return RecordingError(f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it anew")
 
 
 def _plain(line: dict[str, Any]) -> Reading:
@@ -301,10 +311,7 @@ def _tensor(line: dict[str, Any], file: BufferedReader) -> Reading:
     from .readings import Reading
 
     file.seek(line["at"])
-    try:
-        array: Any = numpy.load(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise RecordingError(f"{file.name} is damaged at {line['path'] or line['at']}: {error}") from error
+    array: Any = numpy.load(file, allow_pickle=False)
     if line["dtype"] in _STORED_AS:
         array = array.view(host_dtype(line["dtype"]))
     return Reading(line["path"], array, line["dtype"], line["device"], line["owner"])

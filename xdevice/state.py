@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import chain, combinations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from . import devices, layouts, registry
 from .contract import Backend
+from .conversion import require_dtype
 from .dtypes import dtype_name
-from .errors import DTypeError, NotATensorError, StateError
+from .errors import NotATensorError, StateError
+from .files import lack_of_memory
 from .layouts import Layer, Part
 
 if TYPE_CHECKING:
@@ -35,7 +38,8 @@ class State(dict[str, Any]):
     Attributes:
         backend: the name of the framework that the tensors are of.
         origins: for each name, the names in the source that it was made of.
-        unmapped: what found no place, or was not filled: a name of the source or of `like`, and why.
+        unmapped: what found no place, or was not filled: a name of the source or of `like`, and why. `state[name] = x`
+            takes a name out.
         differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, ...
 
     Example:
@@ -52,6 +56,11 @@ class State(dict[str, Any]):
         self.origins: dict[str, tuple[str, ...]] = {}
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """What is given by hand is mapped."""
+        super().__setitem__(name, value)
+        getattr(self, "unmapped", {}).pop(name, None)  # unpickling sets items before attributes
 
     def load_into(self, model: Any, *, strict: bool = True) -> None:
         """The same as `xdevice.load_state(model, self, strict=strict)`.
@@ -98,16 +107,17 @@ def convert_state(
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has its names, on its devices.
         kinds: what the layers of a dict are, or those of a model that are of no class of the framework's: `{"fc":
-            "linear", "block.conv1": "conv"}`. Kinds: linear, conv, conv_transpose, batch_norm, embedding, layer_norm,
-            lstm, gru, prelu, and "same" for a single tensor of one layout everywhere.
+            "linear", "block.conv1": "conv"}`. Each must fit the shapes. Kinds: linear, conv, conv_transpose,
+            batch_norm, embedding, layer_norm, lstm, gru, prelu, and "same" for a single tensor of one layout
+            everywhere.
         names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. A way
             has dots, in Keras too.
         device: where the tensors shall be. Without it: where those of `like` are, or those of the source.
 
     Without `like`, names are the source's ways and the target's parameters: `fc.weight` of PyTorch is `fc.kernel` for
     Keras. With it, layers are paired by their ways if both models have the same ones; else in the order of their
-    definition, if kinds and shapes of both go in the same order; else each with the only one of its kind and shape.
-    What is then still open is an error.
+    definition, if kinds and shapes of both go in the same order, and no two of one kind and shape have names that would
+    fit crosswise; else each with the only one of its kind and shape. What is then still open is an error.
 
     | layer, in PyTorch | torch | paddle | mxnet (Gluon) | tensorflow (Keras) |
     |---|---|---|---|---|
@@ -115,7 +125,7 @@ def convert_state(
     | Conv `weight` (O, I, h, w) | same | same | same | `kernel` (h, w, I, O) |
     | ConvTranspose `weight` (I, O, h, w) | same | same | same | `kernel` (h, w, O, I), no groups |
     | BatchNorm | same | `_mean`, `_variance` | `gamma`, `beta` | `gamma`, `beta`, `moving_mean`, `moving_variance` |
-    | LayerNorm | same | same | `gamma`, `beta` | `gamma`, `beta` |
+    | LayerNorm | same | same, flat | `gamma`, `beta` | `gamma`, `beta` |
     | Embedding `weight` | same | same | same | `embeddings` |
     | PReLU `weight` | same | `_weight` | `alpha` | `alpha`, with the axes of its input |
     | LSTM | same | same | `i2h_weight`, ... | `kernel`, transposed; `bias` is the sum of both |
@@ -127,7 +137,8 @@ def convert_state(
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
 
     Raises:
-        StateError: tensors of which nobody says what they are, or layers that pair in more than one way or in none.
+        StateError: tensors of which nobody says what they are, or of other shapes than what somebody says; layers that
+            pair in more than one way or in none.
         NotATensorError: neither a model nor a flat dict of tensors of one framework; `like` is no model of `backend`.
         NotBuiltError: a model that has no variables yet. DTypeError: a dtype that the target lacks or would narrow.
         DeviceNotFoundError: a device that the target lacks: say `device`. UnsupportedError: an optimizer.
@@ -231,6 +242,10 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
             yield f"{name}: {here} came, expected {there}"
         elif not _is_writable(backend, variable):
             yield f"{name}: the variable cannot be written"
+        elif lack := lack_of_memory(backend, variable):
+            yield f"{name}: the variable {lack}"
+        elif backend.device_of(value).kind == "meta":
+            yield f"{name}: it came on meta, where it has no values"
         first = written.setdefault(id(variable), name)
         if first != name and there == here and not _equal(backend, value, state[first]):
             yield f"{name} and {first} are one variable in the model, and two different values came"
@@ -262,7 +277,7 @@ def _equal(backend: Backend, one: Any, other: Any) -> bool:
 
 def _some(names: Iterable[str]) -> str:
     every = list(names)
-    return ", ".join(every[:8]) + (f", ... ({len(every)} in all)" if len(every) > 8 else "")
+    return ", ".join(every[:8]) + (f", ... ({len(every)} in all)" if len(every) > 8 else "") or "none"
 
 
 # reading both sides
@@ -367,8 +382,21 @@ def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) 
             parts = tuple(named)
             there = tuple(part for part in parts if part.name in variables)
             if there and (kind not in layouts.RECURRENT or _weights(there) == _weights(parts)):
-                return Layer(path.replace("/", "."), kind, there, settings)
+                layer = Layer(path.replace("/", "."), kind, there, settings)
+                _check_shapes(layer, variables)
+                return layer
     return None
+
+
+def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
+    """That the layer can be of the kind that somebody says it is."""
+    try:
+        wrong = layouts.misfit(layer.kind, _shapes(variables, layer))
+    except (ValueError, IndexError) as error:  # NumPy's, of a rule that needs other axes
+        wrong = str(error)
+    if wrong:
+        came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
+        raise StateError(f"{layer.path!r} is said to be a {layer.kind}, and cannot be with {came}: {wrong}")
 
 
 def _possible(kind: str) -> Iterator[Mapping[str, object]]:
@@ -428,11 +456,37 @@ def _matched(source: _Side, left: list[Layer], target: _Side, right: list[Layer]
         return [(layer, there[layer.path]) for layer in left]
     ours = [_signature(source, layer) for layer in left]
     theirs = [_signature(target, layer) for layer in right]
-    if ours == theirs:
+    if ours == theirs and not _crosses(left, right, ours):
         return list(zip(left, right, strict=True))
     if _is_part(left, ours, right, theirs) or _is_part(right, theirs, left, ours):
         return [(layer, there[layer.path]) for layer in left if layer.path in there]
     return _only_ones(source, left, ours, target, right, theirs)
+
+
+def _crosses(left: list[Layer], right: list[Layer], signatures: list[Any]) -> bool:
+    """Whether two layers of one kind and shape, both paired in their order, would fit better by their names exchanged:
+    q, k, o beside k, q, out."""
+    ours, theirs = ([_words(layer.path) for layer in layers] for layers in (left, right))
+    for group in _groups(signatures):
+        for one, two in combinations(group, 2):
+            straight = len(ours[one] & theirs[one]) + len(ours[two] & theirs[two])
+            if len(ours[one] & theirs[two]) + len(ours[two] & theirs[one]) > straight:
+                return True
+    return False
+
+
+def _groups(signatures: list[Any]) -> Iterable[list[int]]:
+    """The places of equal ones."""
+    groups: dict[Any, list[int]] = {}
+    for place, signature in enumerate(signatures):
+        groups.setdefault(signature, []).append(place)
+    return groups.values()
+
+
+def _words(path: str) -> set[str]:
+    """The names on the way, whole and in parts: block1_q has a q. A mere number is a place, and no name."""
+    names = path.split(".")
+    return {word for word in (*names, *chain.from_iterable(name.split("_") for name in names)) if not word.isdigit()}
 
 
 def _is_part(few: list[Layer], own: list[Any], many: list[Layer], others: list[Any]) -> bool:
@@ -451,10 +505,12 @@ def _only_ones(
     if unclear:
         of_ours = _names_of(layer for layer, signature in zip(left, ours, strict=True) if signature in unclear)
         of_theirs = _names_of(layer for layer, signature in zip(right, theirs, strict=True) if signature in unclear)
+        first = left[ours.index(unclear[0])].path
+        fitting = [layer.path for layer, signature in zip(right, theirs, strict=True) if signature == unclear[0]]
+        likely = max(fitting, key=lambda path: len(_words(first) & _words(path)))
         raise StateError(
             f"these parameters of {source.backend.name} fit more than one of {target.backend.name}: {of_ours} may be "
-            f"{of_theirs}; say which layer is which: names={{{left[ours.index(unclear[0])].path!r}: "
-            f"{right[theirs.index(unclear[0])].path!r}, ...}}"
+            f"{of_theirs}; say which layer is which: names={{{first!r}: {likely!r}, ...}}"
         )
     place = {signature: layer for layer, signature in zip(right, theirs, strict=True)}
     return [(layer, place[signature]) for layer, signature in zip(left, ours, strict=True) if signature in place]
@@ -466,7 +522,7 @@ def _names_of(layers: Iterable[Layer]) -> str:
 
 def _signature(side: _Side, layer: Layer) -> tuple[object, ...]:
     """Kind and shape, in PyTorch's layout, of what every layer of the kind has."""
-    shapes = _shapes(side, layer)
+    shapes = _shapes(side.variables, layer)
     telling = next((name for name in ("running_mean", "weight", "weight_ih_l0", "") if name in shapes), None)
     if telling is None:
         return (layer.kind,)
@@ -477,17 +533,18 @@ def _signature(side: _Side, layer: Layer) -> tuple[object, ...]:
     return layer.kind, shape
 
 
-def _shapes(side: _Side, layer: Layer) -> dict[str, tuple[int, ...]]:
+def _shapes(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int, ...]]:
+    """Those of its parameters in PyTorch's layout."""
     found = {}
     for part in layer.parts:
-        stand_in = np.broadcast_to(np.zeros((), "bool"), tuple(side.variables[part.name].shape))
+        stand_in = np.broadcast_to(np.zeros((), "bool"), tuple(variables[part.name].shape))
         for name, array in zip(part.of, part.rule.canonical(stand_in), strict=True):
             found[name] = array.shape
     return found
 
 
 def _check_pair(source: _Side, one: Layer, target: _Side, other: Layer) -> None:
-    ours, theirs = _shapes(source, one), _shapes(target, other)
+    ours, theirs = _shapes(source.variables, one), _shapes(target.variables, other)
     if one.kind == other.kind and any(one.settings.get(name) != other.settings.get(name) for name in _SHAPING):
         return  # listed, for it is no mistake in the pairing
     off = [
@@ -557,10 +614,12 @@ class _Writer:
                 self._state.unmapped[part.name] = why
 
     def _compare(self, layer: Layer, other: Layer) -> None:
+        # of what kinds= or a name says there is at most what shapes it
+        known = all(set(one.settings).difference(_SHAPING) for one in (layer, other))
         for name in dict.fromkeys((*layer.settings, *other.settings)):
             ours, theirs = layer.settings.get(name), other.settings.get(name)
-            told = name not in _SHAPING or (name in layer.settings and name in other.settings)
-            if told and layer.settings and not _alike(ours, theirs):
+            told = name in layer.settings and name in other.settings if name in _SHAPING else known
+            if told and not _alike(ours, theirs):
                 self._state.differences.append(
                     f"{other.path or other.kind}: {name} is {_shown(ours)} in {self._source.backend.name}, "
                     f"{_shown(theirs)} in {self._target.name}"
@@ -632,11 +691,7 @@ class _Writer:
 
     def _require(self, dtype: str, place: devices.Device) -> None:
         self._target.require(place)
-        if dtype not in self._target.dtypes:
-            raise DTypeError(f"{self._target.name} has no {dtype}; cast the model first")
-        refusal = self._target.dtype_refusal(dtype)
-        if refusal is not None:
-            raise DTypeError(f"{self._target.name} would narrow {dtype}: {refusal}")
+        require_dtype(self._target, dtype, "model")
 
     def _check_form(self, name: str, variable: Any, array: Any) -> None:
         wanted, came = dtype_name(variable.dtype), array.dtype.name

@@ -75,14 +75,15 @@ def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
         settings = {"eps": kwargs["eps"], "momentum": 1 - kwargs["momentum"]}
         return "batch_norm", settings | ({"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {})
     if isinstance(block, nn.Embedding):
-        return "embedding", {}
+        return "embedding", {"padding_idx": None, "max_norm": None}
     if isinstance(block, nn.LayerNorm):
         return "layer_norm", {"eps": block._epsilon}
     if isinstance(block, nn.PReLU):
         return "prelu", {}
     if isinstance(block, rnn.LSTM | rnn.GRU) and not block._projection_size:
         kind = "lstm" if isinstance(block, rnn.LSTM) else "gru"
-        return kind, {"layers": block._num_layers, "bidirectional": block._dir == 2}
+        shaping = {"layers": block._num_layers, "bidirectional": block._dir == 2}
+        return kind, shaping | {"batch_first": block._layout == "NTC"}
     return None
 
 

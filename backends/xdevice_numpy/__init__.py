@@ -101,7 +101,7 @@ class NumpyBackend(Backend):
         return array
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return x
+        return sharing.detached(x)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> np.ndarray[Any, Any]:
         return np.full(shape, value, dtype=host_dtype(dtype))

@@ -1,6 +1,7 @@
 """Paddle's layers and layouts.
 
 What must be kept:
+- a LayerNorm over several axes has a flat weight and bias;
 - a Linear's weight is transposed; a convolution's is PyTorch's, whatever the data format;
 - an LSTM or GRU holds each parameter a second time, in its cells: those names are aliases;
 - `momentum` is the weight of the old value, PyTorch's that of the new one.
@@ -25,7 +26,10 @@ _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "batch_norm": {"running_mean": "_mean", "running_var": "_variance", layouts.COUNTER: None},
     "prelu": {"weight": "_weight"},
 }
-_RULES: Final = {"linear": {"weight": layouts.TRANSPOSED}}
+_RULES: Final = {
+    "linear": {"weight": layouts.TRANSPOSED},
+    "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
+}
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 
 
@@ -42,7 +46,10 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         if found is None:
             continue
         kind, settings = found
-        bound = layouts.bound(path, kind, parts(kind, settings), names, settings)
+        own = parts(kind, settings)
+        if kind == "layer_norm":
+            own = tuple(part._replace(rule=layouts.flat(layer._normalized_shape)) for part in own)
+        bound = layouts.bound(path, kind, own, names, settings)
         if bound is not None:
             yield bound
 
@@ -53,17 +60,25 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(layer, conv._ConvNd):
         return ("conv_transpose" if isinstance(layer, _TRANSPOSED) else "conv"), _of_conv(layer)
     if isinstance(layer, norm._BatchNormBase | nn.BatchNorm):
-        return "batch_norm", {"eps": layer._epsilon, "momentum": 1 - layer._momentum}
+        settings = {"eps": layer._epsilon, "momentum": 1 - layer._momentum, "activation": getattr(layer, "_act", None)}
+        return "batch_norm", settings
     if isinstance(layer, nn.Embedding):
-        return "embedding", {}
+        return "embedding", {"padding_idx": _padding_idx(layer), "max_norm": getattr(layer, "_max_norm", None)}
     if isinstance(layer, nn.LayerNorm):
         return "layer_norm", {"eps": layer._epsilon}
     if isinstance(layer, nn.PReLU):
         return "prelu", {}
     if isinstance(layer, nn.LSTM | nn.GRU) and not getattr(layer, "proj_size", 0):
         kind = "lstm" if isinstance(layer, nn.LSTM) else "gru"
-        return kind, {"layers": layer.num_layers, "bidirectional": layer.num_directions == 2}
+        shaping = {"layers": layer.num_layers, "bidirectional": layer.num_directions == 2}
+        return kind, shaping | {"batch_first": not layer.time_major}
     return None
+
+
+def _padding_idx(layer: Any) -> int | None:
+    # before Paddle 3.3, which came with max_norm, -1 was for none
+    is_none = layer._padding_idx is None or (layer._padding_idx == -1 and not hasattr(layer, "_max_norm"))
+    return None if is_none else layer._padding_idx % layer.weight.shape[0]
 
 
 def _of_conv(layer: Any) -> dict[str, object]:

@@ -6,7 +6,7 @@ What must be kept:
 - an LSTM has one bias for PyTorch's two; a GRU has its gates in the order z, r, n, and PyTorch's formula only with
   `reset_after=True`, its default;
 - `momentum` is the weight of the old value, PyTorch's that of the new one;
-- behind a Flatten of an image the inputs of a Dense go by rows, columns, channels, elsewhere by channels first.
+- beside a Flatten or Reshape of an image features go by rows, columns, channels, elsewhere by channels first: `pixels`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from keras import layers as kl
 from xdevice import layouts
 from xdevice.layouts import Layer, Part
 
+from . import pixels
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from xdevice.contract import Backend
 
@@ -61,19 +63,16 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
     names = {id(variable): name for name, variable in reversed(list(backend.variables(model)))}
     done: set[int] = set()
-    flattened, has_conv = None, False
+    orders = pixels.orders(model)
     for layer in model._flatten_layers():
         if id(layer) in done:
             continue
-        if isinstance(layer, kl.Flatten | kl.Reshape):
-            flattened = _flattened(layer, has_conv)
         found = _kind(layer)
         if found is None:
             continue
         kind, own, settings = found
-        has_conv = has_conv or kind.startswith("conv")
-        if kind == "linear" and flattened is not None:
-            own, flattened = _refused(own, flattened, "weight"), None
+        if id(layer) in orders:
+            own = _out_of_order(kind, own, orders[id(layer)])
         if isinstance(layer, kl.Bidirectional):
             done |= {id(inner) for inner in layer._flatten_layers()}
         bound = _bound(layer, kind, own, names, settings)
@@ -120,7 +119,9 @@ def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | No
         settings = {"eps": layer.epsilon, "momentum": 1 - layer.momentum}
         return "batch_norm", parts("batch_norm", settings), settings
     if isinstance(layer, kl.Embedding):
-        return "embedding", parts("embedding", {}), {}
+        settings = {"padding_idx": None, "max_norm": None}
+        settings |= {"mask_zero": True} if layer.mask_zero else {}
+        return "embedding", parts("embedding", {}), settings
     if isinstance(layer, kl.LayerNormalization):
         settings = {"eps": layer.epsilon}
         return "layer_norm", parts("layer_norm", settings), settings
@@ -129,11 +130,19 @@ def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | No
     return _recurrent(layer)
 
 
-def _refused(own: Sequence[Part], why: str, only: str | None = None) -> tuple[Part, ...]:
+def _refused(own: Sequence[Part], why: str, only: Container[str] | None = None) -> tuple[Part, ...]:
     return tuple(
-        part._replace(rule=layouts.refused(part.rule, why)) if only is None or part.of == (only,) else part
+        part._replace(rule=layouts.refused(part.rule, why)) if only is None or part.of[0] in only else part
         for part in own
     )
+
+
+def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
+    """Refuses what would have to be reordered: all that there is for each output, or the weights of the inputs."""
+    if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
+        return _refused(own, order.why)
+    only = () if kind == "embedding" else ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
+    return _refused(own, order.why, only)
 
 
 # settings
@@ -171,28 +180,6 @@ def _of_depthwise(layer: Any) -> tuple[Part, ...]:
     return Part("kernel", ("weight",), rule), Part("bias", ("bias",), layouts.SAME)
 
 
-def _flattened(layer: Any, has_conv: bool) -> str | None:
-    """Why a Dense behind it takes its inputs in another order; None if it does not."""
-    try:
-        shape = tuple(layer.input.shape[1:])
-    except AttributeError:  # of a subclassed model, whose layers are called like functions
-        shape = ()
-    if getattr(layer, "data_format", None) == "channels_first" or not _has_channels(shape, has_conv):
-        return None
-    of = f" of {shape}" if shape else ""
-    return (
-        f"it follows the {type(layer).__name__}{of} {layer.name!r}: Keras counts its inputs by rows, columns, "
-        "channels, others by channels, rows, columns; reorder them yourself (docs/porting.md)"
-    )
-
-
-def _has_channels(shape: tuple[int, ...], has_conv: bool) -> bool:
-    """Whether several places have several channels each; where the shape does not tell, convolutions before it do."""
-    if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
-        return False
-    return len(shape) > 2 or has_conv
-
-
 # recurrent layers
 
 
@@ -202,7 +189,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     if not isinstance(layer, kl.LSTM | kl.GRU):
         return None
     kind = "lstm" if isinstance(layer, kl.LSTM) else "gru"
-    settings: dict[str, object] = {"layers": 1, "bidirectional": False}
+    settings: dict[str, object] = {"layers": 1, "bidirectional": False, "batch_first": True}
     own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
     if kind == "gru" and not layer.reset_after:
         return kind, _refused(own, "with reset_after=False it computes otherwise than a GRU elsewhere"), settings
@@ -230,7 +217,8 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
         "recurrent_activation": getattr(layer.recurrent_activation, "__name__", str(layer.recurrent_activation)),
     }
     usual = {"activation": "tanh", "recurrent_activation": "sigmoid"}
-    return {name: value for name, value in own.items() if value != usual[name]}
+    changed: dict[str, object] = {name: value for name, value in own.items() if value != usual[name]}
+    return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
 
 def _of_cell(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:

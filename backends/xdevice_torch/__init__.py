@@ -409,6 +409,7 @@ class TorchBackend(Backend):
     def _require_values(self, x: torch.Tensor) -> None:
         if x.is_meta:
             raise self.unsupported("values in a tensor on meta", "make one that has: torch.empty_like(x, device=...)")
+        sharing.require_values(x)
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""

@@ -43,14 +43,15 @@ def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(module, batchnorm._BatchNorm):
         return "batch_norm", {"eps": module.eps, "momentum": module.momentum}
     if isinstance(module, nn.Embedding):
-        return "embedding", {}
+        return "embedding", {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
     if isinstance(module, nn.LayerNorm):
         return "layer_norm", {"eps": module.eps}
     if isinstance(module, nn.PReLU):
         return "prelu", {}
     if isinstance(module, nn.LSTM | nn.GRU) and not module.proj_size:
         kind = "lstm" if isinstance(module, nn.LSTM) else "gru"
-        return kind, {"layers": module.num_layers, "bidirectional": module.bidirectional}
+        shaping = {"layers": module.num_layers, "bidirectional": module.bidirectional}
+        return kind, shaping | {"batch_first": module.batch_first}
     return None
 
 

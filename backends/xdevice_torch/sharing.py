@@ -13,15 +13,29 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import dlpack
 
 from xdevice.contract import Takes
 from xdevice.errors import UnsupportedError
 
 TAKES = Takes(strides="forward")
+_STAND_INS = (FakeTensor, FunctionalTensor)
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+
+
+def require_values(x: torch.Tensor) -> None:
+    # type() of a tensor in torch.vmap or torch.func.grad is Tensor; a FakeTensor exports memory that is not its own
+    if isinstance(x, _STAND_INS) or _is_wrapped(x):
+        raise UnsupportedError(
+            f"this {type(x).__name__} stands for a tensor while torch traces or maps a function (FakeTensorMode, "
+            f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside of that function"
+        )
 
 
 def detached(x: torch.Tensor) -> torch.Tensor:
+    require_values(x)
     if x.layout is not torch.strided or x.is_nested:
         raise UnsupportedError(
             f"a tensor of the layout {x.layout} has no memory of its own that others can read; convert x.to_dense(), "

@@ -1,0 +1,243 @@
+"""Where a Keras model counts features by rows, columns, channels, and other frameworks by channels, rows, columns.
+
+A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them. The layers next to it have
+their inputs or outputs in that order, and so have those in between that keep it: a BatchNormalization, a PReLU.
+
+What must be kept:
+- a functional model is followed from layer to layer; a model in a model stands for its layers;
+- the layers of a subclassed model are called like functions, and tell no way: there every layer that may be meant is;
+- `Flatten(data_format="channels_first")` puts the channels last before it flattens.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from keras import layers as kl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    Shape = tuple[Any, ...]
+
+_RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
+"""Layers and functions of `keras.ops`, by their name, which is all of the latter that is public."""
+_CONVS: Final = (
+    kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
+    kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
+)  # fmt: skip
+_MAKERS: Final = (*_CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
+"""Layers whose outputs are features of their own."""
+_KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
+"""Layers with a parameter for each feature."""
+
+
+class Order(NamedTuple):
+    """Which features of a layer are in Keras's order, and why."""
+
+    why: str
+    outputs: bool
+    """Those that it gives; else those that it takes."""
+
+
+class _Fold(NamedTuple):
+    """A Flatten or Reshape between the axes of an image and one of features."""
+
+    op: Any
+    shape: Shape
+    """The axes of the image; () if they are not known."""
+    size: int | None
+    """How many features those are."""
+    opens: bool
+    """Whether the image comes out of it."""
+
+
+def orders(model: Any) -> dict[int, Order]:
+    """By id, the layers of a model whose parameters go in Keras's order of features."""
+    every = list(model._flatten_layers())
+    graph = _graph_of(every)
+    folds = [fold for op in graph.ops for node in op._inbound_nodes if (fold := _fold_between(op, node, graph))]
+    folds.sort(key=_is_last)
+    found: dict[int, Order] = {}
+    for fold in folds:
+        stops = {id(other.op) for other in folds if other.opens != fold.opens}
+        for op in _reached(fold.op, graph.before if fold.opens else graph.after, stops):
+            found.setdefault(id(_inner(op)), _order(fold))
+    followed = {id(_inner(op)) for op in graph.ops}
+    has_conv = any(isinstance(layer, _CONVS) for layer in every)
+    loose = [fold for layer in every if id(layer) not in followed for fold in _loose_folds(layer, has_conv)]
+    for layer in every:
+        for fold in sorted(loose if id(layer) in followed else folds + loose, key=_is_last):
+            if _may_be_next(layer, fold):
+                found.setdefault(id(layer), _order(fold, "by its size "))
+    return found
+
+
+def _is_last(fold: _Fold) -> bool:
+    # what says that the outputs of a layer are in Keras's order says more than what says it of its inputs
+    return not fold.opens
+
+
+def _order(fold: _Fold, how: str = "") -> Order:
+    name = f"{type(fold.op).__name__}{f' of {fold.shape}' if fold.shape else ''} {fold.op.name!r}"
+    way, what = ("goes into", "outputs") if fold.opens else ("follows", "inputs")
+    return Order(
+        f"{how}it {way} the {name}: Keras counts its {what} by rows, columns, channels, others by channels, rows, "
+        "columns; reorder them yourself (docs/porting.md)",
+        fold.opens,
+    )
+
+
+# functional models
+
+
+class _Graph(NamedTuple):
+    ops: list[Any]
+    before: Callable[[Any], Iterable[Any]]
+    after: Callable[[Any], Iterable[Any]]
+
+
+def _graph_of(layers: list[Any]) -> _Graph:
+    """The layers and functions that work on each other's outputs."""
+    inputs = {
+        id(tensor._keras_history.operation): layer for layer in layers if _is_model(layer) for tensor in layer.inputs
+    }
+
+    def before(op: Any) -> list[Any]:
+        nodes = inputs[id(op)]._inbound_nodes if id(op) in inputs else op._inbound_nodes
+        return list(chain.from_iterable(_ends(parent.operation) for node in nodes for parent in node.parent_nodes))
+
+    ops: dict[int, Any] = {}
+    following: dict[int, list[Any]] = {}
+    waiting = [layer for layer in layers if layer._inbound_nodes and not _is_model(layer)]
+    while waiting:
+        op = waiting.pop()
+        if id(op) in ops:
+            continue
+        ops[id(op)] = op
+        for parent in before(op):
+            following.setdefault(id(parent), []).append(op)
+            waiting.append(parent)
+    return _Graph(list(ops.values()), before, lambda op: following.get(id(op), []))
+
+
+def _is_model(op: Any) -> bool:
+    return bool(getattr(op, "outputs", None)) and hasattr(op, "inputs")
+
+
+def _ends(op: Any) -> Iterator[Any]:
+    """The layers that a model's outputs come from; of another layer itself."""
+    if not _is_model(op):
+        yield op
+        return
+    for tensor in op.outputs:
+        yield from _ends(tensor._keras_history.operation)
+
+
+def _fold_between(op: Any, node: Any, graph: _Graph) -> _Fold | None:
+    if not _is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
+        return None
+    here, there = _put_last(op, tuple(node.input_tensors[0].shape[1:])), tuple(node.output_tensors[0].shape[1:])
+    if not here or not there or None in (here[-1], there[-1]) or here[-1] == there[-1]:
+        return None
+    opens = there[-1] < here[-1]
+    shape = _folded(there, here[-1]) if opens else _folded(here, there[-1])
+    beside = _reached(op, graph.after if opens else graph.before, set())
+    convs = [conv for conv in map(_inner, beside) if isinstance(conv, _CONVS)]
+    is_channels_first = bool(convs) and all(map(_is_first, convs)) and not _is_first(op)
+    if is_channels_first or not _has_channels(shape, bool(convs)):
+        return None
+    return _Fold(op, shape, here[-1] if opens else there[-1], opens)
+
+
+def _is_reshape(op: Any) -> bool:
+    return type(_inner(op)).__name__ in _RESHAPES
+
+
+def _inner(op: Any) -> Any:
+    return op.layer if isinstance(op, kl.TimeDistributed) else op
+
+
+def _is_first(op: Any) -> bool:
+    return getattr(_inner(op), "data_format", None) == "channels_first"
+
+
+def _put_last(op: Any, shape: Shape) -> Shape:
+    return (*shape[1:], shape[0]) if len(shape) > 1 and _is_first(op) else shape
+
+
+def _folded(shape: Shape, features: int) -> Shape:
+    """The last axes, those that are so many features together."""
+    for start in reversed(range(len(shape))):
+        if _size(shape[start:]) == features:
+            return shape[start:]
+    return shape
+
+
+def _reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
+    """What lies behind or before a layer, up to where features of their own are made or taken."""
+    seen: dict[int, Any] = {}
+    waiting = list(ways(op))
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or id(found) in stops:
+            continue
+        seen[id(found)] = found
+        if not isinstance(_inner(found), _MAKERS):
+            waiting += ways(found)
+    return list(seen.values())
+
+
+def _has_channels(shape: Shape, has_conv: bool) -> bool:
+    """Whether several places have several channels each. Of two axes, as those of a sequence, convolutions tell."""
+    if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
+        return False
+    return len(shape) > 2 or has_conv
+
+
+# subclassed models
+
+
+def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
+    """What a layer may be of which nobody knows what comes before and after."""
+    if not _is_reshape(layer):
+        return
+    built: Mapping[str, Any] = getattr(layer, "_build_shapes_dict", None) or {}
+    here = _put_last(layer, tuple(next(iter(built.values()), ()) or ())[1:])
+    there = tuple(getattr(layer, "target_shape", ()))
+    if len(there) < 2 and _has_channels(here, has_conv):
+        yield _Fold(layer, here, _size(here), opens=False)
+    if len(there) == 2 and has_conv:  # rows of an image as a sequence
+        yield _Fold(layer, (), _size(there[-1:]), opens=False)
+    if len(there) > 1 and _has_channels(there, has_conv):
+        yield _Fold(layer, there, _size(there), opens=True)
+
+
+def _size(shape: Shape) -> int | None:
+    known = shape and all(size is not None and size > 0 for size in shape)
+    return math.prod(shape) if known else None
+
+
+def _may_be_next(layer: Any, fold: _Fold) -> bool:
+    """By the number of its features. More than those of the image: others may have been put beside them."""
+    count = _features(layer, fold.opens)
+    if count is None or fold.size is None:
+        return count is not None
+    return count == fold.size if fold.opens else count >= fold.size
+
+
+def _features(layer: Any, given: bool) -> int | None:
+    """How many a layer gives or takes; None of one that has no parameters for them."""
+    if not layer.weights:
+        return None
+    if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):
+        return int(layer.units if given else layer.weights[0].shape[0])
+    if isinstance(layer, kl.Bidirectional):
+        one = _features(layer.forward_layer, given)
+        return 2 * one if given and one else one
+    if isinstance(layer, kl.Embedding):
+        return int(layer.output_dim) if given else None
+    is_flat = isinstance(layer, _KEEPERS) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
+    return int(layer.weights[0].shape[-1]) if is_flat else None
