@@ -294,6 +294,7 @@ def test_options_loosen_and_tighten_the_comparison(compared):
     assert compared(code, "--equal-nan", "--any-dtype", "--rtol", 0, "--atol", 1e-9)[0] == 1
 
 
+@pytest.mark.slow
 def test_a_crash_a_hang_and_a_missing_framework_cost_a_row_each(parity, tmp_path):
     code = """
 import signal, subprocess, time

@@ -214,7 +214,7 @@ except xdevice.UnsupportedError as error:
 @pytest.mark.parametrize(
     ("name", "used"),
     [
-        ("tensorflow", "xdevice.set_backend('tensorflow'); xdevice.ones(2)"),
+        pytest.param("tensorflow", "xdevice.set_backend('tensorflow'); xdevice.ones(2)", marks=pytest.mark.slow),
         ("jax", "xdevice.set_backend('jax'); xdevice.ones(2)"),
         ("jax", "import jax; jax.devices(); xdevice.backend('jax')"),
     ],
