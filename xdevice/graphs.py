@@ -52,7 +52,8 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
         NotATaskError: no function. DeviceError: there are several GPUs, and none is named.
         What the task raises when it runs.
 
-    Costs two calls of the task and some milliseconds; and for as long as the graph is kept, the memory that it needs.
+    Costs two calls of the task and a wait for the device, and gives PyTorch's unused memory back to it. What the task
+    needs is taken for as long as the graph is kept.
 
     Example:
         >>> x = xdevice.ones(2, 2)
@@ -97,7 +98,7 @@ class Graph:
     at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
     keep (`xdevice.copy_to`). It is a task: `xdevice.parallel(graph_0, graph_1)`.
 
-    Costs some 10 us, and the GPU's time for the work.
+    Costs one request to the GPU, and its time for the work.
     """
 
     def __init__(self, backend: Backend, device: Device, native: Any, result: Any) -> None:
