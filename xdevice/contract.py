@@ -391,7 +391,7 @@ class Backend(ABC):
         raise self._no_graphs()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
-        """Raises `DeviceMismatchError` for work of this thread inside that reads, makes or writes something elsewhere."""
+        """Raises `DeviceMismatchError` for work of this thread inside that reads, makes or writes what is elsewhere."""
         raise self._no_graphs()
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
