@@ -138,6 +138,22 @@ def test_results_are_those_without(name):
         assert xdevice.to_numpy(y).tolist() == [[8, 11], [16, 23]]
 
 
+@pytest.mark.skipif("torch" not in xdevice.backends(), reason="torch is not installed")
+def test_pytorch_waits_after_each_operation_also_in_a_build_without_cuda(monkeypatch):
+    backend = xdevice.backend("torch")
+    from xdevice_torch import transfers
+
+    waits = []
+    monkeypatch.setattr(backend, "_gpu", "mps")  # whose builds have no torch.cuda to ask
+    monkeypatch.setattr(backend, "synchronize", waits.append)
+    x = backend.framework.ones(3)
+    with transfers.blocking(backend):
+        assert transfers.is_blocking()
+        (x + 1) * 2
+    assert not transfers.is_blocking()
+    assert waits == [None, None]
+
+
 @pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="tensorflow is not installed")
 def test_asynchronous_execution_of_tensorflow_is_off_inside_and_on_again_after():
     with xdevice.use("tensorflow") as backend:

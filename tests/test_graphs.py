@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -79,8 +79,10 @@ class Recording(NumpyBackend):
     def new_graph(self, device):
         return [device] if device.kind == "gpu" else super().new_graph(device)
 
+    @contextmanager
     def only_on(self, device):
-        return nullcontext()
+        self.log.append(f"only on {device}")
+        yield
 
     def capture(self, graph, stream, task):
         self.log.append(f"records on {stream}")
@@ -117,13 +119,14 @@ def test_a_task_runs_once_then_is_recorded_and_then_replayed(backend):
     graph = xdevice.capture(task)
     assert backend.log == [
         "stream of gpu:0 waits for caller on gpu:0",
+        "only on gpu:0",
         "task",
         "caller on gpu:0 waits for stream of gpu:0",
         "records on stream of gpu:0",
         "task",
     ]
     assert graph() is graph() is result
-    assert backend.log[5:] == ["replays", "task"] * 2
+    assert backend.log[6:] == ["replays", "task"] * 2
     assert repr(graph) == "<xdevice graph of recording on gpu:0>"
 
 

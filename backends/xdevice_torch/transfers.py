@@ -140,7 +140,8 @@ class _Wait(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not torch.cuda.is_current_stream_capturing():  # it cannot be waited for, and is not done now
+        # what is recorded is not done now, and cannot be waited for; only a build with CUDA can be asked
+        if self._backend._gpu != "cuda" or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)
         return result
 
