@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from . import selection
+from .blocks import Entered
+from .errors import ScopeError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,6 +44,8 @@ class blocking:
     | numpy | computes synchronously: nothing to do |
 
     Raises:
+        ScopeError: it is left in another thread than the one that entered it, which on PyTorch and TensorFlow may go on
+            blocking; what holds for all threads has ended.
         UnsupportedError: JAX in a version whose private API is another one: set XDEVICE_BLOCKING=1 before the start.
         BackendNotFoundError, BackendImportError: as `backend` does.
 
@@ -51,19 +56,25 @@ class blocking:
 
     def __init__(self, *backends: str | Backend) -> None:
         self._backends = backends
-        self._entered: list[ExitStack] = []
+        self._entered = Entered("blocking()")
 
     def __enter__(self) -> None:
         chosen = [selection.backend(one) for one in self._backends] or [selection.current()]
         with ExitStack() as stack:
             for backend in chosen:
                 stack.enter_context(backend.blocking())
-            self._entered.append(stack.pop_all())
+            self._entered.add(stack.pop_all())
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop().close()
+        block, thread = self._entered.take()
+        block.close()
+        if thread != threading.get_ident():
+            raise ScopeError(
+                "blocking() is left in another thread than the one that entered it; what a framework keeps per thread "
+                "can be ended there only, so enter and leave it in one thread"
+            )
 
 
 def is_wanted() -> bool:

@@ -80,6 +80,10 @@ class Device:
 
         Scopes nest, end after exceptions, and hold for one thread. Paddle's `set_device` is process-wide, so there
         the framework's own creators of other threads are affected too; xdevice's creators never are.
+
+        An asyncio task may not `await` inside, for the other tasks of the thread would work on this device: it is
+        cancelled there, and gets a `ScopeError` when it leaves the block. Leaving it in another thread or task than
+        the one that entered it raises `ScopeError` too, and changes nothing.
         """
         from . import scopes
 
@@ -91,7 +95,7 @@ class Device:
     ) -> None:
         from . import scopes
 
-        scopes.leave(exc_type, exc, trace)
+        scopes.leave(self, exc_type, exc, trace)
 
     def __str__(self) -> str:
         return self._text

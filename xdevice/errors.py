@@ -4,12 +4,26 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from typing import Any
+
     from .parity import Comparison
     from .transfers import Record
 
 
 class XDeviceError(Exception):
-    """The base of all errors of xdevice."""
+    """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        reduced: Any = super().__reduce__()  # OSError and ImportError have attributes of their own
+        cls, args, *state = reduced
+        return _anew, (cls, args), *state
+
+
+def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
+    """Without the `__init__` of a class that takes more than its message: pickle gives it the message alone."""
+    error = cls.__new__(cls, *args)
+    super(XDeviceError, error).__init__(*args)
+    return error
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -125,6 +139,11 @@ class UnsupportedError(XDeviceError, NotImplementedError):
 
 class SharingError(XDeviceError, BufferError):
     """`copy=False` was said, and the memory cannot be shared. The cause is chained."""
+
+
+class ScopeError(XDeviceError, RuntimeError):
+    """A block that is left where it was not entered, in another thread or task, or that lets another task run inside
+    of it although the framework keeps one device for all tasks of a thread."""
 
 
 class TransferError(XDeviceError, RuntimeError):

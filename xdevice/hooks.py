@@ -10,6 +10,7 @@ import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from . import registry
@@ -97,6 +98,45 @@ class Patches:
                 _set[key] = _Hook(owner, name, make)
             _set[key].blocks += 1
             self._used.append(key)
+
+
+class Shared:
+    """What a framework switches on for a thread, or for the process: by the first block there, and off by the last.
+
+    Blocks may end in any order. One of a thread that is left in another cannot be switched off there: `is_wanted` is
+    false then, and the next block of the first thread ends it.
+    """
+
+    def __init__(self, *, per_thread: bool) -> None:
+        self._here: Any = threading.local() if per_thread else SimpleNamespace()
+
+    @contextmanager
+    def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
+        """`switch` switches it on, and gives what switches it off."""
+        state = self._state()
+        with _lock:
+            state.blocks += 1
+            if state.off is None:
+                state.off = switch()
+        try:
+            yield
+        finally:
+            with _lock:
+                state.blocks -= 1
+                if not state.blocks and state is self._state():
+                    off, state.off = state.off, None
+                    off()
+
+    def is_wanted(self) -> bool:
+        """Whether a block is open here."""
+        return bool(self._state().blocks)
+
+    def _state(self) -> Any:
+        try:
+            return self._here.state
+        except AttributeError:
+            self._here.state = SimpleNamespace(blocks=0, off=None)
+            return self._here.state
 
 
 class Hooks(Patches):

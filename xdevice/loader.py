@@ -26,20 +26,21 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextmanager
-def importing(*, own_symbols: bool = False) -> Iterator[None]:
+def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
     """The surroundings in which an adapter imports its framework.
 
-    With `own_symbols` the libraries loaded inside resolve their symbols in themselves first. Paddle after TensorFlow
-    needs that: both carry protobuf, and Paddle's would resolve into TensorFlow's and segfault (measured on
-    paddlepaddle 3.3.1 with tensorflow 2.21). Warnings are silenced, because Paddle and MXNet fail to import where
-    warnings are errors.
+    Where the module `own_symbols_after` is imported already, the libraries loaded inside resolve their symbols in
+    themselves first. Paddle after TensorFlow needs that: both carry protobuf, and Paddle's would resolve into
+    TensorFlow's and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21). It is asked under the lock, because
+    another thread may be importing that module just now. Warnings are silenced, because Paddle and MXNet fail to import
+    where warnings are errors.
     """
     import warnings
 
     with import_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         flags = sys.getdlopenflags()
-        if own_symbols:
+        if own_symbols_after in sys.modules:
             sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
         try:
             yield

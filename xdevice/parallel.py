@@ -2,7 +2,8 @@
 
 One thread cannot feed two GPUs from Python, so streams alone gain little (docs/async.md has the figures). The threads
 are kept for the next call: starting one takes ten times as long as waking it, and three times that on TensorFlow.
-The pool has no limit, because tasks that call `parallel` themselves would wait for each other for ever at one.
+A call has `MOST` of them at most. Tasks that call `parallel` themselves would wait for each other for ever at a limit,
+so their tasks get what is left of the `MOST`, and the rest is done by the thread that calls.
 
 On a backend with streams of threads, a task works on streams that belong to its thread, one for each GPU in use. They
 wait for what the caller has enqueued, and the caller's streams for them, so results are ready for use. Memory that a
@@ -15,12 +16,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from . import registry, selection
+from . import registry, selection, workers
 from .errors import NotATaskError, UnsupportedError
 from .graphs import refuse_in_capture
 
@@ -33,11 +36,17 @@ if TYPE_CHECKING:
 
 __all__ = ["close_pool", "parallel"]
 
+MOST: Final = max(32, os.cpu_count() or 1)
+"""How many tasks of a call run at once."""
+
 
 def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task gets a thread, and on PyTorch a stream on every GPU in use. `with device:`, the selected backend, context
+    Each task gets a thread, and on PyTorch a stream on every GPU in use. 32 tasks run at once, or as many as there are
+    cores if those are more; others wait until one has ended. Tasks of a task count with those of the whole process, and
+    run in the thread of that task when no more may start: only the tasks of the outermost call can wait for each other.
+    `with device:`, the selected backend, context
     variables and the framework's own state of the thread (gradient and inference mode, autocast, recording) carry
     into the tasks. Nested calls are fine. `parallel()` is `[]`.
 
@@ -91,7 +100,8 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 def close_pool() -> None:
     """Ends the threads that `parallel` keeps for its next call, and waits for them. Those at work stay.
 
-    The next `parallel` starts new ones. Nothing needs this at exit: the threads are daemons, and idle.
+    The next `parallel` starts new ones. Nothing needs this at exit: there it is done, after the tasks at work, which a
+    program that ends with a daemon thread inside of `parallel` waits for up to 10 seconds.
 
     Example:
         >>> xdevice.close_pool()
@@ -156,24 +166,15 @@ def carried() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
-    done: SimpleQueue[None] = SimpleQueue()
     if backend.threads == "many":
         with _short_turns(backend):
-            for run in runs:
-                _pool.submit(run, done)
-            _wait_for(runs, done)
+            _pool.run(_Call(runs))
     elif _pool.is_enqueuer():  # nested: to wait for this very thread would be for ever
         for run in runs:
             run()
     else:
-        for run in runs:
-            _pool.enqueue(run, done)
-        _wait_for(runs, done)
-
-
-def _wait_for(runs: Sequence[_Run], done: SimpleQueue[None]) -> None:
-    for _ in runs:
-        done.get()
+        _pool.enqueue(_Call(runs))
+    workers.park()
 
 
 def _raise_first(runs: Sequence[_Run]) -> None:
@@ -292,11 +293,44 @@ def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
 # threads
 
 
-class _Worker(threading.Thread):
+class _Call:
+    """The tasks of one call that wait for a thread, and the news of those that have ended."""
+
+    def __init__(self, runs: Sequence[_Run]) -> None:
+        self.count = len(runs)
+        self.done: SimpleQueue[None] = SimpleQueue()
+        self._waiting = deque(runs)
+
+    def next(self) -> _Run | None:
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return None
+
+    def drop(self) -> None:
+        """What waits is not started any more."""
+        self._waiting.clear()
+
+    def work(self, run: _Run | None, rest: Callable[[], None] = lambda: None) -> None:
+        """Does a run, then what waits, one after another. `rest` comes before the caller hears of the last one: its
+        next task could otherwise not have this thread."""
+        while run is not None:
+            run()
+            run = self.next()  # so that no name keeps a result alive
+            if run is None:
+                rest()
+            self.done.put(None)
+
+    def wait(self) -> None:
+        for _ in range(self.count):
+            self.done.get()
+
+
+class _Worker(workers.Worker):
     """A thread that runs one job after another until it gets None."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self) -> None:
@@ -310,35 +344,78 @@ class _Pool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._rested = threading.Condition(self._lock)
         self._idle: list[_Worker] = []
+        self._busy = 0
+        self._calls: set[_Call] = set()
+        """Those of the program's own threads."""
         self._enqueuer: _Worker | None = None
 
-    def submit(self, run: _Run, done: SimpleQueue[None]) -> None:
+    def run(self, call: _Call) -> None:
+        """Runs the tasks of a call in threads of their own; those of a task's call also in its thread."""
+        if isinstance(threading.current_thread(), _Worker):
+            self._start(call, is_nested=True)
+            call.work(call.next())
+            call.wait()
+            return
+        with self._under_way(call):
+            self._start(call, is_nested=False)
+            call.wait()
+
+    def enqueue(self, call: _Call) -> None:
+        with self._under_way(call):
+            self._start_enqueuer(call)
+            call.wait()
+
+    @contextmanager
+    def _under_way(self, call: _Call) -> Iterator[None]:
+        self._calls.add(call)
+        try:
+            yield
+        finally:
+            call.drop()  # after Ctrl-C
+            self._calls.discard(call)
+
+    def _start(self, call: _Call, *, is_nested: bool) -> None:
+        for _ in range(min(call.count, MOST)):
+            if not self._submit(call, is_nested):
+                return
+
+    def _submit(self, call: _Call, is_nested: bool) -> bool:
         with self._lock:
+            if (is_nested and self._busy >= MOST) or workers.must_park():
+                return False
+            run = call.next()
+            if run is None:
+                return False
             worker = self._idle.pop() if self._idle else None
+            self._busy += 1
         if worker is None:
             worker = _Worker("xdevice-parallel")
-            worker.start()
+            try:
+                worker.start()
+            except BaseException:
+                self._rest(None)
+                raise
+        worker.jobs.put(partial(call.work, run, partial(self._rest, worker)))
+        return True
 
-        def job(worker: _Worker = worker) -> None:
-            run()
-            # before the caller goes on, whose next task could otherwise not have this thread
-            with self._lock:
-                self._idle.append(worker)
-            done.put(None)
-
-        worker.jobs.put(job)
-
-    def enqueue(self, run: _Run, done: SimpleQueue[None]) -> None:
-        def job() -> None:
-            run()
-            done.put(None)
-
+    def _start_enqueuer(self, call: _Call) -> None:
         with self._lock:  # so that close() cannot end the thread before this job
+            if workers.must_park():
+                return
             if self._enqueuer is None:
                 self._enqueuer = _Worker("xdevice-enqueuer")
                 self._enqueuer.start()
-            self._enqueuer.jobs.put(job)
+            self._busy += 1
+            self._enqueuer.jobs.put(partial(call.work, call.next(), partial(self._rest, None)))
+
+    def _rest(self, worker: _Worker | None) -> None:
+        with self._lock:
+            if worker is not None:
+                self._idle.append(worker)
+            self._busy -= 1
+            self._rested.notify_all()
 
     def is_enqueuer(self) -> bool:
         return threading.current_thread() is self._enqueuer
@@ -353,6 +430,15 @@ class _Pool:
             worker.jobs.put(None)
         for worker in ending:
             worker.join()
+
+    def end(self) -> None:
+        """At exit: the tasks at work come to their end, if it is not far."""
+        for call in tuple(self._calls):
+            call.drop()
+        with self._lock:
+            is_at_rest = self._rested.wait_for(lambda: not self._busy, workers.PATIENCE)
+        if is_at_rest:
+            self.close()
 
 
 _pool = _Pool()
@@ -369,3 +455,4 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+workers.at_exit.append(lambda: _pool.end())

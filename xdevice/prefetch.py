@@ -7,6 +7,7 @@ scheduler orders the copies.
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from contextlib import ExitStack
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
-from . import devices, registry, selection
+from . import devices, registry, selection, workers
 from .creation import as_numbers
 from .errors import DepthError, NotIterableError, UnsupportedError
 from .graphs import refuse_in_capture
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["prefetch"]
 
-_PATIENCE = 10
-"""Seconds to wait for a source that is in the middle of making a batch which nobody wants any more."""
-
 
 def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generator[Any, None, None]:
     """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
@@ -43,7 +41,8 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
 
     The source runs in a thread, `iter()` of it in the caller's. That thread ends with the source, with an exception,
     and when the consumer breaks off (on `close()` of the generator, which a `for` loop left by `break` does by
-    itself). An exception of the source is raised where the batch would have been.
+    itself), and with the program, which waits up to 10 seconds for a batch that is being made. An exception of the
+    source is raised where the batch would have been.
 
     Args:
         iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or a Paddle `DataLoader`, a generator,
@@ -136,11 +135,11 @@ class _Lane:
         return event
 
 
-class _Producer(threading.Thread):
+class _Producer(workers.Worker):
     """Pulls, stages and hands over: at most `depth` batches that have not been taken."""
 
     def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
-        super().__init__(name="xdevice-prefetch", daemon=True)
+        super().__init__("xdevice-prefetch")
         owner = registry.owner_of(type(source))
         self._iterator = iter(source) if owner is None else owner.iterate(source)
         self._is_ours = self._iterator is not source  # a generator that was handed in belongs to the user
@@ -155,23 +154,32 @@ class _Producer(threading.Thread):
 
     # the consumer's side
 
+    def start(self) -> None:
+        _running.add(self)
+        super().start()
+
     def take(self) -> _Made | None:
         made = self._made.get()
+        workers.park()
         self._free.release()
         if isinstance(made, BaseException):
             raise made
         return made
 
-    def stop(self) -> None:
+    def tell_to_stop(self) -> None:
         self._stopping = True
         self._free.release()
-        if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
+
+    def stop(self) -> None:
+        has_waited = self._stopping and workers.is_ending()
+        self.tell_to_stop()
+        if threading.current_thread() is self or has_waited:  # the garbage collector closes a generator in any thread
             return
-        self.join(_PATIENCE)
+        self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"the source of prefetch has been making a batch for {_PATIENCE} s that nobody wants any more; its "
-                f"thread ends when that batch is there",
+                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that nobody wants any more; "
+                f"its thread ends when that batch is there",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -184,7 +192,14 @@ class _Producer(threading.Thread):
         except BaseException as error:  # raised in the consumer
             self._made.put(error)
         else:
-            self._made.put(None)
+            self._made.put(self._end())
+        finally:
+            _running.discard(self)
+
+    def _end(self) -> UnsupportedError | None:
+        if not self._stopping:
+            return None
+        return UnsupportedError("prefetch makes no more batches: it was closed, or the program is ending")
 
     def _produce(self) -> None:
         with ExitStack() as stack:
@@ -244,6 +259,22 @@ class _Producer(threading.Thread):
         lane = self._lanes.get(backend.name)
         if lane is not None:
             lane.enter(stack)
+
+
+_running: set[_Producer] = set()
+
+
+def _end_all() -> None:
+    running = tuple(_running)
+    for producer in running:
+        producer.tell_to_stop()
+    for producer in running:
+        producer.join(workers.PATIENCE)
+
+
+workers.at_exit.append(_end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_running.clear)  # the threads of the parent do not exist in its child
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread  # importing threading would take a third of the time of `import xdevice`
 import os
 import sys
 
@@ -52,6 +53,8 @@ probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
 on_load: Final[list[Callable[[Backend], None]]] = []
 """Told of every backend that is loaded from now on."""
 
+_making = _thread.RLock()
+"""Held while an adapter that is imported is made and given what it was asked for: once, not by each thread."""
 _loaded: dict[str, Backend] = {}
 _owners: dict[type, tuple[Backend, Kind | None] | None] = {}
 _found: dict[str, EntryPoint] | None = None
@@ -168,7 +171,8 @@ def load(name: str) -> Backend:
     """The backend of a name or alias, imported on first use.
 
     Safe from several threads, and the thread that loads may end first: the import is guarded by Python's own import
-    lock and by `loader.importing`. A lock around both would deadlock with a thread that imports an adapter directly.
+    lock and by `loader.importing`, what follows it by a lock of its own. One lock around all of it would deadlock with
+    a thread that imports an adapter directly.
     """
     backend = _loaded.get(name) or _load(canonical(name))
     if backend.refusal is not None:
@@ -200,17 +204,21 @@ def _load(name: str) -> Backend:
     except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
         raise _import_failed(name, error) from error
     adapter = check(cls, name, _source(point))
-    try:
-        backend = adapter()
-    except Exception as error:
-        raise _import_failed(name, error) from error
-    _refuse_too_old(backend)
-    virtual.provide(backend)
-    if is_blocking:
-        from .blocking import keep
+    with _making:
+        if name in _loaded:
+            return _loaded[name]  # another thread was faster
+        try:
+            backend = adapter()
+        except Exception as error:
+            raise _import_failed(name, error) from error
+        _refuse_too_old(backend)
+        virtual.provide(backend)
+        if is_blocking:
+            from .blocking import keep
 
-        keep(backend)
-    return _register(backend)
+            keep(backend)
+        _register(backend)
+        return backend
 
 
 def _prepare_blocking() -> bool:
@@ -240,16 +248,14 @@ def _refuse_too_old(backend: Backend) -> None:
         )
 
 
-def _register(backend: Backend) -> Backend:
-    first = _loaded.setdefault(backend.name, backend)  # atomic: all threads get the same one
-    devices.KINDS.update(first.kinds)
-    _owners.clear()
-    if first is backend and _imported_before_fork & set(backend.modules):
+def _register(backend: Backend) -> None:
+    if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
-    if first is backend:
-        for tell in tuple(on_load):
-            tell(backend)
-    return first
+    devices.KINDS.update(backend.kinds)
+    _loaded[backend.name] = backend
+    _owners.clear()
+    for tell in tuple(on_load):
+        tell(backend)
 
 
 # types
@@ -330,7 +336,8 @@ _imported_before_fork: frozenset[str] = frozenset()
 
 
 def _after_fork() -> None:
-    global _imported_before_fork
+    global _imported_before_fork, _making
+    _making = _thread.RLock()  # a thread of the parent that held the old one is not there to release it
     _imported_before_fork = frozenset(sys.modules)
     for backend in loaded():
         backend.refusal = backend.after_fork()

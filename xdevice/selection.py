@@ -6,12 +6,11 @@ import os
 import warnings
 from contextvars import ContextVar
 
-from . import registry
+from . import blocks, registry
 from .errors import BackendNotFoundError, UnsupportedError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
-    from contextvars import Token
     from types import TracebackType
     from typing import Any, Final
 
@@ -21,6 +20,7 @@ VARIABLE: Final = "XDEVICE_BACKEND"
 
 
 _scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
+_entered: ContextVar[tuple[_Used, ...]] = ContextVar("xdevice_use", default=())
 _default: Backend | None = None
 _resolved: Backend | None = None
 """What the environment, or what is installed, gave."""
@@ -136,9 +136,11 @@ def set_backend(name: str | Backend | None) -> None:
 class use:
     """Selects a backend for the block: `with xdevice.use("paddle"): ...`, for this thread or task only.
 
-    Nests, ends after exceptions, and may be entered again. The backend is loaded when the block is entered.
+    Nests, ends after exceptions, may be entered again and by several threads, and holds across an `await`. The backend
+    is loaded when the block is entered.
 
     Raises:
+        ScopeError: it is left in another thread or asyncio task than the one that entered it, whose choice stays.
         BackendNotFoundError, BackendImportError: as `backend` does, on entering.
 
     Example:
@@ -149,14 +151,27 @@ class use:
 
     def __init__(self, name: str | Backend) -> None:
         self._name = name
-        self._tokens: list[Token[Backend | None]] = []
 
     def __enter__(self) -> Backend:
         chosen = backend(self._name)
-        self._tokens.append(_scope.set(chosen))
+        _entered.set((*_entered.get(), _Used(self, chosen)))
+        _scope.set(chosen)
         return chosen
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _scope.reset(self._tokens.pop())
+        entered = _entered.get()
+        place = blocks.place_in(entered, self, f"use({self._name!r})")
+        left = entered[:place] + entered[place + 1 :]
+        _entered.set(left)
+        _scope.set(left[-1].chosen if left else None)
+
+
+class _Used:
+    """An entered `use`."""
+
+    def __init__(self, key: use, chosen: Backend) -> None:
+        self.key = key
+        self.owner = blocks.owner()
+        self.chosen = chosen

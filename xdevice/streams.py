@@ -13,12 +13,11 @@ from .devices import CPU, Device
 from .errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, TimingError, UnsupportedError
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from .contract import Backend
 
-_entered: ContextVar[tuple[tuple[Stream, AbstractContextManager[Any]], ...]] = ContextVar("xdevice_streams", default=())
+_entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", default=())
 
 
 class Stream:
@@ -80,6 +79,7 @@ class Stream:
         """Send this thread's work on the stream's device to the stream. Nests, and ends after exceptions.
 
         Raises:
+            ScopeError: on leaving, in another thread or task, or after an `await` inside (see `Device`).
             UnsupportedError: another backend is selected, whose work a stream of this one cannot hold.
             DeviceMismatchError: the `with device:` around it names another device, whose work it would not hold.
         """
@@ -95,17 +95,13 @@ class Stream:
                 f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
                 f"{self.device}; make it with xdevice.Stream({str(around)!r}), or leave that block first"
             )
-        native = self.backend.stream_scope(self.native)
-        native.__enter__()
-        _entered.set((*_entered.get(), (self, native)))
+        scopes.push(_entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native)))
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stack = _entered.get()
-        _entered.set(stack[:-1])
-        stack[-1][1].__exit__(exc_type, exc, trace)
+        scopes.pop(_entered, self, exc_type, exc, trace)
 
     def wait(self, other: Stream | Event) -> None:
         """Makes later work of this stream wait for the work that another stream has now, or for an event.
@@ -309,7 +305,7 @@ def _default(backend: Backend) -> Device:
 
 def here(backend: Backend) -> Device:
     """The device that work goes to now, as far as the blocks around tell."""
-    entered = [stream.device for stream, _ in _entered.get() if stream.backend is backend]
+    entered: list[Device] = [block.key.device for block in _entered.get() if block.key.backend is backend]
     if entered:
         return entered[-1]
     around = scopes.current()

@@ -10,13 +10,13 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
 from . import hooks, registry
+from .blocks import Entered
 from .errors import TransferError
 
 if TYPE_CHECKING:
-    from contextvars import Token
     from types import FrameType, TracebackType
 
     from .contract import Backend, Transfer
@@ -124,11 +124,13 @@ class transfers:
             "forbid" raises `TransferError` before the read. All three give the log.
 
     It sees this thread or task, and tasks that are started with its context, on every backend that is loaded, or is
-    loaded by this thread inside the block. Blocks nest and overlap. What each backend cannot show is listed in
+    loaded by this thread inside the block. Blocks nest and overlap, hold across an `await`, and may be left in any
+    order, in any thread. What each backend cannot show is listed in
     docs/async.md.
 
     Raises:
-        ValueError: another mode. TransferError: a transfer inside of "forbid"; its `record` says where.
+        ValueError: another mode. ScopeError: left without having been entered.
+        TransferError: a transfer inside of "forbid"; its `record` says where.
         UnsupportedError: a loaded third-party backend that cannot be watched.
 
     Costs some us for each transfer inside the block, on PyTorch 7 us and on TensorFlow 25 us for each operation.
@@ -145,17 +147,18 @@ class transfers:
         if mode not in _MODES:
             raise ValueError(f'transfers takes "record", "warn" or "forbid", not {mode!r}')
         self._mode: Mode = mode
-        self._entered: list[_Block] = []
+        self._entered = Entered("transfers()")
 
     def __enter__(self) -> TransferLog:
         block = _Block(self._mode)
-        self._entered.append(block)
+        self._entered.add(block)
         return block.log
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop().end()
+        block, _ = self._entered.take()
+        block.end()
 
 
 class _Block:
@@ -173,17 +176,20 @@ class _Block:
             self._watches.close()
             raise
         registry.on_load.append(self._loaded)
-        self._tokens: tuple[Token[Any], Token[Any]] = (
-            _logs.set((*_logs.get(), self.log)),
-            hooks.listening.set(True),
-        )
+        self._was_listening = hooks.listening.get()
+        _logs.set((*_logs.get(), self.log))
+        hooks.listening.set(True)
 
     def end(self) -> None:
+        """Ends what holds for all threads and tasks wherever it is called. A context that it cannot change is told
+        by the log that nobody wants to know any more."""
         self.log._open = False
         registry.on_load.remove(self._loaded)
-        logs, listening = self._tokens
-        hooks.listening.reset(listening)
-        _logs.reset(logs)
+        logs = _logs.get()
+        still_open = tuple(log for log in logs if log._open)
+        _logs.set(still_open)
+        if logs and logs[-1] is self.log:
+            hooks.listening.set(self._was_listening and bool(still_open))
         self._watches.close()
 
     def _loaded(self, backend: Backend) -> None:

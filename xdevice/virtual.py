@@ -103,8 +103,6 @@ def provide(backend: Backend) -> None:
     if not n:
         return
     with _lock:
-        if any(backend.name == loaded.name for loaded in registry.loaded()):
-            return  # another thread was faster, and its adapter will be the one
         _refuse(backend, n, _hides_real_gpus)
         _make(backend, n)
 

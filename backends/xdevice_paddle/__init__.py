@@ -20,7 +20,6 @@ What this adapter must keep:
 from __future__ import annotations
 
 import copy
-import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ from xdevice.virtual import wanted
 
 from . import virtual
 
-with importing(own_symbols="tensorflow" in sys.modules), virtual.importing(wanted()):
+with importing(own_symbols_after="tensorflow"), virtual.importing(wanted()):
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 

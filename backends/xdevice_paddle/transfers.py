@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import paddle
 
 from xdevice.devices import CPU, of
-from xdevice.hooks import Hooks
+from xdevice.hooks import Hooks, Shared
 
 from . import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from xdevice.contract import Transfer
     from xdevice.devices import Device
@@ -25,6 +27,8 @@ _READS = (
     "__index__", "__complex__", "__repr__", "__str__", "__format__",
 )  # fmt: skip
 _BENCHMARK = "FLAGS_benchmark"
+_blocked = Shared(per_thread=False)
+"""The flag is the process's, so the last block of any thread puts it back."""
 
 
 @contextmanager
@@ -63,14 +67,14 @@ def _named(backend: PaddleBackend, name: str) -> Device | None:
     return backend._device_at(paddle.CUDAPlace(int(index or current.partition(":")[2] or 0)))
 
 
-@contextmanager
-def blocking() -> Iterator[None]:
+def blocking() -> AbstractContextManager[None]:
+    return _blocked.on(_block)
+
+
+def _block() -> Callable[[], None]:
     before = paddle.get_flags(_BENCHMARK)
     paddle.set_flags({_BENCHMARK: True})
-    try:
-        yield
-    finally:
-        paddle.set_flags(before)
+    return partial(paddle.set_flags, before)
 
 
 def _size(x: paddle.Tensor) -> int:

@@ -6,8 +6,8 @@ operation copies its operands to its own device in silence: that is seen afterwa
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -15,10 +15,11 @@ from tensorflow.python.eager import context as _context
 from tensorflow.python.framework import op_callbacks, ops
 
 from xdevice import devices
-from xdevice.hooks import Hooks, listening
+from xdevice.hooks import Hooks, Shared, listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from xdevice.contract import Transfer
     from xdevice.devices import Device
@@ -32,7 +33,11 @@ _READS = (
 _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
 """Shapes, axes, names and handles: operations on a GPU take them from the host."""
 
-_watched = threading.local()
+_seen = Shared(per_thread=True)
+"""One callback for each thread, however many blocks are open there: each further one would report anew."""
+_blocked = Shared(per_thread=True)
+_callbacks: list[Callable[..., None]] = []
+"""Those of all threads."""
 
 
 @contextmanager
@@ -48,7 +53,7 @@ def watch(backend: TensorflowBackend, report: Callable[[Transfer], None]) -> Ite
             if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(backend, x):
                 hooks.tell(hooks.move(op_type, x, here))
 
-    with Hooks(backend, report, _size) as hooks, _callback(seen):
+    with Hooks(backend, report, _size) as hooks, _seen.on(partial(_call_back, seen)):
         hooks.verbs()
         hooks.numpy_reads()
         hooks.reads(ops.EagerTensor, *_READS)
@@ -57,41 +62,44 @@ def watch(backend: TensorflowBackend, report: Callable[[Transfer], None]) -> Ite
         yield
 
 
-@contextmanager
-def _callback(seen: Callable[..., None]) -> Iterator[None]:
-    """Of the outermost block of a thread only: each further one would report anew."""
-    if getattr(_watched, "by", None) is not None:
-        yield
-        return
-    _watched.by = seen
-    op_callbacks.add_op_callback(seen)
-    try:
-        yield
-    finally:
-        _watched.by = None
-        op_callbacks.remove_op_callback(seen)
-
-
-@contextmanager
-def blocking(waits: bool) -> Iterator[None]:
+def blocking(waits: bool) -> AbstractContextManager[None]:
     """This thread's operations run synchronously; with `waits`, each one's kernels on the GPUs are waited for too."""
+    return _blocked.on(partial(_block, waits))
 
+
+def _block(waits: bool) -> Callable[[], None]:
     def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         # the wait is an operation itself
-        if graph is None and op_type != "SyncDevice" and tf.executing_eagerly():
+        if graph is None and op_type != "SyncDevice" and tf.executing_eagerly() and _blocked.is_wanted():
             tf.test.experimental.sync_devices()
 
     context = _context.context()
     before = context.execution_mode
     tf.config.experimental.set_synchronous_execution(True)
-    if waits:
-        op_callbacks.add_op_callback(wait)
-    try:
-        yield
-    finally:
-        if waits:
-            op_callbacks.remove_op_callback(wait)
+    call_no_more = _call_back(wait) if waits else None
+
+    def undo() -> None:
+        if call_no_more is not None:
+            call_no_more()
         context.execution_mode = before
+
+    return undo
+
+
+def _call_back(callback: Callable[..., None]) -> Callable[[], None]:
+    """TensorFlow's callbacks are per thread, and the function that calls them is replaced for all threads: it is put
+    back by the first thread that has none left, so that the others' would be called no more."""
+    op_callbacks.add_op_callback(callback)
+    _callbacks.append(callback)
+
+    def call_no_more() -> None:
+        _callbacks.remove(callback)
+        if _callbacks:
+            _context.context().remove_op_callback(callback)
+        else:
+            op_callbacks.remove_op_callback(callback)
+
+    return call_no_more
 
 
 def _is_number(backend: TensorflowBackend, x: Any) -> bool:

@@ -7,8 +7,8 @@ between devices is seen by a dispatch mode, which is per thread.
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from xdevice.contract import Transfer
 from xdevice.devices import CPU
-from xdevice.hooks import Hooks
+from xdevice.hooks import Hooks, Shared
 
 from .virtual import NAME as VIRTUAL
 from .virtual import VirtualTensor
@@ -64,40 +64,39 @@ def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator
         for name in ("cuda", "xpu", VIRTUAL):
             if hasattr(torch.Tensor, name):
                 hooks.moves(torch.Tensor, name, accelerator)
-        with _dispatch.scope(lambda: _Watch(backend, hooks)):
+        with _watched.on(lambda: _put_on(_Watch(backend, hooks))):
             yield
 
 
-@contextmanager
-def blocking(backend: TorchBackend) -> Iterator[None]:
-    with _Wait(backend):
-        yield
+def blocking(backend: TorchBackend) -> AbstractContextManager[None]:
+    return _waited.on(lambda: _put_on(_Wait(backend)))
 
 
 def is_blocking() -> bool:
     """Whether this thread is in a block of `blocking`."""
-    return any(isinstance(mode, _Wait) for mode in _get_current_dispatch_mode_stack())
+    return _waited.is_wanted()
 
 
-class _PerThread(threading.local):
-    """One mode for each thread, however many blocks are nested there: each further one would report anew."""
-
-    active = False
-
-    def scope(self, make: Callable[[], TorchDispatchMode]) -> AbstractContextManager[Any]:
-        return nullcontext() if self.active else self._enter(make())
-
-    @contextmanager
-    def _enter(self, mode: TorchDispatchMode) -> Iterator[None]:
-        self.active = True
-        try:
-            with mode:
-                yield
-        finally:
-            self.active = False
+_watched = Shared(per_thread=True)
+"""One mode for each thread, however many blocks are open there: each further one would report anew."""
+_waited = Shared(per_thread=True)
 
 
-_dispatch = _PerThread()
+def _put_on(mode: TorchDispatchMode) -> Callable[[], None]:
+    mode.__enter__()
+    return partial(_take_off, mode)
+
+
+def _take_off(mode: TorchDispatchMode) -> None:
+    """A mode's own `__exit__` takes off whichever is the innermost: those inside this one are put back."""
+    stack = _get_current_dispatch_mode_stack()
+    inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
+    # by the base class, because a user's mode may begin something anew when it is entered
+    for one in reversed(inner):
+        TorchDispatchMode.__exit__(one, None, None, None)
+    mode.__exit__(None, None, None)
+    for one in inner:
+        TorchDispatchMode.__enter__(one)
 
 
 class _Watch(TorchDispatchMode):
@@ -140,6 +139,8 @@ class _Wait(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if not _waited.is_wanted():
+            return result
         # what is recorded is not done now, and cannot be waited for; only a build with CUDA can be asked
         if self._backend._gpu != "cuda" or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)

@@ -1,0 +1,80 @@
+"""xdevice's own threads, and how they end with the program.
+
+Python lets a daemon thread run on while it ends, and ends it as soon as it asks for Python's lock: inside a framework's
+C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). A thread that is no daemon
+is waited for first, without being told. So these are daemons, which are told at exit, and waited for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from typing import TYPE_CHECKING, Final
+
+from . import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE: Final = 10
+"""Seconds to wait for a thread that is in the middle of something."""
+
+at_exit: Final[list[Callable[[], None]]] = []
+"""What ends threads, called when the program ends."""
+
+_is_ending = False
+
+
+class Worker(threading.Thread):
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+
+    def start(self) -> None:
+        _be_first()
+        super().start()
+
+
+def is_ending() -> bool:
+    return _is_ending
+
+
+def park() -> None:
+    """Keeps a daemon thread of the program's that comes here when the program is ending, where nothing can break.
+
+    It would not live to see the results, and must not go on with half of them.
+    """
+    if must_park():
+        threading.Event().wait()
+
+
+def must_park() -> bool:
+    if not _is_ending:
+        return False
+    thread = threading.current_thread()
+    return thread.daemon and not isinstance(thread, Worker)
+
+
+def _end() -> None:
+    global _is_ending
+    _is_ending = True
+    for end in reversed(at_exit):
+        end()
+
+
+def _be_first(*_: object) -> None:
+    """Before what frameworks do at exit: the last function that was registered is called first."""
+    atexit.unregister(_end)
+    atexit.register(_end)
+
+
+registry.on_load.append(_be_first)
+
+
+def _after_fork() -> None:
+    global _is_ending
+    _is_ending = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
