@@ -6,6 +6,8 @@ it has reported is under way: what that calls (one print reads many times) is pa
 
 from __future__ import annotations
 
+import copy
+import sys
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -164,7 +166,8 @@ class Hooks(Patches):
         """Reports methods and properties by which the host reads the tensor that they are called on."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
-            self._wrap(owner, name, partial(self._read_first, label))
+            describe = self._pickled if name == "__reduce_ex__" else self._read_first
+            self._wrap(owner, name, partial(describe, label))
 
     def moves(self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None) -> None:
         """Reports a call that takes its first argument to `target(*arguments)`; None if that is no other device."""
@@ -209,6 +212,10 @@ class Hooks(Patches):
         """Reports what was seen by other means than a hook, if this context is listening."""
         if transfer is not None and listening.get():
             self._report(transfer)
+
+    def _pickled(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+        """`copy.copy` asks a tensor for what pickle would, and takes no values from it."""
+        return None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
 
     def _read_first(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
         return self.read(how, args[0])

@@ -276,9 +276,10 @@ def kind_of(cls: type) -> tuple[Backend, Kind] | None:
 
 
 def _classified(cls: type) -> tuple[Backend, Kind | None] | None:
-    if cls not in _owners:
-        _owners[cls] = _classify(cls)
-    found = _owners[cls]
+    try:
+        found = _owners[cls]
+    except KeyError:  # no question before it: another thread that loads a backend may forget the answer
+        found = _owners[cls] = _classify(cls)
     if found is not None and found[0].refusal is not None:
         raise UnsupportedError(found[0].refusal)
     return found

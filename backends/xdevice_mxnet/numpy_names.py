@@ -43,7 +43,7 @@ def restored(package: str) -> Iterator[None]:
 def _forget_failed_import(package: str) -> None:
     """An import that failed for want of `numpy.bool` leaves submodules behind that hold the real NumPy."""
     if package not in sys.modules:
-        for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        for name in [name for name in tuple(sys.modules) if name.startswith(f"{package}.")]:
             del sys.modules[name]
 
 
