@@ -12,6 +12,7 @@ import pytest
 
 import xdevice
 from xdevice import scopes
+from xdevice.parallel import MOST
 from xdevice.samples import Samples
 
 BACKENDS = xdevice.backends()
@@ -375,6 +376,52 @@ assert core.eager.run_partial_grad is plain
 
 
 # the pool
+
+
+def test_a_thousand_tasks_start_no_thousand_threads(backend):
+    begin, most = threading.Event(), []
+
+    def task(i):
+        begin.wait(0.01)
+        most.append(len(threads_of_the_pool()))
+        return i
+
+    assert xdevice.parallel(*(lambda i=i: task(i) for i in range(1000))) == list(range(1000))
+    assert max(most) <= MOST
+
+
+@pytest.mark.parametrize("width", [6, 100])
+def test_tasks_that_wait_for_their_own_tasks_end_with_few_threads(backend, width):
+    most = []
+
+    def deep(level):
+        most.append(len(threads_of_the_pool()))
+        return 1 if level == 0 else sum(xdevice.parallel(*[lambda: deep(level - 1)] * (width if level == 1 else 6)))
+
+    assert deep(3) == 36 * width
+    assert max(most) <= MOST + 1
+
+
+def test_all_tasks_of_a_call_run_at_once_up_to_the_bound(backend):
+    if backend.threads == "one":
+        pytest.skip("runs its tasks one after another")
+    meeting = threading.Barrier(MOST, timeout=200)
+    assert sorted(xdevice.parallel(*[meeting.wait] * MOST)) == list(range(MOST))
+
+
+def test_a_call_from_a_thread_that_a_task_has_started_ends(backend):
+    def task():
+        found = []
+        thread = threading.Thread(target=lambda: found.extend(in_the_backend()))
+        thread.start()
+        thread.join()
+        return found
+
+    def in_the_backend():
+        with xdevice.use("numpy"):  # MXNet's one thread is the one that waits here
+            return xdevice.parallel(lambda: 1, lambda: 2)
+
+    assert xdevice.parallel(*[task] * MOST) == [[1, 2]] * MOST
 
 
 def test_threads_are_kept_for_the_next_call_and_closed():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import pickle
 import threading
 import warnings
 from contextlib import ExitStack, suppress
@@ -316,6 +317,16 @@ class TestTorch:
 
         with transfers("forbid"):
             copy.deepcopy(torch.nn.Linear(2, 2))
+
+    def test_a_copy_is_no_transfer_and_a_pickle_is(self):
+        import torch
+
+        x = torch.ones(3)
+        with transfers("forbid"):
+            assert copy.copy(x).data_ptr() == x.data_ptr()
+        with transfers() as log:
+            pickle.dumps(x)
+        assert [(r.how, r.kind) for r in log] == [("reduce_ex", "read")]
 
     def test_a_model_moves_by_its_parameters(self):
         import torch

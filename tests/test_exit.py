@@ -1,0 +1,154 @@
+"""Programs that end in the middle of something end with the exit status that they should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import xdevice
+
+BACKENDS = xdevice.backends()
+
+CODE = """
+import sys, threading
+import xdevice
+
+name, how = sys.argv[1:]
+xdevice.set_backend(name)
+add = xdevice.backend().samples().add
+at_work = threading.Event()
+
+
+def work():
+    x = xdevice.rand(300, 300)
+    for _ in range(10):
+        x = add(x, x)
+    return x
+
+
+def source():
+    while True:
+        yield work()
+        at_work.set()
+
+
+def batches():
+    return xdevice.prefetch(source(), "cpu", depth=500)
+
+
+def in_a_daemon(act):
+    threading.Thread(target=act, daemon=True).start()
+    assert at_work.wait(200)
+
+
+def task():
+    at_work.set()
+    work()
+
+
+def prefetch_kept():
+    global kept
+    kept = batches()
+    next(kept)
+
+
+def prefetch_dropped():
+    next(batches())
+
+
+def prefetch_in_a_cycle():
+    kept = [batches()]
+    next(kept[0])
+    kept.append(kept)
+
+
+def prefetch_in_a_thread():
+    def consume():
+        for _ in batches():
+            pass
+
+    in_a_daemon(consume)
+
+
+def prefetch_raising():
+    for _ in batches():
+        raise KeyError("the program's own")
+
+
+def parallel_in_a_thread():
+    def loop():
+        while True:
+            xdevice.parallel(*[task] * 4)
+
+    in_a_daemon(loop)
+
+
+def parallel_nested_in_a_thread():
+    def loop():
+        while True:
+            xdevice.parallel(*[lambda: xdevice.parallel(task, task)] * 20)
+
+    in_a_daemon(loop)
+
+
+def parallel_raising():
+    def fail():
+        raise KeyError("the program's own")
+
+    xdevice.parallel(task, fail)
+
+
+def transfers_entered():
+    xdevice.transfers().__enter__()
+    xdevice.item(xdevice.ones(1))
+
+
+def transfers_raising():
+    with xdevice.transfers("warn"):
+        raise KeyError("the program's own")
+
+
+def blocking_entered():
+    xdevice.blocking().__enter__()
+    work()
+
+
+def device_entered():
+    xdevice.cpu().__enter__()
+    work()
+
+
+globals()[how]()
+"""
+WAYS = [line.split()[1].partition("(")[0] for line in CODE.splitlines() if line.startswith("def ")]
+WAYS = WAYS[WAYS.index("prefetch_kept") :]
+TIMES = 10
+QUICK = ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising")
+
+
+def ends_as_it_should(name, how):
+    command = [sys.executable, "-W", "ignore", "-c", CODE, name, how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == how.endswith("_raising"), f"{done.returncode}\n{done.stderr[-3000:]}"
+    assert ("the program's own" in done.stderr) == how.endswith("_raising")
+    assert "Exception in thread" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "how", [*QUICK, *(pytest.param(how, marks=pytest.mark.slow) for how in WAYS if how not in QUICK)]
+)
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_program_that_ends_in_the_middle(name, how):
+    ends_as_it_should(name, how)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("name", BACKENDS)
+def test_it_ends_so_each_time(name, how):
+    for _ in range(TIMES):
+        ends_as_it_should(name, how)

@@ -1,0 +1,352 @@
+"""Blocks that threads and asyncio tasks share, leave elsewhere, or leave in another order: they hold, or say so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import io
+import threading
+
+import pytest
+
+import xdevice
+from xdevice import hooks, scopes
+
+BACKENDS = xdevice.backends()
+FRAMEWORKS = [name for name in BACKENDS if name != "numpy"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    with xdevice.use(request.param) as chosen:
+        yield chosen
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_patched():
+    before = dict(hooks._set)
+    yield
+    assert hooks._set == before
+
+
+def patched(backend):
+    """What a block has replaced, and what the framework keeps for it in this thread."""
+    if backend.name == "torch":
+        return len(hooks._set), backend.framework._C._len_torch_dispatch_stack()
+    if backend.name == "tensorflow":
+        from tensorflow.python.eager import context, execute
+
+        return len(hooks._set), len(context.context().op_callbacks), execute.execute
+    return len(hooks._set), None
+
+
+def other(backend):
+    return backend.samples().other_device() or xdevice.cpu()
+
+
+def place(backend):
+    """Where the framework's own creator puts a tensor."""
+    return xdevice.device_of(backend.samples().native_ones(1))
+
+
+def in_thread(act):
+    found = []
+
+    def run():
+        try:
+            found.append(act())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def blocks(backend):
+    return [xdevice.use(backend), other(backend), xdevice.transfers(), xdevice.blocking(backend)]
+
+
+# threads
+
+
+def test_one_block_shared_by_threads_that_overlap(backend):
+    before = patched(backend)
+    for block in blocks(backend):
+        lines = threading.Barrier(4, timeout=200)
+        failed = []
+
+        def work(block=block, lines=lines, failed=failed):
+            try:
+                with xdevice.use(backend):
+                    for _ in range(20):
+                        lines.wait()
+                        with block:
+                            lines.wait()
+            except BaseException as error:
+                failed.append(error)
+                lines.abort()
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failed
+    assert patched(backend) == before
+
+
+def test_use_and_device_left_in_another_thread_are_refused_and_stay(backend):
+    for block in (xdevice.use(backend), other(backend)):
+        block.__enter__()
+        error = in_thread(lambda block=block: block.__exit__(None, None, None))
+        assert isinstance(error, xdevice.ScopeError)
+        assert "left where it was not entered" in str(error)
+        copied = contextvars.copy_context()  # knows of the block, and is not where it was entered
+        assert isinstance(in_thread(lambda c=copied, b=block: c.run(b.__exit__, None, None, None)), xdevice.ScopeError)
+        assert xdevice.backend() is backend
+        block.__exit__(None, None, None)
+    assert scopes.current() is None
+
+
+def test_transfers_left_in_another_thread_takes_its_hooks_off(backend):
+    before = patched(backend)
+    block = xdevice.transfers("forbid")
+    log = block.__enter__()
+    assert in_thread(lambda: block.__exit__(None, None, None)) is None
+    assert patched(backend)[0] == before[0]
+    assert xdevice.item(xdevice.ones(1)) == 1.0
+    assert len(log) == 0
+    with xdevice.transfers() as log:
+        xdevice.item(xdevice.ones(1))
+    assert len(log) == (backend.name != "numpy")
+    assert patched(backend) == before
+
+
+def test_blocking_left_in_another_thread_ends_and_says_so(backend):
+    before = patched(backend)
+    block = xdevice.blocking(backend)
+    block.__enter__()
+    error = in_thread(lambda: block.__exit__(None, None, None))
+    assert isinstance(error, xdevice.ScopeError)
+    with xdevice.blocking(backend):
+        pass
+    assert patched(backend) == before
+
+
+def test_what_was_not_entered_is_named(backend):
+    for block in blocks(backend):
+        with pytest.raises(xdevice.ScopeError, match="not entered"):
+            block.__exit__(None, None, None)
+
+
+# any order
+
+
+def test_overlapping_transfers_lose_nothing(backend):
+    before = patched(backend)
+    x = xdevice.ones(1)
+    first, second = xdevice.transfers(), xdevice.transfers()
+    one = first.__enter__()
+    two = second.__enter__()
+    xdevice.item(x)
+    first.__exit__(None, None, None)
+    xdevice.item(x)
+    print(x, file=io.StringIO())
+    second.__exit__(None, None, None)
+    xdevice.item(x)
+    reads = backend.name != "numpy"
+    assert (len(one), len(two)) == (reads * 1, reads * 3)
+    assert patched(backend) == before
+
+
+@pytest.mark.skipif("torch" not in BACKENDS, reason="torch is not installed")
+def test_overlapping_transfers_go_on_seeing_what_cpp_reads():
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Users(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    x = torch.ones(3)
+    first, second, users = xdevice.transfers(), xdevice.transfers(), Users()
+    first.__enter__()
+    users.__enter__()
+    log = second.__enter__()
+    first.__exit__(None, None, None)
+    torch.equal(x, x)
+    second.__exit__(None, None, None)
+    assert [record.how for record in log] == ["aten.equal"]
+    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == [users]
+    users.__exit__(None, None, None)
+
+
+@pytest.mark.skipif("tensorflow" not in BACKENDS, reason="tensorflow is not installed")
+def test_a_thread_of_tensorflow_that_leaves_first_does_not_end_what_another_one_sees():
+    with xdevice.use("tensorflow") as backend:
+        elsewhere = other(backend)
+        x = xdevice.ones(3)
+        inside, leave = threading.Event(), threading.Event()
+
+        def work():
+            with xdevice.transfers():
+                inside.set()
+                leave.wait(200)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        inside.wait(200)
+        with xdevice.transfers() as log, elsewhere:
+            leave.set()
+            thread.join()
+            backend.framework.identity(x)
+        assert [record.how for record in log] == ["Identity"]
+
+
+@pytest.mark.skipif("paddle" not in BACKENDS, reason="paddle is not installed")
+def test_overlapping_blocks_of_paddles_flag():
+    with xdevice.use("paddle") as backend:
+        from xdevice_paddle import transfers
+
+        def flag():
+            return backend.framework.get_flags("FLAGS_benchmark")["FLAGS_benchmark"]
+
+        first, second = transfers.blocking(), transfers.blocking()  # what the backend does where there is a GPU
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert flag()
+        second.__exit__(None, None, None)
+        assert not flag()
+
+
+def test_scopes_of_generators_may_end_in_any_order(backend):
+    before = place(backend)
+    elsewhere = other(backend)
+
+    def block(device):
+        with device, xdevice.use(backend):
+            yield
+
+    first, second = block(elsewhere), block(xdevice.cpu())
+    next(first)
+    next(second)
+    first.close()
+    assert scopes.current() is xdevice.cpu()
+    assert place(backend) is xdevice.cpu()
+    second.close()
+    assert scopes.current() is None
+    assert place(backend) is before
+    assert xdevice.backend() is backend
+
+
+# asyncio
+
+
+def test_a_device_across_an_await_is_refused_and_leaks_to_no_task(backend):
+    elsewhere = other(backend)
+    before = place(backend)
+    seen = []
+
+    async def waits():
+        with elsewhere, xdevice.cpu(), elsewhere:
+            assert place(backend) is elsewhere
+            await asyncio.sleep(60)
+        raise AssertionError("it was not refused")
+
+    async def works():
+        await asyncio.sleep(0)
+        for _ in range(3):
+            seen.append((place(backend), scopes.current(), xdevice.device_of(xdevice.ones(1))))
+            await asyncio.sleep(0)
+
+    async def main():
+        first, second = asyncio.ensure_future(waits()), asyncio.ensure_future(works())
+        with pytest.raises(xdevice.ScopeError, match=r"has an `await` inside"):
+            await first
+        await second
+        assert getattr(first, "cancelling", lambda: 0)() == 0
+
+    asyncio.run(main())
+    assert seen == [(before, None, xdevice.cpu())] * 3
+    assert place(backend) is before
+
+
+def test_one_that_goes_on_after_the_await_is_refused_at_the_end_of_the_block(backend):
+    elsewhere = other(backend)
+
+    async def main():
+        with elsewhere:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    with pytest.raises(xdevice.ScopeError, match=r"asyncio\.to_thread"):
+        asyncio.run(main())
+
+
+def test_a_device_between_awaits_and_around_the_loop_holds(backend):
+    elsewhere = other(backend)
+
+    async def works():
+        for _ in range(5):
+            with elsewhere:
+                assert place(backend) is elsewhere
+            await asyncio.sleep(0)
+        return place(backend), await asyncio.to_thread(scopes.current)
+
+    async def main():
+        return await asyncio.gather(works(), works())
+
+    before = place(backend)
+    assert asyncio.run(main()) == [(before, None)] * 2
+    with elsewhere:
+        assert asyncio.run(main()) == [(elsewhere, elsewhere)] * 2
+    assert place(backend) is before
+
+
+def test_use_transfers_and_blocking_hold_in_interleaved_tasks(backend):
+    before = patched(backend)
+    x = xdevice.ones(1)
+
+    async def reads(number):
+        chosen, block = xdevice.use(backend if number % 2 else "numpy"), xdevice.blocking(backend)
+        with chosen as wanted, xdevice.transfers() as log, block:
+            for _ in range(number):
+                await asyncio.sleep(0)
+                xdevice.item(x)
+                assert xdevice.backend() is wanted
+        return len(log)
+
+    async def main():
+        return await asyncio.gather(*map(reads, (3, 1, 4, 2, 5)))
+
+    counts = [3, 1, 4, 2, 5] if backend.name != "numpy" else [0] * 5
+    assert asyncio.run(main()) == counts
+    assert patched(backend) == before
+
+
+def test_a_block_left_in_another_task(backend):
+    before = patched(backend)
+
+    async def main():
+        for block in blocks(backend):
+
+            async def enter(block=block):
+                block.__enter__()
+
+            async def leave(block=block):
+                block.__exit__(None, None, None)
+
+            await asyncio.ensure_future(enter())
+            if isinstance(block, xdevice.use | xdevice.Device):
+                with pytest.raises(xdevice.ScopeError):
+                    await asyncio.ensure_future(leave())
+            else:
+                await asyncio.ensure_future(leave())
+
+    asyncio.run(main())
+    assert scopes.current() is None
+    assert patched(backend) == before

@@ -1,0 +1,111 @@
+"""Frameworks that are first used by several threads at once, in fresh processes, because the fault is a crash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import xdevice
+
+FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "mxnet", "jax")]
+
+PADDLE_WAITS = """
+import threading, time
+import xdevice
+from xdevice import loader
+
+with loader.import_lock:
+    thread = threading.Thread(target=xdevice.backend, args=("paddle",))
+    thread.start()
+    time.sleep(1)  # it waits for the lock by now; if it does not yet, the order is the usual one
+    xdevice.backend("tensorflow")
+thread.join()
+for name in ("paddle", "tensorflow"):
+    with xdevice.use(name):
+        x = xdevice.rand(64, 64)
+        xdevice.to_numpy(x @ x)
+print("all work")
+"""
+
+EIGHT = """
+import random, sys, threading, traceback
+import xdevice
+
+names = sys.argv[2].split(",")
+chance = random.Random(int(sys.argv[1]))
+gate = threading.Barrier(8, timeout=200)
+failed = []
+
+
+def first_use(order):
+    try:
+        gate.wait()
+        for name in order:
+            with xdevice.use(name):
+                x = xdevice.tensor([[1.0] * 64] * 64)
+                y = xdevice.copy_to(x, "cpu")
+                xdevice.sync()
+                assert float(xdevice.to_numpy(y).sum()) == 64 * 64
+    except BaseException:
+        failed.append(traceback.format_exc())
+
+
+threads = [threading.Thread(target=first_use, args=(chance.sample(names, len(names)),)) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("all work" if not failed else failed)
+"""
+
+WHILE_MXNET_WORKS = """
+import threading
+import xdevice
+
+stop, at_work = threading.Event(), threading.Event()
+mx = xdevice.backend("mxnet").framework
+
+
+def work():
+    with xdevice.use("mxnet"):
+        while not stop.is_set():
+            x = xdevice.rand(64, 64)
+            xdevice.to_numpy(mx.np.dot(x, x))
+            at_work.set()
+
+
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+assert at_work.wait(200)
+with xdevice.use("paddle"):
+    xdevice.to_numpy(xdevice.ones(3) + 1)
+stop.set()
+for thread in threads:
+    thread.join()
+print("all work")
+"""
+
+
+def assert_works(code, *arguments):
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-3000:]
+
+
+@pytest.mark.skipif(not {"paddle", "tensorflow"} <= set(FRAMEWORKS), reason="needs both")
+def test_paddle_that_waits_for_the_import_of_tensorflow():
+    assert_works(PADDLE_WAITS)
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 50))])
+def test_eight_threads_first_use_all_frameworks(seed):
+    assert_works(EIGHT, seed, ",".join(FRAMEWORKS))
+
+
+@pytest.mark.skipif(not {"paddle", "mxnet"} <= set(FRAMEWORKS), reason="needs both")
+@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in range(1, 20))])
+def test_paddle_is_imported_while_mxnet_works_in_other_threads(run):
+    assert_works(WHILE_MXNET_WORKS)
