@@ -137,9 +137,7 @@ def ends_as_it_should(name, how):
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "how", [*QUICK, *(pytest.param(how, marks=pytest.mark.slow) for how in WAYS if how not in QUICK)]
-)
+@pytest.mark.parametrize("how", [how if how in QUICK else pytest.param(how, marks=pytest.mark.slow) for how in WAYS])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_program_that_ends_in_the_middle(name, how):
     ends_as_it_should(name, how)
@@ -152,3 +150,47 @@ def test_a_program_that_ends_in_the_middle(name, how):
 def test_it_ends_so_each_time(name, how):
     for _ in range(TIMES):
         ends_as_it_should(name, how)
+
+
+CAPTURE = """
+import sys, threading
+import xdevice
+
+xdevice.set_backend("torch")
+x = xdevice.rand(64, 64, device="gpu:0")
+recording = threading.Event()
+
+
+def task():
+    y = x @ x
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        recording.set()
+        if sys.argv[1] == "raising":
+            raise KeyError("the program's own")
+        if sys.argv[1] == "thread":
+            threading.Event().wait()  # the program ends meanwhile
+        if sys.argv[1] == "exit":
+            sys.exit(3)
+    return y
+
+
+if sys.argv[1] == "thread":
+    threading.Thread(target=xdevice.capture, args=(task, "gpu:0"), daemon=True).start()
+    assert recording.wait(200)
+else:
+    graph = xdevice.capture(task, "gpu:0")
+    if sys.argv[1] == "kept":
+        graph()  # the program ends before the replay does
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("torch" not in BACKENDS, reason="torch is not installed")
+@pytest.mark.parametrize(("how", "status"), [("raising", 1), ("exit", 3), ("thread", 0), ("kept", 0)])
+def test_a_program_that_ends_in_the_middle_of_a_capture(how, status):
+    for _ in range(TIMES):
+        command = [sys.executable, "-W", "ignore", "-c", CAPTURE, how]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == status, done.stderr[-3000:]

@@ -279,9 +279,8 @@ def test_one_that_goes_on_after_the_await_is_refused_at_the_end_of_the_block(bac
     elsewhere = other(backend)
 
     async def main():
-        with elsewhere:
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
+        with elsewhere, contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
 
     with pytest.raises(xdevice.ScopeError, match=r"asyncio\.to_thread"):
         asyncio.run(main())
