@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from . import selection
+from .errors import SettingError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,6 +42,7 @@ class blocking:
     | numpy | computes synchronously: nothing to do |
 
     Raises:
+        SettingError: XDEVICE_BLOCKING holds something else than 1, 0 or nothing; when a backend is loaded.
         UnsupportedError: JAX in a version whose private API is another one: set XDEVICE_BLOCKING=1 before the start.
         BackendNotFoundError, BackendImportError: as `backend` does.
 
@@ -70,7 +72,7 @@ def is_wanted() -> bool:
     """Whether XDEVICE_BLOCKING asks for it. Adapters ask at their import, for switches that work only before another.
 
     Raises:
-        ValueError: a value other than "1", "0" and "".
+        SettingError: a value other than "1", "0" and "".
 
     Example:
         >>> from xdevice.blocking import is_wanted
@@ -79,7 +81,7 @@ def is_wanted() -> bool:
     """
     value = os.environ.get(VARIABLE, "").strip()
     if value not in ("", "0", "1"):
-        raise ValueError(f"{VARIABLE} is 1 or 0, not {value!r}")
+        raise SettingError(f"{VARIABLE} is 1 or 0, not {value!r}; set {VARIABLE}=1, or unset it")
     return value == "1"
 
 
