@@ -38,7 +38,7 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     | to | a number becomes | does not fit |
     |---|---|---|
     | an integer | what `int()` gives: 1.9 becomes 1, -0.5 becomes 0 | what is out of range then, infinity, NaN |
-    | a float, or complex | the nearest one there is: 2**53 + 1 as float64 becomes 2**53 | a finite one beyond the largest |
+    | a float, complex | the nearest one there is: 2**53 + 1 as float64 becomes 2**53 | what is beyond the largest |
     | bool | False if it is 0, else True, NaN too | |
 
     Complex numbers fit into complex dtypes and bool only, whatever their imaginary part.
@@ -105,11 +105,13 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
     of `ones`.
 
-    | in a compiled function | each call of it |
+    | inside of | each call |
     |---|---|
-    | `torch.compile`, `tf.function` | draws anew |
-    | `jax.jit`, `paddle.jit.to_static` | `UnsupportedError`: draw outside, and pass the numbers or a key in |
-    | a hybridized Gluon block | MXNet's error: use `F.random` there |
+    | `torch.compile`, `tf.function`, `paddle.jit.to_static` | draws anew |
+    | `jax.jit`, and what else JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |
+    | `jax.grad`, `jax.vmap` | draws anew, the same numbers for all that is mapped |
+    | `torch.vmap` | PyTorch's `RuntimeError` without `randomness="same"` or `"different"` |
+    | `hybrid_forward` of a hybridized Gluon block | MXNet's `TypeError`: use `F.random` |
 
     Example:
         >>> bool((xdevice.rand(4) < 1).all())

@@ -413,4 +413,6 @@ def _refuse_long(shape: tuple[int, ...]) -> None:
     """A build with 32-bit sizes, as MXNet's wheels are, takes what does not fit for a 0, in some operators silently."""
     long = max([*shape, math.prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
-        raise ShapeError(f"this build of MXNet has sizes up to 2**31 - 1, and not the shape {shape}; use another backend")
+        raise ShapeError(
+            f"this build of MXNet has sizes up to 2**31 - 1, and not the shape {shape}; use another backend"
+        )
