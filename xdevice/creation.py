@@ -192,7 +192,7 @@ def item(x: Any) -> Any:
 
 def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     """A NumPy array in the dtype that `tensor` gives it on a backend; None if it holds no numbers."""
-    if not _is_numbers(array):
+    if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
     _require_dtype(backend, wanted)
@@ -258,7 +258,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         array = found[0].to_numpy(data) if found is not None and found[1] == "tensor" else numpy.asarray(data)
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {data!r:.100}: {error}") from error
-    if _holds_masked(data):
+    if array.ndim > _depth(data) and _holds_masked(data):
         raise DTypeError(f"cannot make a tensor of {data!r:.100}: masks would be lost; pass x.filled(...)")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.kind == "O" and _is_number(data):
@@ -309,6 +309,11 @@ def _holds_arrays(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(_holds_arrays, data))
     return hasattr(data, "dtype")
+
+
+def _depth(data: Any) -> int:
+    """How deep lists are nested. An array that has more dimensions is made of arrays, and not of numbers."""
+    return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
 def _holds_masked(data: Any) -> bool:
