@@ -138,3 +138,25 @@ def test_work_is_done_when_the_line_is(framework):
         xdevice.sync()
         waited = time.perf_counter() - start - computed
     assert waited < computed / 5, f"{waited:.4f} s were left after {computed:.4f} s"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bfloat16", "bool"])
+def test_prefetch_of_arrays_inside_of_the_gpus_own_scope(framework, dtype):
+    """What is staged on the way is on the host, whatever the scope says."""
+    import ml_dtypes
+
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    batches = [np.arange(1000).astype(kind), np.ones((2, 3), kind)]
+    with GPU:
+        got = list(xdevice.prefetch(batches, GPU))
+    assert [xdevice.device_of(x) for x in got] == [GPU, GPU]
+    for x, batch in zip(got, batches, strict=True):
+        assert (xdevice.to_numpy(x) == batch.astype(xdevice.to_numpy(x).dtype)).all()
+
+
+def test_what_was_read_can_be_written_into(framework):
+    x = xdevice.tensor([1.0, 2.0], device=GPU)
+    for _ in range(2):  # JAX keeps what it has read
+        read = xdevice.to_numpy(x)
+        read[:] = 7
+    assert xdevice.to_numpy(x).tolist() == [1, 2]

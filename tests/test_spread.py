@@ -283,6 +283,8 @@ def test_models_are_replicated_with_buffers(backend, samples):
         pytest.skip("no models")
     for name, make in samples.models().items():
         model = make()
+        if name == "lazy":  # test_values.py: it has no values to be copied
+            continue
         before = {key: xdevice.to_numpy(x).tobytes() for key, x in samples.variables(model).items()}
         replicas = xdevice.replicate(model, devices(3))
         assert len({id(net) for net in (model, *replicas)}) == 4, name

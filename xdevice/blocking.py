@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import selection
 from .blocks import Entered
-from .errors import ScopeError
+from .errors import ScopeError, SettingError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,6 +46,7 @@ class blocking:
     Raises:
         ScopeError: it is left in another thread than the one that entered it, which on PyTorch and TensorFlow may go on
             blocking; what holds for all threads has ended.
+        SettingError: XDEVICE_BLOCKING holds something else than 1, 0 or nothing; when a backend is loaded.
         UnsupportedError: JAX in a version whose private API is another one: set XDEVICE_BLOCKING=1 before the start.
         BackendNotFoundError, BackendImportError: as `backend` does.
 
@@ -81,7 +82,7 @@ def is_wanted() -> bool:
     """Whether XDEVICE_BLOCKING asks for it. Adapters ask at their import, for switches that work only before another.
 
     Raises:
-        ValueError: a value other than "1", "0" and "".
+        SettingError: a value other than "1", "0" and "".
 
     Example:
         >>> from xdevice.blocking import is_wanted
@@ -90,7 +91,7 @@ def is_wanted() -> bool:
     """
     value = os.environ.get(VARIABLE, "").strip()
     if value not in ("", "0", "1"):
-        raise ValueError(f"{VARIABLE} is 1 or 0, not {value!r}")
+        raise SettingError(f"{VARIABLE} is 1 or 0, not {value!r}; set {VARIABLE}=1, or unset it")
     return value == "1"
 
 

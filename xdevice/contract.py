@@ -193,7 +193,13 @@ class Backend(ABC):
 
     @abstractmethod
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
-        """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`."""
+        """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`. Raises
+        `UnsupportedError` for what NumPy has no array for, and says what to read instead."""
+
+    def gives_away(self, x: Any) -> bool:
+        """Whether `to_numpy` of this tensor gives memory that nobody else has and the framework does not keep. Else
+        the core copies what a user may write into; and what is read-only always."""
+        return False
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
         """The values on the host for one who reads them at once and keeps none: `to_numpy` without its copy, where the
@@ -261,6 +267,11 @@ class Backend(ABC):
         """Name and device of each variable of a model; raises `NotBuiltError` before there are any to come."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
+    def require_built(self, model: Any) -> None:
+        """Raises `NotBuiltError` for a model of which a variable has no values yet: its copies would draw others."""
+        for _ in self.model_devices(model):
+            pass
+
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         """Name and value of each variable, as the framework's own state dict has them: running statistics, but no
         buffer that is not saved, no optimizer of the model's; a shared one under each of its names, as one object. An
@@ -318,6 +329,11 @@ class Backend(ABC):
         """Whether `write` works for this tensor."""
         return False
 
+    def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
+        """Where `write` writes: address of the first element and strides in bytes of a dense tensor, without starting
+        or waiting for anything. None where no two tensors can share memory that is written."""
+        return None
+
     def write(self, x: Any, value: Any) -> None:
         """Puts values into the memory of a tensor, or of a model that is one variable: `value` is a tensor of the same
         shape and dtype on the same device, and never aliased. Not recorded for gradients; flags stay."""
@@ -365,6 +381,10 @@ class Backend(ABC):
     def new_event(self, device: Device) -> Any:
         """A new event that can be timed."""
         raise self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
+
+    def require_events(self, device: Device) -> None:
+        """Raises `UnsupportedError` where a device has no events. To be overridden where `new_event` starts it."""
+        self.new_event(device)
 
     def record(self, event: Any, stream: Any) -> None:
         """Marks the point that a stream's work has reached."""

@@ -35,7 +35,8 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
 
     Args:
         x: a tensor, or a container of tensors (dict, list, tuple, dataclass, ...), which keeps its type: a tensor that
-            appears twice stays one tensor, and what is no tensor passes through.
+            appears twice stays one tensor, and what is no tensor passes through. A scalar of NumPy, which its `x.sum()`
+            gives, becomes a tensor without dimensions, and for "numpy" stays what it is.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
         copy: None shares memory where that is correct, and copies else. True always copies. False shares or raises.
 
@@ -79,9 +80,10 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     if copy is not None and type(copy) is not bool:
         raise TypeError(f"copy is None (share where possible), True (never share) or False (never copy), not {copy!r}")
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
-    found = registry.kind_of(type(x))
+    number = registry.as_array(x)
+    found = registry.kind_of(type(number))
     if found is not None:
-        return _convert(*found, x, target, copy)
+        return _convert_one(*found, x, number, target, copy)
     from . import trees
 
     if not trees.is_container(x):
@@ -92,12 +94,24 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     def all_of(values: list[Any]) -> list[Any]:
         done: dict[int, Any] = {}
         for value in values:
-            found = registry.kind_of(type(value))
+            number = registry.as_array(value)
+            found = registry.kind_of(type(number))
             if found is not None and id(value) not in done:
-                done[id(value)] = _convert(*found, value, target, copy)
+                done[id(value)] = _convert_one(*found, value, number, target, copy)
         return [done.get(id(value), value) for value in values]
 
     return trees.map_leaves(x, all_of)
+
+
+def _convert_one(source: Backend, kind: str, x: Any, array: Any, target: Backend, copy: bool | None) -> Any:
+    """`x`, where `array` is what it stands for: itself, but for a scalar of NumPy, which nobody can write into."""
+    if array is x:
+        return _convert(source, kind, x, target, copy)
+    if source is target:
+        return x
+    if copy is False:
+        raise SharingError(f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here")
+    return _convert(source, kind, array, target, True)
 
 
 def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:

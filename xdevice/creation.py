@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import devices, registry, scopes, selection
 from .devices import CPU, Device
-from .dtypes import DTYPES, dtype_name, host_dtype
+from .dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype
 from .errors import DTypeError, NotATensorError, ShapeError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from .contract import Backend
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+_EXTENDED = ("bfloat16", *SHORT_FLOATS)
+"""The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
+_MOST_BYTES = 2**63 - 1
+_EXACT_IN_FLOAT64 = 2.0**53
 
 
 def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
@@ -29,9 +33,21 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
             floats and float64 arrays float32, Python complex numbers complex64, and other arrays keep their dtype.
             JAX without 64-bit has int32 for int64.
 
+    What `dtype` makes of a number:
+
+    | to | a number becomes | does not fit |
+    |---|---|---|
+    | an integer | what `int()` gives: 1.9 becomes 1, -0.5 becomes 0 | what is out of range then, infinity, NaN |
+    | a float, complex | the nearest one there is: 2**53 + 1 as float64 becomes 2**53 | what is beyond the largest |
+    | bool | False if it is 0, else True, NaN too | |
+
+    Complex numbers fit into complex dtypes and bool only, whatever their imaginary part.
+
     Raises:
-        DTypeError: a dtype that the backend lacks, data that is no numbers, or a value that does not fit.
+        DTypeError: a dtype that the backend lacks, data that is no numbers (text, objects, structured arrays, a masked
+            array in a list), or a value that does not fit.
         DeviceNotFoundError: as `to_device`.
+        UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
 
     | backend | gives |
     |---|---|
@@ -54,13 +70,13 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
     _require_dtype(backend, wanted)
-    return backend.from_numpy(_cast(array, wanted), place)
+    return backend.from_numpy(_cast(_exact(data, array, wanted), wanted), place)
 
 
 def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
     """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
-    Arguments and errors are those of `tensor`.
+    Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than an address can tell.
 
     Example:
         >>> tuple(xdevice.ones(2, 3).shape)
@@ -72,7 +88,7 @@ def ones(*shape: int | Sequence[int], device: object = None, dtype: object = Non
 def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
     """A tensor of zeros, `zeros(2, 3)` or `zeros((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
-    Arguments and errors are those of `tensor`.
+    Arguments and errors are those of `ones`.
 
     Example:
         >>> xdevice.item(xdevice.zeros(1))
@@ -87,7 +103,15 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     Drawn by the framework's own generator, so its own seed function makes them repeatable (`torch.manual_seed`,
     `tf.random.set_seed`, `mx.np.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
     drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
-    of `tensor`.
+    of `ones`.
+
+    | inside of | each call |
+    |---|---|
+    | `torch.compile`, `tf.function`, `paddle.jit.to_static` | draws anew |
+    | `jax.jit`, and what else JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |
+    | `jax.grad`, `jax.vmap` | draws anew, the same numbers for all that is mapped |
+    | `torch.vmap` | PyTorch's `RuntimeError` without `randomness="same"` or `"different"` |
+    | `hybrid_forward` of a hybridized Gluon block | MXNet's `TypeError`: use `F.random` |
 
     Example:
         >>> bool((xdevice.rand(4) < 1).all())
@@ -99,23 +123,31 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     if wanted not in _FLOATS:
         raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
     _require_dtype(backend, wanted)
-    return backend.rand(_shape(shape), place, wanted)
+    return backend.rand(_shape(shape, wanted), place, wanted)
 
 
 def to_numpy(x: Any) -> Any:
     """The values of a tensor or variable as a NumPy array of their dtype, on the host, detached, never an alias of it.
 
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
-    comes as `ml_dtypes.bfloat16`. A container comes back with its tensors replaced. A variable is a `tf.Variable`, a
-    `keras.Variable` or a Gluon `Parameter`.
+    comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet and Paddle dense. A container comes back with
+    its tensors replaced. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`. A scalar of NumPy,
+    which its `x.sum()` gives, comes as an array without dimensions.
 
     Raises:
         NotATensorError: no tensor and no container.
+        UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
+            masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
+            JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.
+        NotBuiltError: a parameter that has no shape yet.
+
+    Costs one copy; a second one on the host where the framework gives memory that it keeps (`Backend.gives_away`).
 
     Example:
         >>> xdevice.to_numpy(xdevice.ones(2))
         array([1., 1.], dtype=float32)
     """
+    x = registry.as_array(x)
     found = registry.kind_of(type(x))
     held = _tensor_of(x)
     if found is not None and held is not None:
@@ -135,16 +167,14 @@ def item(x: Any) -> Any:
     Waits, like `to_numpy`.
 
     Raises:
-        NotATensorError: no tensor. ValueError: more or fewer than one element.
+        NotATensorError: no tensor. ValueError: more or fewer than one element. DTypeError: no number.
+        UnsupportedError, NotBuiltError: as `to_numpy`.
 
     Example:
         >>> xdevice.item(xdevice.ones(1, 1))
         1.0
     """
-    import numpy
-
-    if isinstance(x, numpy.generic):  # what NumPy gives for an element
-        return x.item()
+    x = registry.as_array(x)
     found = registry.kind_of(type(x))
     held = _tensor_of(x)
     if found is None or held is None:
@@ -153,13 +183,16 @@ def item(x: Any) -> Any:
     if array.size != 1:
         raise ValueError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
     value = array.item()
-    # an extension type such as bfloat16 gives a scalar of its own
-    return value if isinstance(value, bool | int | float | complex) else float(value)
+    if isinstance(value, bool | int | float | complex):
+        return value
+    if array.dtype.kind not in "fV" or array.dtype.names is not None:
+        raise DTypeError(f"item gives a number, and {x!r:.100} holds {array.dtype}")
+    return float(value)  # of an extension type such as bfloat16, which gives a scalar of its own
 
 
 def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
     """A NumPy array in the dtype that `tensor` gives it on a backend; None if it holds no numbers."""
-    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+    if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
     _require_dtype(backend, wanted)
@@ -170,8 +203,8 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
     import numpy
 
     host = backend.to_numpy(x)
-    if host.flags.writeable and backend.device_of(x).kind == "gpu" and not backend.virtual:
-        return numpy.asarray(host, order="C")  # a copy already; JAX keeps its own and marks it as read-only
+    if host.flags.writeable and backend.gives_away(x):
+        return numpy.asarray(host, order="C")
     return numpy.array(host, copy=True, order="C")
 
 
@@ -194,7 +227,7 @@ def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, 
     place = _place(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else "float32"
     _require_dtype(backend, wanted)
-    return backend.full(_shape(shape), value, place, wanted)
+    return backend.full(_shape(shape, wanted), value, place, wanted)
 
 
 def _place(backend: Backend, device: object) -> Device:
@@ -203,12 +236,18 @@ def _place(backend: Backend, device: object) -> Device:
     return place
 
 
-def _shape(shape: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
+def _shape(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
     flat: Any = shape[0] if len(shape) == 1 and hasattr(shape[0], "__iter__") else shape
     sizes = tuple(flat)
     if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
         raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {sizes!r:.100}")
-    return tuple(size.__index__() for size in sizes)
+    whole = tuple(size.__index__() for size in sizes)
+    nbytes = host_dtype(dtype).itemsize
+    for size in whole:
+        nbytes *= size or 1  # frameworks wrap around, or refuse, also where there are no elements
+    if nbytes > _MOST_BYTES:
+        raise ShapeError(f"{dtype} of the shape {whole!r:.100} would take 2**63 bytes or more, which nothing can hold")
+    return whole
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
@@ -219,8 +258,12 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         array = found[0].to_numpy(data) if found is not None and found[1] == "tensor" else numpy.asarray(data)
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {data!r:.100}: {error}") from error
+    if array.ndim > _depth(data) and _holds_masked(data):
+        raise DTypeError(f"cannot make a tensor of {data!r:.100}: masks would be lost; pass x.filled(...)")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
+    if array.dtype.kind == "O" and _is_number(data):
+        return numpy.asarray(data, "object")  # Python ints that no dtype of NumPy's holds
+    if not _is_numbers(array):
         raise DTypeError(
             f"cannot make a tensor of {data!r:.100}: it is {array.dtype}; "
             f"expected numbers, in nested lists of one length"
@@ -228,8 +271,14 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
     return array
 
 
+def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.kind in "biufc" or array.dtype.name in _EXTENDED
+
+
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     name = str(array.dtype.name)
+    if name == "object":
+        raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='float64'")
     if name == "float64":
         if array.size and abs(array).max() >= 2.0**63 and _is_whole(data):
             raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='float64'")
@@ -249,10 +298,29 @@ def _is_whole(data: Any) -> bool:
     return isinstance(data, int)
 
 
+def _is_number(data: Any) -> bool:
+    """Whether data is numbers of Python in lists."""
+    if isinstance(data, list | tuple):
+        return all(map(_is_number, data))
+    return isinstance(data, int | float)
+
+
 def _holds_arrays(data: Any) -> bool:
     if isinstance(data, list | tuple):
         return any(map(_holds_arrays, data))
     return hasattr(data, "dtype")
+
+
+def _depth(data: Any) -> int:
+    """How deep lists are nested. An array that has more dimensions is made of arrays, and not of numbers."""
+    return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
+
+
+def _holds_masked(data: Any) -> bool:
+    """Whether there is a masked array in lists, which NumPy makes an array of without its mask."""
+    if isinstance(data, list | tuple):
+        return any(map(_holds_masked, data))
+    return hasattr(type(data), "mask") and hasattr(data, "dtype")
 
 
 def _require_dtype(backend: Backend, name: str) -> None:
@@ -261,20 +329,61 @@ def _require_dtype(backend: Backend, name: str) -> None:
         raise DTypeError(f"xdevice makes no {name} tensors on {backend.name}; it makes {there}")
 
 
+def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """The array, or the objects that it is made of, where NumPy has rounded large ints to float64 beside a float."""
+    if not (isinstance(data, list | tuple) and array.dtype.name == "float64" and host_dtype(name).kind in "iu"):
+        return array
+    import numpy
+
+    return numpy.asarray(data, "object") if (abs(array) >= _EXACT_IN_FLOAT64).any() else array
+
+
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     import numpy
 
     if array.dtype.name == name:
         return array
     target = host_dtype(name)
+    if target.kind == "b":
+        return array.astype(bool)
     if array.dtype.kind == "c" and target.kind != "c":
         raise DTypeError(f"complex numbers do not fit into {name}")
-    if array.size and array.dtype.kind in "biuf" and target.kind in "iu":
-        limits = numpy.iinfo(target)
-        if not (limits.min <= array.min() and array.max() <= limits.max):  # not so for NaN either
-            raise DTypeError(f"a value between {array.min()} and {array.max()} does not fit into {name}")
+    if array.dtype.name in _EXTENDED:
+        array = array.astype("float32")  # exact
+    if target.kind in "iu":
+        return _whole(array, target)
     with numpy.errstate(over="ignore", invalid="ignore"):
-        cast = array.astype(target)
-    if target.kind not in "biu" and (numpy.isinf(cast) & numpy.isfinite(array)).any():
-        raise DTypeError(f"a value of {array!r:.100} does not fit into {name}; say a wider dtype")
+        try:
+            cast = array.astype(target)
+        except OverflowError as error:  # of a Python int
+            raise DTypeError(f"a value of {array!r:.100} does not fit into {name}: {error}") from error
+        if (numpy.isinf(cast) & (array.dtype.kind == "O" or numpy.isfinite(array))).any():
+            raise DTypeError(f"a value of {array!r:.100} does not fit into {name}; say a wider dtype")
     return cast
+
+
+def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Numbers as integers, what is behind the point cut off; `DTypeError` if one is out of range then."""
+    import numpy
+
+    if array.dtype.kind == "f":
+        array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))  # holds the limits' powers of 2
+    elif array.dtype.kind == "O":
+        try:
+            array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
+        except (ValueError, OverflowError) as error:
+            raise DTypeError(f"a value of {array!r:.100} does not fit into {target}: {error}") from error
+    if array.size and array.dtype.kind != "b":
+        limits = numpy.iinfo(target)
+        least, most = array.min(), array.max()
+        if array.dtype.kind != "f":
+            fits = limits.min <= int(least) and int(most) <= limits.max
+        else:  # not so for NaN
+            fits = bool(least >= array.dtype.type(limits.min) and most < array.dtype.type(2.0) ** _bits(limits))
+        if not fits:
+            raise DTypeError(f"a value between {least} and {most} does not fit into {target}")
+    return array.astype(target)
+
+
+def _bits(limits: np.iinfo[Any]) -> int:
+    return int(limits.max).bit_length()

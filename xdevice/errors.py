@@ -84,6 +84,10 @@ class StateError(XDeviceError, ValueError):
     nobody has told. Nothing was written."""
 
 
+class SettingError(XDeviceError, ValueError):
+    """A variable of the environment, such as XDEVICE_BLOCKING, that holds what it cannot mean."""
+
+
 class LaunchError(XDeviceError, ValueError):
     """A launcher's variable that holds no number of a process."""
 

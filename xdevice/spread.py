@@ -6,12 +6,14 @@ checked, in all containers and on all devices, before a tensor is made or writte
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import devices as _devices
 from . import registry, trees, verbs
 from .devices import Device
-from .dtypes import SHORT_FLOATS, dtype_name
+from .dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from .errors import (
     BackendMismatchError,
     ContainerError,
@@ -135,7 +137,8 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
     Raises:
         CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: as `to_device`.
-        NotATensorError: nothing to copy. NotBuiltError: a model without variables yet.
+        NotATensorError: nothing to copy. NotBuiltError: a model, alone or in a container, of which a variable has no
+            values yet: each copy would draw its own. Call the model once on data, then replicate it.
         UnsupportedError: an optimizer, which belongs to its parameters: make one for each copy. Two models in one
             container that share a variable: put them into one model. A sparse or masked tensor.
 
@@ -153,10 +156,9 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         raise NotATensorError(
             f"{params_or_model!r:.100} holds no tensor and no model, so there is nothing to replicate"
         )
+    _require_built(found)
     for leaf in found:
-        if leaf.kind == "model":
-            list(leaf.backend.model_devices(leaf.value))  # raises for one that cannot be copied
-        else:
+        if leaf.kind != "model":
             _refuse_symbol(leaf)
             _refuse_sparse(leaf, "replicate")
     _require(found, places)
@@ -173,7 +175,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
 
     Raises:
         CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: one of the devices
-            does not exist; nothing has been copied. Others as `copy_to`.
+            does not exist; nothing has been copied. NotBuiltError: as `replicate`. Others as `copy_to`.
 
     Costs a copy for each device.
 
@@ -182,7 +184,9 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         2
     """
     places = _places(devices)
-    _require(_leaves(x, "x"), places)
+    found = _leaves(x, "x")
+    _require_built(found)
+    _require(found, places)
     return [verbs.copy_to(x, place) for place in places]
 
 
@@ -204,7 +208,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
     Args:
         tensors: a list with one for each replica: tensors, variables, or containers of them that are built alike. Two
-            on one device are fine, and so is one object in both places. Tensors that share memory otherwise are not.
+            on one device are fine, and so is one object in both places.
         op: "sum" or "mean".
 
     The result is the same bit for bit on all devices, and in each run. Without NCCL it is added in the order of the
@@ -214,7 +218,9 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     Raises:
         NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is no tensor.
         ShapeError, DTypeError, BackendMismatchError, ContainerError: replicas that are not alike; names the first
-            difference. DTypeError also for bools, and for the mean of integers. In all these cases nothing is written.
+            difference. DTypeError also for bools, and for the mean of integers.
+        ContainerError: two tensors that share memory and are not one object, such as overlapping views: what is written
+            into one would change the other. In all these cases nothing is written.
         CountError: an empty list. OpError: another `op`. UnsupportedError: a sparse or masked tensor.
 
     Costs, with NCCL, its own time (docs/hardware.md); else one copy from each device to the first, and one back.
@@ -235,6 +241,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     _check_ties(columns)
     if len(listed) == 1:
         return listed
+    _refuse_overlaps([leaf for row in rows for leaf in row])
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
         if _ids(column) not in reduced:
@@ -272,7 +279,7 @@ def _listed(things: Iterable[Any], name: str) -> list[Any]:
             f"expected a list, with one of the {name} for each device, not {things!r:.100} of type "
             f"{type(things).__qualname__}"
         )
-    listed = list(things)
+    listed = [registry.as_array(thing) for thing in things]
     if not listed:
         raise CountError(f"the list of {name} is empty; expected one for each device")
     return listed
@@ -339,6 +346,12 @@ def _refuse_sparse(leaf: _Found, verb: str) -> None:
         raise leaf.backend.unsupported(
             f"{verb} of {leaf.name}, a {type(leaf.value).__qualname__} that is not dense", "make it dense first"
         )
+
+
+def _require_built(found: Iterable[_Found]) -> None:
+    for leaf in found:
+        if leaf.kind == "model":
+            leaf.backend.require_built(leaf.value)
 
 
 def _require(found: Iterable[_Found], places: list[Device]) -> None:
@@ -485,6 +498,75 @@ def _check_ties(columns: Iterable[Sequence[_Found]]) -> None:
                     f"{twin.name} and {leaf.name} are one tensor, and are not in the other replicas; "
                     "tie the weights in all replicas or in none"
                 )
+
+
+class _Block(NamedTuple):
+    """Where the memory of a tensor is that is written: its first and last byte, and how to step in between."""
+
+    first: int
+    last: int
+    leaf: _Found
+    address: int
+    strides: tuple[int, ...]
+
+
+def _refuse_overlaps(found: list[_Found]) -> None:
+    """What is written into a tensor must change no other one, of the same replica or of another."""
+    blocks: dict[tuple[Backend, Device], dict[int, _Block]] = {}
+    for leaf in found:
+        tensor = _read(leaf)
+        block = _block(leaf, tensor) if leaf.backend.can_write(tensor) else None
+        if block is not None:
+            blocks.setdefault((leaf.backend, leaf.backend.device_of(tensor)), {})[id(leaf.value)] = block
+    for together in blocks.values():
+        row = sorted(together.values(), key=lambda block: block.first)
+        for i, one in enumerate(row):
+            for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
+                if _overlap(one, other):
+                    raise ContainerError(
+                        f"{one.leaf.name} and {other.leaf.name} share memory and are not one tensor, so that a sum "
+                        "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
+                    )
+
+
+def _block(leaf: _Found, tensor: Any) -> _Block | None:
+    shape = _shape(leaf)
+    memory = leaf.backend.memory_of(tensor) if 0 not in shape else None
+    if memory is None:
+        return None
+    address, strides = memory
+    steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+    first = address + sum(step for step in steps if step < 0)
+    last = address + sum(step for step in steps if step > 0) + host_dtype(_dtype(leaf)).itemsize - 1
+    return _Block(first, last, leaf, address, strides)
+
+
+def _begins_within(one: _Block, other: _Block) -> bool:
+    return other.first <= one.last
+
+
+def _overlap(one: _Block, other: _Block) -> bool:
+    """Whether they have a byte in common, and not only their bytes between each other as columns have."""
+    import numpy
+
+    try:
+        return numpy.shares_memory(_Memory(one), _Memory(other), max_work=100_000)
+    except getattr(numpy, "exceptions", numpy).TooHardError:
+        return True
+
+
+class _Memory:
+    """Memory of any device as NumPy's, which is asked about addresses only, and never reads."""
+
+    def __init__(self, block: _Block) -> None:
+        width = host_dtype(_dtype(block.leaf)).itemsize
+        self.__array_interface__ = {
+            "data": (block.address, True),
+            "shape": _shape(block.leaf),
+            "strides": block.strides,
+            "typestr": f"|V{width}",
+            "version": 3,
+        }
 
 
 # copies

@@ -181,7 +181,8 @@ class Event:
         device: where it will be recorded. Left out, it is the device of the first stream it is recorded on.
 
     Raises:
-        UnsupportedError: the backend, or that device of it, has no events; it names what to use instead.
+        UnsupportedError: the backend, or that device of it, has no events, virtual GPUs included; it names what to use
+            instead. Raised at once, also where no device is given.
 
     Costs some 2 us to record.
 
@@ -202,8 +203,9 @@ class Event:
             place = devices.parse(device)
             self.backend.require(place)
             self._make(place)
-        elif not self.backend.count("gpu"):
-            self._make(CPU)  # raises, on a backend that has events on GPUs only
+        else:
+            # raises where there are none; a GPU is not made the event's own, and not started
+            self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
 
     def _make(self, device: Device) -> None:
         self._native = self.backend.new_event(device)
@@ -312,8 +314,6 @@ def here(backend: Backend) -> Device:
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    if gpus > 1:
-        raise DeviceError(
-            f"this could be any of {gpus} GPUs; say which, as in xdevice.Event('gpu:1'), or inside of `with device:`"
-        )
+    if gpus > 1 and not backend.virtual:  # a virtual one has neither streams nor events, and the next call says so
+        raise DeviceError(f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`")
     return devices.of("gpu") if gpus else CPU

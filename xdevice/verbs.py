@@ -133,7 +133,7 @@ def to_device(x: T, device: object) -> T:
             `Trainer`, Keras `Layer`, `Model`, `Variable` and `Optimizer`, `tf.Module`, `tf.Variable`), which is
             returned; or a container of them (dict, list, tuple, namedtuple, dataclass, set, ...), nested, which keeps
             its type. In a container a tensor that appears twice stays one tensor, and what is no tensor passes
-            through.
+            through. A scalar of NumPy counts as a tensor on cpu:0 on its own, and as a number in a container.
         device: any spelling that `xdevice.device` takes.
 
     Raises:
@@ -199,10 +199,11 @@ def _copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
-    found = registry.kind_of(type(x))
+    array = registry.as_array(x)
+    found = registry.kind_of(type(array))
     if found is not None:
         found[0].require(target)
-        return one(*found, x, target)
+        return x if array is not x else one(*found, x, target)  # a scalar of NumPy: nobody can write into it
     _refuse_non_container(x, verb)
     from . import trees
 
@@ -254,6 +255,7 @@ def device_of(x: object) -> Device:
     probe = _probes.get(type(x))
     if probe is not None:
         return probe(x)
+    x = registry.as_array(x)
     if registry.kind_of(type(x)) is None:
         _refuse_non_container(x, "find the device of")
     shared = _common(_places(x, ""))
@@ -311,9 +313,10 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[tuple[str, Device]]:
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
-        if registry.kind_of(type(x)) is None:
+        array = registry.as_array(x)
+        if registry.kind_of(type(array)) is None:
             _refuse_non_container(x, "compare")
-        yield from _places(x, name)
+        yield from _places(array, name)
 
 
 def _places(x: object, name: str) -> Iterator[tuple[str, Device]]:
@@ -401,6 +404,7 @@ def _sync_one(target: object) -> None:
     if isinstance(target, Stream | Event):
         target.sync()
         return
+    target = registry.as_array(target)
     found = registry.kind_of(type(target))
     if found is not None:
         _sync_owned(found, target)

@@ -168,7 +168,15 @@ class JaxBackend(Backend):
         return jax.dlpack.from_dlpack(array)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
-        return np.asarray(x)
+        try:
+            return np.asarray(x)
+        except TypeError as error:
+            if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
+                raise
+            raise self.unsupported(f"NumPy array of {x.dtype}", "read jax.random.key_data(x)") from error
+
+    def gives_away(self, x: jax.Array) -> bool:
+        return not self.virtual and self.device_of(x).kind != "cpu"  # read-only if JAX keeps it
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
         held = _held(dtype, np.asarray(value))
@@ -176,6 +184,12 @@ class JaxBackend(Backend):
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
         held = _held(dtype)
+        if isinstance(jnp.zeros(()), jax.core.Tracer):
+            raise self.unsupported(
+                "rand inside a function that jax.jit or another transformation traces: it would draw once, while "
+                "tracing, and give these numbers at every call",
+                "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)",
+            )
         seed = np.random.randint(2**32, dtype=np.uint32)
         return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
 

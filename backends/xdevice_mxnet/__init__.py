@@ -15,15 +15,19 @@ What this adapter must keep:
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 from contextlib import contextmanager
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices, nvidia
 from xdevice.blocking import is_wanted
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import dtype_name
+from xdevice.dtypes import dtype_name, host_dtype
+from xdevice.errors import ShapeError
 from xdevice.loader import importing
 
 from .numpy_names import restored
@@ -61,6 +65,8 @@ _CPUS = 16
 mx.util._set_np_shape_logged = mx.util._set_np_array_logged = True
 
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
+_get_data = ctypes.CDLL(mx.base._LIB._name).MXNDArrayGetData
+_LONG = 2**31
 
 
 def _count_gpus() -> int:
@@ -183,6 +189,7 @@ class MxnetBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
+        _refuse_long(array.shape)
         with mx.util.np_shape(True):
             return mx.np.array(array, dtype=array.dtype, ctx=self.to_native(device))
 
@@ -200,6 +207,9 @@ class MxnetBackend(Backend):
 
         return host.view(ml_dtypes.bfloat16)
 
+    def gives_away(self, x: Any) -> bool:
+        return True
+
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
             is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
@@ -210,10 +220,12 @@ class MxnetBackend(Backend):
             return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
+        _refuse_long(shape)
         with mx.util.np_shape(True):
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
+        _refuse_long(shape)
         with mx.util.np_shape(True):
             # MXNet draws 1.0 too: once in 4,000 in float16, once in ten million in float32
             return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
@@ -239,6 +251,9 @@ class MxnetBackend(Backend):
             place = self.from_native(context)
             assert place is not None
             yield name, place
+
+    def require_built(self, model: Any) -> None:
+        models.require_values(model)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return models.variables(model)
@@ -288,6 +303,13 @@ class MxnetBackend(Backend):
 
     def can_write(self, x: Any) -> bool:
         return True
+
+    def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
+        address = ctypes.c_void_p()
+        if _get_data(x.handle, ctypes.byref(address)):
+            return None
+        steps = list(accumulate(reversed(x.shape[1:]), mul, initial=host_dtype(dtype_name(x.dtype)).itemsize))
+        return address.value or 0, tuple(reversed(steps))[-x.ndim :] if x.ndim else ()
 
     def write(self, x: Any, value: Any) -> None:
         array = models.array_of(x)
@@ -385,3 +407,12 @@ class MxnetBackend(Backend):
             raise self.unsupported(f"way to {native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         is_gpu = native.device_type == "cpu" and native.device_id > 0
         return devices.of("gpu", native.device_id - 1) if is_gpu else devices.CPU
+
+
+def _refuse_long(shape: tuple[int, ...]) -> None:
+    """A build with 32-bit sizes, as MXNet's wheels are, takes what does not fit for a 0, in some operators silently."""
+    long = max([*shape, math.prod(shape)]) >= _LONG
+    if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
+        raise ShapeError(
+            f"this build of MXNet has sizes up to 2**31 - 1, and not the shape {shape}; use another backend"
+        )

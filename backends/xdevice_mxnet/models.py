@@ -37,6 +37,15 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, context) for context in _contexts(name, parameter))
 
 
+def require_values(model: Any) -> None:
+    """Raises `NotBuiltError` for a parameter that has no values yet."""
+    if not isinstance(model, Trainer):
+        for name, parameter in _parameters(model):
+            _contexts(name, parameter)
+            if parameter._data is None:
+                raise _unshaped(name)
+
+
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Name and array of each variable, named as `save_parameters` does."""
     if isinstance(model, Trainer):
@@ -65,7 +74,11 @@ def _value(name: str, parameter: Any) -> Any:
     try:
         return parameter.data()
     except DeferredInitializationError as error:
-        raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data") from error
+        raise _unshaped(name) from error
+
+
+def _unshaped(name: str) -> NotBuiltError:
+    return NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
 
 
 def move(model: Any, context: Any) -> None:

@@ -146,6 +146,9 @@ class NumpyBackend(Backend):
     def can_write(self, x: np.ndarray[Any, Any]) -> bool:
         return x.flags.writeable
 
+    def memory_of(self, x: np.ndarray[Any, Any]) -> tuple[int, tuple[int, ...]]:
+        return x.ctypes.data, x.strides
+
     def write(self, x: np.ndarray[Any, Any], value: np.ndarray[Any, Any]) -> None:
         np.copyto(x, value)
 

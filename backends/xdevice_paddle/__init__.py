@@ -79,6 +79,8 @@ class PaddleBackend(Backend):
     def __init__(self) -> None:
         self._gpus = _count_gpus()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
+        # to_static(full_graph=True) rewrites every function that it meets, and the core's fail then
+        paddle.jit.ignore_module([_folder_of(devices.__name__.partition(".")[0]), _folder_of(__name__)])
 
     # the framework
 
@@ -182,6 +184,9 @@ class PaddleBackend(Backend):
             return host
         name = dtype_name(x.dtype)
         return host.view(host_dtype(name)) if name in _BITS else host
+
+    def gives_away(self, x: paddle.Tensor) -> bool:
+        return True
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
@@ -296,6 +301,9 @@ class PaddleBackend(Backend):
     def can_write(self, x: paddle.Tensor) -> bool:
         return True
 
+    def memory_of(self, x: paddle.Tensor) -> tuple[int, tuple[int, ...]]:
+        return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
+
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
         if x.size:  # an empty one would take over the flags of the value
             with paddle.no_grad():
@@ -329,11 +337,14 @@ class PaddleBackend(Backend):
         event.block(stream)
 
     def new_event(self, device: Device) -> Any:
+        self.require_events(device)
+        self.current_stream(device)  # the context of the GPU begins here
+        return streams.Event(device.index)
+
+    def require_events(self, device: Device) -> None:
         self._require_gpu(device, "events")
         if not driver.is_there():
             raise self.unsupported("events on ROCm", "xdevice.Timer waits for the device and reads the host's clock")
-        self.current_stream(device)  # the context of the GPU begins here
-        return streams.Event(device.index)
 
     def record(self, event: Any, stream: Any) -> None:
         event.record(stream)
@@ -459,6 +470,13 @@ class PaddleBackend(Backend):
         if self.virtual:
             raise self.unsupported("way to a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
         return devices.of("gpu", index)
+
+
+def _folder_of(package: str) -> ModuleType:
+    """What Paddle takes for a package: it looks at the file only, but would go through all that a real one holds."""
+    found = type(sys)(package)
+    found.__file__ = sys.modules[package].__file__
+    return found
 
 
 def _of_plugin(kind: str, index: int) -> Device:

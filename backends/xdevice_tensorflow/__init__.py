@@ -199,13 +199,19 @@ class TensorflowBackend(Backend):
 
         if isinstance(x, _COMPOSITES):
             raise self.unsupported(
-                f"NumPy array of a {type(x).__name__}", "make it dense: tf.sparse.to_dense(x), x.to_tensor()"
+                f"NumPy array of a {type(x).__name__}",
+                "make it dense: tf.sparse.to_dense(x), x.to_tensor(), tf.convert_to_tensor(x)",
             )
+        if x.dtype in (tf.variant, tf.resource):
+            raise self.unsupported(f"NumPy array of a tensor of {x.dtype.name}", "read what it stands for")
         if (
             x.shape.rank == 0
         ):  # x.numpy() is a scalar then, and NumPy fails to read x itself if it is bfloat16 or a string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
         return numpy.asarray(x)
+
+    def gives_away(self, x: Any) -> bool:
+        return not self.virtual and self.device_of(x).kind == "gpu"
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
@@ -428,7 +434,10 @@ class TensorflowBackend(Backend):
         with self.scope(device):
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
                 return tf.constant(self.to_numpy(x))  # DeepCopy knows none of them
-            copied = tf.raw_ops.DeepCopy(x=x)
+            try:
+                copied = tf.raw_ops.DeepCopy(x=x)
+            except tf.errors.InvalidArgumentError as error:
+                raise self.unsupported(f"copy of {x.dtype.name}", "copy the numbers that it is made of") from error
         # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
         return self._settled(copied, device)
 

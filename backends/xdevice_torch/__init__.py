@@ -14,7 +14,7 @@ from xdevice import devices
 from xdevice.blocking import is_wanted
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
-from xdevice.errors import NotBuiltError
+from xdevice.errors import NotBuiltError, UnsupportedError
 from xdevice.loader import importing
 
 with importing():
@@ -127,16 +127,15 @@ class TorchBackend(Backend):
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         try:
             return x.to(self.to_native(device))
-        except NotImplementedError:
-            self._require_values(x)
-            raise
+        except NotImplementedError as error:
+            raise self._no_copy(x) from error
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        sharing.require_shape(x)
         try:
             return x.to(self.to_native(device), copy=True)
-        except NotImplementedError:
-            self._require_values(x)
-            raise
+        except NotImplementedError as error:
+            raise self._no_copy(x) from error
 
     def synchronize(self, device: Device | None) -> None:
         if device is not None and device.kind != "gpu":
@@ -167,6 +166,15 @@ class TorchBackend(Backend):
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         self._require_values(x)
+        try:
+            return self._read(x)
+        except (RuntimeError, TypeError) as error:  # asked only now: it takes longer than the rest
+            instead = sharing.why_not_numpy(x)
+            if instead is None:
+                raise
+            raise self.unsupported(f"NumPy array of a {_described(x)}", instead) from error
+
+    def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
         host = host.cpu().resolve_conj().resolve_neg()
         if host.itemsize > 2:  # finding the name takes longer than the rest
@@ -175,6 +183,9 @@ class TorchBackend(Backend):
         if name not in _BITS:
             return host.numpy()
         return host.contiguous().view(getattr(torch, _BITS[name])).numpy().view(host_dtype(name))
+
+    def gives_away(self, x: torch.Tensor) -> bool:
+        return not x.is_cpu and not self.virtual
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
         return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
@@ -210,6 +221,11 @@ class TorchBackend(Backend):
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         for name, variable in _variables(model):
             yield name, self.device_of(variable)
+
+    def require_built(self, model: Any) -> None:
+        for name, variable in _variables(model):
+            if torch.nn.parameter.is_lazy(variable):
+                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
 
     def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
         if isinstance(model, torch.optim.Optimizer):
@@ -247,17 +263,21 @@ class TorchBackend(Backend):
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        sharing.require_shape(x)
         new = self.copy(x.detach(), device)
         if isinstance(x, torch.nn.Parameter):
             return torch.nn.Parameter(new, x.requires_grad)
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def is_dense(self, x: torch.Tensor) -> bool:
-        return x.layout is torch.strided and not x.is_nested
+        return x.layout is torch.strided and not x.is_nested and not sharing.is_masked(x)
 
     def can_write(self, x: torch.Tensor) -> bool:
         overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
         return (not overlaps or not x.numel()) and (not x.is_inference() or torch.is_inference_mode_enabled())
+
+    def memory_of(self, x: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+        return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
 
     def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
         with torch.no_grad():
@@ -406,6 +426,10 @@ class TorchBackend(Backend):
 
         return TorchSamples()
 
+    def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
+        self._require_values(x)
+        return self.unsupported(f"copy of a {_described(x)} there", "move what it is made of, or make it dense first")
+
     def _require_values(self, x: torch.Tensor) -> None:
         if x.is_meta:
             raise self.unsupported("values in a tensor on meta", "make one that has: torch.empty_like(x, device=...)")
@@ -430,6 +454,11 @@ class TorchBackend(Backend):
             return False
         has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
         return self._gpu != "cuda" or has_context is None or has_context(index)
+
+
+def _described(x: torch.Tensor) -> str:
+    kind = "nested " * x.is_nested + "quantized " * x.is_quantized
+    return f"{kind}{type(x).__name__} ({x.layout}, {x.dtype})".replace("torch.", "")
 
 
 def _count(accelerator: str) -> int:

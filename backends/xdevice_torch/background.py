@@ -66,7 +66,8 @@ def stage_array(array: np.ndarray[Any, Any], native: torch.device) -> torch.Tens
 
     dtype = getattr(torch, array.dtype.name)
     values = array if array.dtype.isbuiltin == 1 else array.view(f"int{8 * array.dtype.itemsize}")
-    pinned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), pin_memory=True)
+    # with its device: else inside `with gpu:` it would be there, and nothing there can be pinned
+    pinned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), device="cpu", pin_memory=True)
     numpy.copyto(pinned.numpy(), values)
     moved = pinned.to(native, non_blocking=True)
     return moved.view(dtype)

@@ -15,10 +15,13 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.masked import MaskedTensor
+from torch.nn.parameter import is_lazy
 from torch.utils import dlpack
 
 from xdevice.contract import Takes
-from xdevice.errors import UnsupportedError
+from xdevice.dtypes import DTYPES, SHORT_FLOATS
+from xdevice.errors import NotBuiltError, UnsupportedError
 
 TAKES = Takes(strides="forward")
 _STAND_INS = (FakeTensor, FunctionalTensor)
@@ -32,10 +35,39 @@ def require_values(x: torch.Tensor) -> None:
             f"this {type(x).__name__} stands for a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside of that function"
         )
+    require_shape(x)
+
+
+def require_shape(x: torch.Tensor) -> None:
+    if is_lazy(x):
+        raise NotBuiltError("this parameter has no shape yet; build the model first: call it once on data")
+
+
+def is_masked(x: torch.Tensor) -> bool:
+    return isinstance(x, MaskedTensor)
+
+
+def why_not_numpy(x: torch.Tensor) -> str | None:
+    """What to read instead of a tensor that NumPy has no array for; None if it has."""
+    if x.is_nested:
+        return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
+    if x.is_quantized:
+        return "read x.dequantize(), or x.int_repr() with its scale and zero point"
+    if is_masked(x):
+        return "read x.to_tensor(value), or x.get_data() and x.get_mask()"
+    if x.dtype is torch.complex32:
+        return "read x.to(torch.complex64)"
+    if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
+        return "read its bytes, x.view(torch.uint8), where PyTorch lets them be seen"
+    if type(x) is not torch.Tensor and hasattr(type(x), "__tensor_flatten__"):
+        return "read the tensors that it is made of"
+    return None
 
 
 def detached(x: torch.Tensor) -> torch.Tensor:
     require_values(x)
+    if is_masked(x):
+        raise UnsupportedError(f"the mask of a {type(x).__name__} would be lost; convert x.get_data() and x.get_mask()")
     if x.layout is not torch.strided or x.is_nested:
         raise UnsupportedError(
             f"a tensor of the layout {x.layout} has no memory of its own that others can read; convert x.to_dense(), "
