@@ -22,7 +22,10 @@ def backend(request):
 @pytest.fixture
 def there(backend):
     """A device beside cpu:0."""
-    return backend.samples().other_device()
+    device = backend.samples().other_device()
+    if device is None:
+        pytest.skip(f"{backend.name} has one device here")
+    return device
 
 
 def ones(backend, device="cpu"):
@@ -137,7 +140,8 @@ def test_what_can_move_itself_does(backend, there):
     assert xdevice.device_of(moved) is xdevice.device_of(moved["a"]) is there
     assert xdevice.device_of(x) is xdevice.cpu()
     assert xdevice.to_device(moved["a"], there) is moved["a"]
-    assert xdevice.device_of(xdevice.to_device(moved["a"], "cpu")) is xdevice.cpu()
+    if there.kind != "meta":
+        assert xdevice.device_of(xdevice.to_device(moved["a"], "cpu")) is xdevice.cpu()
     copied = xdevice.copy_to([x], "cpu")[0]
     assert copied.x is not x.x
     assert (xdevice.to_numpy(copied.x) == xdevice.to_numpy(x.x)).all()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import registry, trees
 from .errors import DeviceNotFoundError, NotATensorError
-from .verbs import _copy, _leaf_places
+from .verbs import _copy, _is_on, _leaf_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,6 +87,7 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
     """Raises before anything has moved."""
     models = False
     required = set()
+    touched = set()
     for i, value, backend, kind in contents.owned:
         if backend not in required and not (contents.has_data and backend.is_host_only):
             _require(backend, target, contents, i)
@@ -94,13 +95,15 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
         if kind == "model":
             models = True
             list(backend.model_devices(value))  # raises for one that cannot move
+        elif not is_copy and kind == "tensor" and not _is_on(backend, value, target):
+            touched.add(id(value))
     for i, stranger in contents.strangers:
         if stranger.moves:
             _require(stranger, target, contents, i)
         elif not stranger.is_on(target):
             raise stranger.refusal(contents.tree.path(i) or "it", target)
-    if models and not is_copy:
-        contents.tree.check_rebuilding()
+    if models and touched:
+        contents.tree.check_rebuilding(touched)
 
 
 def _require(owner: Backend | Stranger, target: Device, contents: _Contents, i: int) -> None:

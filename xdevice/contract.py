@@ -98,7 +98,7 @@ class Way(NamedTuple):
     move: Callable[[Any, Device], Any] | None = None
     """The object on a device: itself or a new one."""
     copy: Callable[[Any, Device], Any] | None = None
-    """A copy of it on a device, in new storage; left out, its own `clone` or `copy.deepcopy`, and then `move`."""
+    """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
     """The tensors that tell where one is that moves itself, by name; left out, all that can be seen in it."""
 

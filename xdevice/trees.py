@@ -16,7 +16,7 @@ from .errors import ContainerError
 from .ways import Entry, Whole, code, registered, way_into
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from .contract import Backend
     from .devices import Device
@@ -88,14 +88,26 @@ class Tree:
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
         """The container with other leaves; itself where they are the very same."""
+        if self._root is None:
+            return changed[0]
         if all(map(is_, changed, self.leaves)):
-            return changed[0] if self._root is None else self._root.container
-        return changed[0] if self._root is None else _rebuild(self._root, iter(changed), False)
+            return self._root.container
+        return _rebuild(self._root, iter(changed), ())
 
-    def check_rebuilding(self) -> None:
-        """Raises `ContainerError` for a container that cannot be rebuilt, before anything has moved in place."""
+    def check_rebuilding(self, touched: Container[int]) -> None:
+        """Raises `ContainerError` if it cannot be rebuilt with others for the leaves of these `id`s."""
         if self._root is not None:
-            _rebuild(self._root, iter(self.leaves), True)
+            _rebuild(self._root, iter(self.leaves), touched)
+
+    def refuse_strangers(self) -> None:
+        """Raises `ContainerError` for an object whose tensors cannot be replaced."""
+        for i, value in enumerate(self.leaves):
+            if registry.kind_of(type(value)) is None and stranger(value) is not None:
+                name = type(value).__qualname__
+                raise ContainerError(
+                    f"{self.path(i)} is a {name} that holds tensors, and is not known to xdevice as a container; say "
+                    f"xdevice.register({name}) to have its attributes walked, or how: flatten=..., rebuild=..."
+                )
 
 
 def is_container(x: object) -> bool:
@@ -124,6 +136,7 @@ def values(x: object) -> list[Any]:
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
     """`x` rebuilt with `change(its leaves)`; `x` itself where that returns the very same leaves."""
     tree = Tree(x)
+    tree.refuse_strangers()
     return tree.rebuilt(change(tree.leaves))
 
 
@@ -173,12 +186,13 @@ def _paths(node: _Node, before: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
             yield here
 
 
-def _rebuild(node: _Node, changed: Iterator[Any], anyway: bool) -> Any:
+def _rebuild(node: _Node, changed: Iterator[Any], touched: Container[int]) -> Any:
     container, entry, keys, children, inner = node
-    new = list(islice(changed, len(children))) if not inner else [
-        _rebuild(inner[i], changed, anyway) if i in inner else next(changed) for i in range(len(children))
-    ]  # fmt: skip
-    if not anyway and not entry.is_plain and all(map(is_, new, children)):
+    if inner:
+        new = [_rebuild(inner[i], changed, touched) if i in inner else next(changed) for i in range(len(children))]
+    else:
+        new = list(islice(changed, len(children)))
+    if not entry.is_plain and all(map(is_, new, children)) and not (touched and any(id(x) in touched for x in new)):
         return container
     try:
         return entry.write(container, keys, new)
@@ -211,7 +225,7 @@ def register(
         flatten: gives what is in an object, as a dict or a list.
         rebuild: `rebuild(old, inside)` gives a new object with this in it, a dict or list as `flatten` gave it.
         move: `move(x, device)` gives an object on a `Device`, itself or a new one: to_device calls it, and copy_to on a
-            copy by the object's own `clone()` or by `copy.deepcopy`.
+            deep copy.
 
     Raises:
         ContainerError: no type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or

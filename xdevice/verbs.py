@@ -171,7 +171,8 @@ def copy_to(x: T, device: object) -> T:
     """A copy of `x` on a device, always in new storage, also on the device where `x` is. Gradients flow.
 
     Arguments and errors are those of `to_device`; a model or container gives a new one. A tensor or model that
-    appears twice is copied once, and beside a model its layers and parameters become those of the copy. Optimizers cannot be copied apart from their parameters: `UnsupportedError`.
+    appears twice is copied once, and beside a model its layers and parameters become those of the copy. Optimizers
+    cannot be copied apart from their parameters: `UnsupportedError`.
 
     Costs one copy.
 
