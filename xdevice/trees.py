@@ -152,7 +152,7 @@ def _way(x: Any, whole: bool) -> Entry | None:
         found = strangers.find(x, way.way)
         if found is not None and found.moves:
             return None
-    return way.inside  # type: ignore[no-any-return]
+    return way.inside
 
 
 def stranger(x: Any) -> strangers.Stranger | None:

@@ -71,10 +71,10 @@ def way_into(x: Any) -> Entry | Whole | None:
     offered = _offered(x)
     if offered is not None and offered.move is not None:
         return Whole(_inside(x), offered)
-    inside = _inside(x) or (_as_registered(offered, x) if offered is not None else None)
+    inside = _inside(x) or (_entry(offered) if offered is not None else None)
     if isinstance(x, dict | UserDict) or not may_move(cls):
-        return inside  # type: ignore[return-value]  # _as_registered of a way without move
-    return Whole(inside, None)  # type: ignore[arg-type]
+        return inside
+    return Whole(inside, None)
 
 
 def may_move(cls: type) -> bool:
@@ -93,6 +93,10 @@ def _offered(x: Any) -> Way | None:
 def _as_registered(way: Way, x: Any) -> Entry | Whole:
     if way.move is not None:
         return Whole(_inside(x), way)
+    return _entry(way)
+
+
+def _entry(way: Way) -> Entry:
     return _by_functions(way) if way.flatten is not None else ATTRIBUTES
 
 
