@@ -205,3 +205,138 @@ def test_empty_and_tensorless_containers():
         xdevice.device_of([1, 2])
     assert xdevice.same_device([], {})
     assert xdevice.check_same_device([1]) is None
+
+
+class Base:
+    __slots__ = ("hidden",)
+
+
+@dataclasses.dataclass
+class OnSlots(Base):
+    x: object
+
+
+class Row(collections.namedtuple("Row", ["x", "y"])):
+    pass
+
+
+class Sum(collections.namedtuple("Sum", ["x", "total"])):
+    __slots__ = ()
+
+    def __new__(cls, x):
+        return super().__new__(cls, x, 3)
+
+
+class Named(dict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.extra = SHARED
+
+
+class Listed(list):
+    pass
+
+
+class Linked(dict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+
+class Described(collections.abc.Mapping):
+    """Has more than its items, which a constructor of the items alone cannot know."""
+
+    def __init__(self, data, size=0):
+        self.data, self.size = dict(data), size
+
+    def __getitem__(self, key):
+        return self.data[key]
+
+    def __iter__(self):
+        return iter(self.data)
+
+    def __len__(self):
+        return len(self.data)
+
+
+def test_slots_of_a_base_are_kept_and_copied():
+    thing = OnSlots(SHARED)
+    thing.hidden = [SHARED]
+    copied = xdevice.copy_to(thing, "cpu")
+    assert copied.hidden[0] is copied.x is not SHARED
+
+
+def test_namedtuples_with_attributes_or_constructors_are_rebuilt():
+    row = Row(SHARED, 1)
+    row.note = {"x": SHARED}
+    copied = xdevice.copy_to(row, "cpu")
+    assert type(copied) is Row
+    assert copied.note["x"] is copied.x is not SHARED
+    total = xdevice.copy_to(Sum(SHARED), "cpu")
+    assert type(total) is Sum
+    assert total.total == 3
+    assert total.x is not SHARED
+
+
+def test_attributes_of_dicts_and_lists_are_walked():
+    named, listed = Named(y=SHARED), Listed([1])
+    listed.extra, listed.note = (SHARED,), "kept"
+    copied = xdevice.copy_to([named, listed], "cpu")
+    assert copied[0].extra is copied[0]["y"] is copied[1].extra[0] is not SHARED
+    assert copied[1].note == "kept"
+    assert [leaf.path for leaf in trees.leaves([named, listed])] == ["[0]['y']", "[0].extra", "[1][0]", "[1].extra[0]"]
+
+
+def test_a_dict_whose_attributes_are_its_items_stays_so():
+    linked = Linked(x=SHARED)
+    copied = xdevice.copy_to(linked, "cpu")
+    assert type(copied) is Linked
+    assert copied.x is copied["x"] is not SHARED
+    copied.x = 3
+    assert copied["x"] == 3
+    assert linked.x is SHARED
+
+
+def test_namespaces_chain_maps_and_views():
+    space = types.SimpleNamespace(x=SHARED, n=1)
+    copied = xdevice.copy_to(space, "cpu")
+    assert type(copied) is types.SimpleNamespace
+    assert copied.x is not SHARED
+    assert copied.n == 1
+
+    chain = collections.ChainMap({"x": 1}, {"x": SHARED, "y": SHARED})
+    copied = xdevice.copy_to(chain, "cpu")
+    assert type(copied) is collections.ChainMap
+    assert [list(part) for part in copied.maps] == [["x"], ["x", "y"]]
+    assert copied["y"] is copied.maps[1]["x"] is not SHARED
+
+    held = {"x": SHARED, "n": 1}
+    assert xdevice.device_of(held.values()) is xdevice.cpu()
+    copied = xdevice.copy_to(held.values(), "cpu")
+    assert type(copied) is list
+    assert copied[0] is not SHARED
+    assert xdevice.copy_to(held.items(), "cpu")[1] == ("n", 1)
+    views = [held.values(), held.keys()]
+    assert xdevice.to_device(views, "cpu") is views
+
+
+def test_a_mapping_that_would_lose_something_is_named():
+    assert xdevice.copy_to(Described({"x": SHARED}), "cpu")["x"] is not SHARED
+    with pytest.raises(xdevice.ContainerError, match=r"Described .*its size would be lost"):
+        xdevice.copy_to(Described({"x": SHARED}, 3), "cpu")
+
+
+def test_return_types_of_c_are_rebuilt():
+    import time
+
+    now = time.localtime()
+    moved = trees.map_leaves([now], lambda values: [value + 0.5 for value in values])[0]
+    assert type(moved) is time.struct_time
+    assert moved.tm_hour == now.tm_hour + 0.5
+    assert trees.leaves(now)[0].path == ".tm_year"
+
+
+def test_paths_and_names_of_leaves():
+    thing = {"a": [Point(1, Plain(2))], 3: types.MappingProxyType({"k": 4})}
+    assert [leaf.path for leaf in trees.leaves(thing)] == ["['a'][0].x", "['a'][0].y.x", "['a'][0].y.y", "[3]['k']"]
+    assert [keys for keys, _ in trees.named_leaves(thing)][1] == ("a", "0", "y", "x")

@@ -22,6 +22,7 @@ class Backend:
     """Moves a parameter of a model in place, and any other tensor to a new object, as PyTorch does on a GPU."""
 
     name = "made up"
+    is_host_only = False
 
     def require(self, device):
         pass

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from .streams import Event, Stream
     from .timing import Benchmark, Timer, measure
     from .transfers import TransferWarning, transfers
+    from .trees import register
     from .virtual import virtual_gpus
 
 __version__ = "0.1.0"
@@ -117,6 +118,7 @@ _LAZY: dict[str, str] = {
     "measure": "timing",
     "memory": "memory",
     "record": "recording",
+    "register": "trees",
     "reset_peak": "memory",
     "transfers": "transfers",
     "virtual_gpus": "virtual",
@@ -220,6 +222,7 @@ __all__ = [
     "prefetch",
     "rand",
     "record",
+    "register",
     "replicate",
     "reset_peak",
     "same_device",

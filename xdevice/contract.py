@@ -5,8 +5,8 @@ adapter that
 
 - a `device` handed to it exists on this backend, except in `to_native` and `from_native`;
 - `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
-  `UnsupportedError` because it is spread over several; `move_model` only if some variable
-  is not; `device_of` and `wait` only for tensors;
+  `UnsupportedError` because it is spread over several; `move_model` only if some variable is not, or if there is none,
+  because a model may keep what its framework does not list; `device_of` and `wait` only for tensors;
 - a `dtype` handed to it is one of its `dtypes`;
 - containers, fallback, device spellings and error texts are the core's business.
 """
@@ -86,6 +86,23 @@ class Transfer(NamedTuple):
     """False for a read on the CPU, which moves nothing there and would on a GPU."""
 
 
+class Way(NamedTuple):
+    """How an object that is no tensor and no model is walked or moved: what `xdevice.register` is told of its type, and
+    what an adapter knows of types that its framework has registered with itself. Nothing stated: its attributes are
+    walked."""
+
+    flatten: Callable[[Any], Any] | None = None
+    """What is in it, as a dict or a list."""
+    rebuild: Callable[[Any, Any], Any] | None = None
+    """Another one like it, with this in it: a dict or a list as `flatten` gives."""
+    move: Callable[[Any, Device], Any] | None = None
+    """The object on a device: itself or a new one."""
+    copy: Callable[[Any, Device], Any] | None = None
+    """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
+    tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
+    """The tensors that tell where one is that moves itself, by name; left out, all that can be seen in it."""
+
+
 class Backend(ABC):
     """One framework, seen through the primitives that the core is written on.
 
@@ -107,6 +124,8 @@ class Backend(ABC):
     """The device kinds it may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
     """Libraries over several frameworks whose models it can move when they run on it: ("keras",)."""
+    moves_by: ClassVar[str | None] = None
+    """The method by which objects of libraries around the framework move themselves to a native device: "to"."""
     releases_under_lock: ClassVar[bool] = False
     """Whether it holds a lock while it releases memory: `xdevice.dlpack` says what is done about it."""
     refusal: str | None = None
@@ -292,13 +311,26 @@ class Backend(ABC):
 
         return layouts.parts(kind, settings)
 
-    def move_model(self, model: Any, device: Device) -> None:
-        """Moves every variable in place, with the state of an optimizer that the model owns."""
+    def move_model(self, model: Any, device: Device) -> Any:
+        """Moves every variable in place, with the state of an optimizer that the model owns. What it returns stands for
+        the model from then on, if that is not None."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
     def copy_model(self, model: Any, device: Device) -> Any:
         """A new model on `device` that shares no storage with this one."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        """What of a model a user may hold beside it: the variables, as the model gives them out, and the models that it
+        is made of. A copy has as many, in the same order, so that `copy_to` finds the parts of the copy."""
+        return ()
+
+    # what is neither a tensor nor a model
+
+    def way_into(self, x: Any) -> Way | None:
+        """How to walk or move an object of a type that the framework knows without it being a tensor or a model (a
+        registered pytree); None for any other. The same for all objects of a type."""
+        return None
 
     # several devices
 
@@ -500,6 +532,12 @@ class Backend(ABC):
 
     # the same for every backend
 
+    @property
+    def is_host_only(self) -> bool:
+        """Whether its tensors can never be anywhere but in host memory: in a container beside tensors of others they
+        are data, as numbers are."""
+        return self.kinds == ("cpu",)
+
     def devices(self) -> tuple[Device, ...]:
         """Every device that exists."""
         return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
@@ -514,6 +552,10 @@ class Backend(ABC):
             return
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
+        if self.is_host_only:
+            hint = (
+                f"; xdevice.tensor(x, device={str(device)!r}) makes a tensor of it, xdevice.convert one of a framework"
+            )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
 
     def _no_graphs(self) -> UnsupportedError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock  # threading imports more
+
 from .errors import DeviceError, DeviceTypeError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -50,7 +52,7 @@ class Device:
         ('gpu', 1)
     """
 
-    __slots__ = ("_text", "index", "kind")
+    __slots__ = ("__weakref__", "_text", "index", "kind")
 
     def __init_subclass__(cls) -> NoReturn:
         raise TypeError("Device is interned and cannot be subclassed")
@@ -114,6 +116,8 @@ class Device:
 
 
 _interned: dict[tuple[str, int], Device] = {}
+_MOST_KEPT: Final = 1024
+"""Devices of a higher index, which no machine has, are interned for as long as someone holds them."""
 _parsed: dict[str, Device] = {}
 
 
@@ -128,8 +132,25 @@ def _intern(kind: str, index: int) -> Device:
     object.__setattr__(made, "kind", kind)
     object.__setattr__(made, "index", index)
     object.__setattr__(made, "_text", f"{kind}:{index}")
+    if index >= _MOST_KEPT:
+        return _intern_weakly(made)
     # setdefault is atomic: of two threads that come here at once, both get the first one's
     return _interned.setdefault((kind, index), made)
+
+
+_weakly: Any = None
+_lock = allocate_lock()
+
+
+def _intern_weakly(made: Device) -> Device:
+    global _weakly
+    with _lock:
+        if _weakly is None:
+            from weakref import WeakValueDictionary
+
+            _weakly = WeakValueDictionary()
+        first: Device = _weakly.setdefault((made.kind, made.index), made)
+        return first
 
 
 CPU: Final = of("cpu")
@@ -170,7 +191,7 @@ def _parse_text(text: str) -> Device:
     if kind not in KINDS:
         raise DeviceError(f"{text!r} is no device: there is no kind {name!r}{_nearest(name)}; accepted: {_ACCEPTED}")
     found = of(kind, int(match["index"] or match["ordinal"] or 0))
-    if len(_parsed) < 1024:
+    if len(_parsed) < 1024 and found.index < _MOST_KEPT:
         _parsed[text] = found
     return found
 

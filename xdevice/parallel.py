@@ -281,10 +281,10 @@ def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> Non
 
 def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
     """Tells a backend's allocator that these streams use the tensors in `x` that are on their devices."""
-    from . import trees
+    from .containers import owned
 
-    for value in trees.values(x):
-        if registry.kind_of(type(value)) == (backend, "tensor"):
+    for owner, kind, value in owned(x):
+        if owner is backend and kind == "tensor":
             stream = streams.get(backend.device_of(value))
             if stream is not None:
                 backend.keep_for(value, stream)

@@ -231,13 +231,16 @@ class _Producer(workers.Worker):
 
         from . import trees
 
-        on_device = trees.map_leaves(batch, all_of)
+        tree = trees.Tree(batch, whole=True)
+        on_device = tree.rebuilt(all_of(tree.leaves))
         lanes = [self._lanes[name] for name in owners if name in self._lanes]
         return _Made(on_device, [(lane.backend, lane.mark()) for lane in lanes])
 
     def _stage(self, value: Any, stack: ExitStack, owners: dict[str, Backend]) -> Any:
         found = registry.kind_of(type(value))
-        if found is None or found[1] == "model":
+        if found is None:
+            return self._stage_object(value, stack, owners)
+        if found[1] == "model":
             return value
         backend, kind = found
         if kind == "symbol":
@@ -254,6 +257,23 @@ class _Producer(workers.Worker):
         self._enter(backend, stack)
         owners[backend.name] = backend
         return backend.stage(value, self._place)
+
+    def _stage_object(self, x: Any, stack: ExitStack, owners: dict[str, Backend]) -> Any:
+        """What moves itself does, on the stream of its framework; what would stay behind is an error."""
+        from . import trees
+
+        stranger = trees.stranger(x)
+        if stranger is None:
+            return x
+        if not stranger.moves:
+            if not stranger.is_on(self._place):
+                raise stranger.refusal("a part of a batch", self._place)
+            return x
+        stranger.require(self._place)
+        for held in stranger.held:
+            self._enter(held.backend, stack)
+            owners[held.backend.name] = held.backend
+        return stranger.copied(self._place) if stranger.is_on(self._place) else stranger.moved(self._place)
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
         lane = self._lanes.get(backend.name)

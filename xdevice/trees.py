@@ -1,28 +1,32 @@
-"""Containers: walking them, and rebuilding them with their tensors replaced. The walk itself is optree's.
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
 
-optree takes some containers for leaves: dataclasses, sets, `UserDict`, mapping proxies, and subclasses of list, tuple
-and dict. A tensor inside one would stay behind in silence, so each such type is registered, in a namespace of ours,
-when it is first met.
+`xdevice.ways` says how one gets into each. A type that is met for the first time is asked for its way once; that is
+forgotten when the type is gone, when a backend is loaded, or when another type is registered.
 """
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections import UserDict, UserList
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import fields, is_dataclass
-from typing import Any, Final, NamedTuple
+from itertools import islice
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-import optree
-
-from . import registry
+from . import registry, strangers
+from .contract import Way
 from .errors import ContainerError
+from .ways import Entry, Whole, code, registered, way_into
 
-_NAMESPACE: Final = "xdevice"
-_plain: set[type] = {type(None), bool, int, float, complex, str, bytes}
-"""Types of leaves known to hold no tensors."""
-_lock = threading.RLock()
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+
+    from .contract import Backend
+    from .devices import Device
+
+T = TypeVar("T", bound=type)
+
+_UNSEEN: Final = object()
+_PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes))
+_ways: dict[int, Entry | Whole | None] = {}
+"""By the `id` of a type, as `registry.remember` keeps it."""
 
 
 class Leaf(NamedTuple):
@@ -32,185 +36,237 @@ class Leaf(NamedTuple):
     value: Any
 
 
+class _Node(NamedTuple):
+    """A container on the way."""
+
+    container: Any
+    entry: Entry
+    keys: Iterable[Any]
+    children: Sequence[Any]
+    inner: dict[int, _Node]
+    """Those of the children that are containers."""
+
+
+class Tree:
+    """The walk through a container: its leaves, the ways to them, and the container with others in their places.
+
+    With `whole`, what moves itself is a leaf.
+    """
+
+    __slots__ = ("_root", "leaves")
+
+    def __init__(self, x: Any, whole: bool = False) -> None:
+        try:
+            while True:
+                known = len(registry.loaded())
+                self.leaves: list[Any] = []
+                """Every leaf, tensor or not, in the order of the walk."""
+                way = _way(x, whole)
+                self._root = _walk(x, way, whole, self.leaves) if way is not None else None
+                if self._root is None:
+                    self.leaves.append(x)
+                if known == len(registry.loaded()):  # else a type may have a way since
+                    return
+        except RecursionError:
+            raise ContainerError(
+                f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
+                "pass the tensors in a container without cycles"
+            ) from None
+
+    @property
+    def is_container(self) -> bool:
+        """Whether there was a way into it."""
+        return self._root is not None
+
+    def paths(self) -> list[tuple[Any, ...]]:
+        """The keys on the way to each leaf."""
+        return list(_paths(self._root, ())) if self._root is not None else [()]
+
+    def path(self, index: int) -> str:
+        """The way to a leaf, to be written behind the container's name."""
+        return "".join(map(code, self.paths()[index]))
+
+    def rebuilt(self, changed: Sequence[Any]) -> Any:
+        """The container with other leaves; itself where they are the very same."""
+        if self._root is None:
+            return changed[0]
+        if all(map(is_, changed, self.leaves)):
+            return self._root.container
+        return _rebuild(self._root, iter(changed), ())
+
+    def check_rebuilding(self, touched: Container[int]) -> None:
+        """Raises `ContainerError` if it cannot be rebuilt with others for the leaves of these `id`s."""
+        if self._root is not None:
+            _rebuild(self._root, iter(self.leaves), touched)
+
+    def refuse_strangers(self) -> None:
+        """Raises `ContainerError` for an object whose tensors cannot be replaced."""
+        for i, value in enumerate(self.leaves):
+            if registry.kind_of(type(value)) is None and stranger(value) is not None:
+                name = type(value).__qualname__
+                raise ContainerError(
+                    f"{self.path(i)} is a {name} that holds tensors, and is not known to xdevice as a container; say "
+                    f"xdevice.register({name}) to have its attributes walked, or how: flatten=..., rebuild=..."
+                )
+
+
 def is_container(x: object) -> bool:
     """Whether there is a way into `x`."""
-    return not _flatten(x)[1].is_leaf(strict=True)
+    return _way(x, False) is not None
 
 
 def leaves(x: object) -> list[Leaf]:
     """Every leaf of `x`, tensors or not, in the order of the walk."""
-    values, spec = _flatten(x)
-    return [Leaf(path.codify(""), value) for path, value in zip(spec.accessors(), values, strict=True)]
+    tree = Tree(x)
+    return [Leaf("".join(map(code, keys)), value) for keys, value in zip(tree.paths(), tree.leaves, strict=True)]
 
 
 def named_leaves(x: object) -> list[tuple[tuple[str, ...], Leaf]]:
     """Every leaf with the keys on the way to it: of a mapping, a sequence, the fields of a class."""
-    values, spec = _flatten(x)
-    paths = zip(spec.accessors(), values, strict=True)
-    return [(tuple(str(getattr(e, "field", e.entry)) for e in path), Leaf(path.codify(""), v)) for path, v in paths]
+    tree = Tree(x)
+    paths = zip(tree.paths(), tree.leaves, strict=True)
+    return [(tuple(map(str, keys)), Leaf("".join(map(code, keys)), value)) for keys, value in paths]
 
 
 def values(x: object) -> list[Any]:
-    """Every leaf of `x`, without the ways to them, which take most of the time of `leaves`."""
-    return _flatten(x)[0]
+    """Every leaf of `x`, without the ways to them."""
+    return Tree(x).leaves
 
 
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
     """`x` rebuilt with `change(its leaves)`; `x` itself where that returns the very same leaves."""
-    values, spec = _flatten(x)
-    changed = change(values)
-    if all(new is old for new, old in zip(changed, values, strict=True)):
-        return x
-    return spec.unflatten(changed)
+    tree = Tree(x)
+    tree.refuse_strangers()
+    return tree.rebuilt(change(tree.leaves))
 
 
-def _flatten(x: Any) -> tuple[list[Any], optree.PyTreeSpec]:
-    try:
-        while True:
-            values, spec = optree.tree_flatten(x, none_is_leaf=True, namespace=_NAMESPACE)
-            if not _register_new({type(value): value for value in values}):
-                return values, spec
-    except RecursionError:
-        raise ContainerError(
-            f"a {type(x).__qualname__} contains itself, or is nested more than 1,000 deep; "
-            "pass the tensors in a container without cycles"
-        ) from None
+def _way(x: Any, whole: bool) -> Entry | None:
+    cls = type(x)
+    way: Any = _ways.get(id(cls), _UNSEEN)
+    if way is _UNSEEN:
+        way = way_into(x)
+        registry.remember(_ways, cls, way)
+    if type(way) is not Whole:
+        return way  # type: ignore[no-any-return]
+    if whole:
+        found = strangers.find(x, way.way)
+        if found is not None and found.moves:
+            return None
+    return way.inside
 
 
-def _register_new(examples: dict[type, Any]) -> bool:
-    """Registers the container types among the leaves; whether there was one."""
-    new = False
-    for cls, example in examples.items():
-        if cls in _plain:
-            continue
-        how = _way_into(example) if registry.kind_of(cls) is None else None
-        if how is None:
-            _plain.add(cls)
-            continue
-        with _lock:
-            if cls not in _registered:
-                _registered.add(cls)
-                optree.register_pytree_node(
-                    cls, how.flatten, how.rebuild, path_entry_type=how.entry, namespace=_NAMESPACE
-                )
-        new = True
-    return new
-
-
-_registered: set[type] = set()
-
-
-class _Way(NamedTuple):
-    """How optree gets into a container and out again."""
-
-    flatten: Callable[[Any], tuple[Iterable[Any], Any, Iterable[Any]]]
-    rebuild: Callable[[Any, Iterable[Any]], Any]
-    entry: type[optree.PyTreeEntry]
-
-
-class _Original:
-    """The container itself, as optree's metadata, which has to be hashable."""
-
-    __slots__ = ("children", "container", "keys")
-
-    def __init__(self, container: Any, keys: Iterable[Any], children: Iterable[Any]) -> None:
-        self.container, self.keys, self.children = container, tuple(keys), tuple(children)
-
-
-def _way(
-    read: Callable[[Any], tuple[Iterable[Any], Iterable[Any]]],
-    write: Callable[[Any, tuple[Any, ...], list[Any]], Any],
-    entry: type[optree.PyTreeEntry],
-) -> _Way:
-    def flatten(x: Any) -> tuple[Iterable[Any], Any, Iterable[Any]]:
-        original = _Original(x, *read(x))
-        return original.children, original, original.keys
-
-    def rebuild(original: _Original, children: Iterable[Any]) -> Any:
-        changed = list(children)
-        if all(new is old for new, old in zip(changed, original.children, strict=True)):
-            return original.container
-        try:
-            return write(original.container, original.keys, changed)
-        except Exception as error:
-            raise ContainerError(
-                f"cannot rebuild a {type(original.container).__qualname__} with its tensors replaced ({error}); "
-                "pass a dict, list, tuple or dataclass"
-            ) from error
-
-    return _Way(flatten, rebuild, entry)
-
-
-def _way_into(x: Any) -> _Way | None:
-    if isinstance(x, type):
+def stranger(x: Any) -> strangers.Stranger | None:
+    """What to know of a leaf that is no tensor and no model, if something in it may have to be moved."""
+    cls = type(x)
+    if cls in _PLAIN:
         return None
-    if isinstance(x, dict | UserDict):
-        return _KEYED
-    if isinstance(x, Mapping):
-        return _FROZEN_KEYED
-    if isinstance(x, list | UserList):
-        return _LISTED
-    if isinstance(x, tuple):
-        return _TUPLED
-    if isinstance(x, Set):
-        return _REMADE
-    if is_dataclass(x):
-        return _ATTRIBUTES
-    return None
+    way = _ways[id(cls)] if id(cls) in _ways else way_into(x)
+    return strangers.find(x, way.way if type(way) is Whole else None)
 
 
-def _read_items(x: Any) -> tuple[Iterable[Any], Iterable[Any]]:
-    return x.keys(), x.values()
+def _walk(x: Any, entry: Entry, whole: bool, found: list[Any]) -> _Node:
+    keys, children = entry.read(x)
+    inner = {}
+    tensors = registry.probes
+    for i, child in enumerate(children):
+        way = None if type(child) in tensors else _way(child, whole)
+        if way is None:
+            found.append(child)
+        else:
+            inner[i] = _walk(child, way, whole, found)
+    return _Node(x, entry, keys, children, inner)
 
 
-def _read_elements(x: Any) -> tuple[Iterable[Any], Iterable[Any]]:
-    elements = list(x)
-    return range(len(elements)), elements
+def _paths(node: _Node, before: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    for i, key in enumerate(node.keys):
+        here = (*before, key)
+        if i in node.inner:
+            yield from _paths(node.inner[i], here)
+        else:
+            yield here
 
 
-def _read_attributes(x: Any) -> tuple[Iterable[Any], Iterable[Any]]:
-    names = [field.name for field in fields(x) if hasattr(x, field.name)]
-    names += [name for name in getattr(x, "__dict__", ()) if name not in names]
-    return names, [getattr(x, name) for name in names]
+def _rebuild(node: _Node, changed: Iterator[Any], touched: Container[int]) -> Any:
+    container, entry, keys, children, inner = node
+    if inner:
+        new = [_rebuild(inner[i], changed, touched) if i in inner else next(changed) for i in range(len(children))]
+    else:
+        new = list(islice(changed, len(children)))
+    if not entry.is_plain and all(map(is_, new, children)) and not (touched and any(id(x) in touched for x in new)):
+        return container
+    try:
+        return entry.write(container, keys, new)
+    except Exception as error:
+        name = type(container).__qualname__
+        raise ContainerError(
+            f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, or "
+            f"say how: xdevice.register({name}, flatten=..., rebuild=...)"
+        ) from error
 
 
-def _write_items(x: Any, keys: tuple[Any, ...], children: list[Any]) -> Any:
-    new = copy.copy(x)
-    for key, child in zip(keys, children, strict=True):
-        new[key] = child
-    return new
+# types of the user's own
 
 
-def _write_elements(x: Any, keys: tuple[Any, ...], children: list[Any]) -> Any:
-    new = copy.copy(x)
-    new[:] = children
-    return new
+def register(
+    cls: T,
+    *,
+    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
+    rebuild: Callable[[Any, Any], Any] | None = None,
+    move: Callable[[Any, Device], Any] | None = None,
+) -> T:
+    """Says how objects of a type of your own, and of its subclasses, are walked or moved; gives the type back.
+
+    Needed for objects that hold tensors, are not known to xdevice and cannot move themselves; with a `.to(device)` of
+    their own they can. By name alone, also as a decorator, their attributes are walked, as those of a dataclass are,
+    and rebuilding makes a new object without calling `__init__`.
+
+    Args:
+        cls: the type. Registered again, the last word holds.
+        flatten: gives what is in an object, as a dict or a list.
+        rebuild: `rebuild(old, inside)` gives a new object with this in it, a dict or list as `flatten` gave it.
+        move: `move(x, device)` gives an object on a `Device`, itself or a new one: to_device calls it, and copy_to on a
+            deep copy.
+
+    Raises:
+        ContainerError: no type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
+            either beside `move`.
+
+    It holds at once, also for types met before. Costs nothing for other types.
+
+    Example:
+        >>> @xdevice.register
+        ... class Game:
+        ...     def __init__(self, board):
+        ...         self.board = board
+        >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
+        Device('cpu:0')
+    """
+    _refuse(cls, flatten, rebuild, move)
+    registered[cls] = Way(flatten, rebuild, move)
+    forget()
+    return cls
 
 
-def _write_attributes(x: Any, keys: tuple[Any, ...], children: list[Any]) -> Any:
-    new = object.__new__(type(x))
-    for name, child in zip(keys, children, strict=True):
-        object.__setattr__(new, name, child)
-    return new
+def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
+    if not isinstance(cls, type):
+        raise ContainerError(f"register takes a type, not {cls!r:.100}; say xdevice.register({type(cls).__qualname__})")
+    found = registry.kind_of(cls)
+    if found is not None:
+        raise ContainerError(f"{cls.__qualname__} is a {found[1]} of {found[0].name}, which xdevice moves by its rules")
+    if cls.__module__ == "builtins":
+        raise ContainerError(f"{cls.__qualname__} is Python's own, and not to be redefined; register a subclass of it")
+    if (flatten is None) is not (rebuild is None):
+        raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
+    if flatten is not None and move is not None:
+        raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
+    for name, given in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
+        if given is not None and not callable(given):
+            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {given!r:.100}")
 
 
-def _write_tuple(x: Any, keys: tuple[Any, ...], children: list[Any]) -> Any:
-    new = tuple.__new__(type(x), children)
-    getattr(new, "__dict__", {}).update(getattr(x, "__dict__", {}))
-    return new
+def forget(_: Backend | None = None) -> None:
+    """Lets every type be asked anew."""
+    _ways.clear()
 
 
-def _remake_mapping(x: Any, keys: tuple[Any, ...], children: list[Any]) -> Any:
-    return type(x)(dict(zip(keys, children, strict=True)))
-
-
-def _remake(x: Any, keys: tuple[Any, ...], children: list[Any]) -> Any:
-    return type(x)(children)
-
-
-_KEYED: Final = _way(_read_items, _write_items, optree.MappingEntry)
-_FROZEN_KEYED: Final = _way(_read_items, _remake_mapping, optree.MappingEntry)
-_LISTED: Final = _way(_read_elements, _write_elements, optree.SequenceEntry)
-_TUPLED: Final = _way(_read_elements, _write_tuple, optree.SequenceEntry)
-_REMADE: Final = _way(_read_elements, _remake, optree.SequenceEntry)
-_ATTRIBUTES: Final = _way(_read_attributes, _write_attributes, optree.GetAttrEntry)
+registry.on_load.append(forget)

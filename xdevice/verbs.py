@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from . import devices, registry, selection
 from .devices import CPU, Device
 from .errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, UnsupportedError
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from .contract import Backend
 
     T = TypeVar("T")
+    Place = tuple[Callable[[], str], Device, str]
 
 _probes = registry.probes
 
@@ -27,8 +30,8 @@ def device(spec: object) -> Device:
     Args:
         spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
             "/job:localhost/replica:0/task:0/device:GPU:1", `torch.device`, `mx.gpu(1)`, `paddle.CUDAPlace(1)`,
-            `jax.Device`, `tf.config.LogicalDevice`. A `torch.device("cuda")` without index means PyTorch's current
-            device.
+            `jax.Device`, `tf.config.LogicalDevice`, `tf.DeviceSpec`. A `torch.device("cuda")` without index means
+            PyTorch's current device.
 
     Raises:
         DeviceError: a text that is no device: "", "gpu:-1", "gpu:1:2", "gqu".
@@ -131,15 +134,20 @@ def to_device(x: T, device: object) -> T:
     Args:
         x: a tensor; a model (torch `Module` and `Optimizer`, Paddle `Layer` and `Optimizer`, Gluon `Block` and
             `Trainer`, Keras `Layer`, `Model`, `Variable` and `Optimizer`, `tf.Module`, `tf.Variable`), which is
-            returned; or a container of them (dict, list, tuple, namedtuple, dataclass, set, ...), nested, which keeps
-            its type. In a container a tensor that appears twice stays one tensor, and what is no tensor passes
-            through. A scalar of NumPy counts as a tensor on cpu:0 on its own, and as a number in a container.
+            returned; an object that moves itself by a method of its own (`to` on PyTorch and Paddle, `as_in_ctx` on
+            MXNet), such as a `TensorDict`, a `PackedSequence` or a graph's `Data`, some of which move in place; or a
+            container of them (dict, list, tuple, namedtuple, dataclass, attrs class, pydantic model, set, pytree of
+            JAX, what `xdevice.register` was told of, ...), nested, which keeps its type. In a container a tensor that
+            appears twice stays one tensor, what is no tensor passes through, and NumPy arrays do too where tensors of
+            another backend are there. A scalar of NumPy counts as a tensor
+            on cpu:0 on its own, and as a number in a container.
         device: any spelling that `xdevice.device` takes.
 
     Raises:
         DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
         DeviceError, DeviceTypeError: no device. NotATensorError: nothing that could move.
-        NotBuiltError: a model without variables yet. ContainerError: a container that contains itself.
+        NotBuiltError: a model without variables yet. ContainerError: a container that contains itself, or cannot be
+            rebuilt, or that holds an object whose tensors would stay behind; it names the line that mends that.
 
     Costs less than the framework's own call where there is nothing to do (docs/performance.md), else what the
     framework's copy costs: one copy, and no wait for it where the framework copies asynchronously.
@@ -164,7 +172,8 @@ def copy_to(x: T, device: object) -> T:
     """A copy of `x` on a device, always in new storage, also on the device where `x` is. Gradients flow.
 
     Arguments and errors are those of `to_device`; a model or container gives a new one. A tensor or model that
-    appears twice is copied once. Optimizers cannot be copied apart from their parameters: `UnsupportedError`.
+    appears twice is copied once, and beside a model its layers and parameters become those of the copy. Optimizers
+    cannot be copied apart from their parameters: `UnsupportedError`.
 
     Costs one copy.
 
@@ -182,9 +191,11 @@ def _move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return x if _is_on(backend, x, target) else backend.move(x, target)
     if kind == "symbol":
         return backend.move(x, target)
-    if any(place is not target for _, place in backend.model_devices(x)):
-        backend.move_model(x, target)
-    return x
+    places = [place for _, place in backend.model_devices(x)]
+    if places and all(place is target for place in places):
+        return x
+    moved = backend.move_model(x, target)
+    return x if moved is None else moved
 
 
 def _is_on(backend: Backend, x: Any, target: Device) -> bool:
@@ -204,31 +215,15 @@ def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device],
     if found is not None:
         found[0].require(target)
         return x if array is not x else one(*found, x, target)  # a scalar of NumPy: nobody can write into it
-    _refuse_non_container(x, verb)
-    from . import trees
+    from .containers import transfer
 
-    def all_of(values: list[Any]) -> list[Any]:
-        owned = [(registry.kind_of(type(value)), value) for value in values]
-        for backend in {found[0] for found, _ in owned if found is not None}:
-            backend.require(target)
-        for found, value in owned:
-            if found is not None and found[1] == "model":
-                list(found[0].model_devices(value))  # raises for one that cannot move, before another has moved
-        done: dict[int, Any] = {}
-        # models first: a parameter that also stands beside its model then stays that model's parameter
-        for models in (True, False):
-            for found, value in owned:
-                if found is not None and (found[1] == "model") is models and id(value) not in done:
-                    done[id(value)] = one(*found, value, target)
-        return [done.get(id(value), value) for value in values]
-
-    return trees.map_leaves(x, all_of)
+    return transfer(x, target, one, verb)
 
 
 def _refuse_non_container(x: object, verb: str) -> None:
     from . import trees
 
-    if not trees.is_container(x):
+    if not trees.is_container(x) and trees.stranger(x) is None:
         raise NotATensorError(
             f"cannot {verb} {x!r:.100} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
             f"them; xdevice.tensor(data) makes a tensor of numbers"
@@ -242,6 +237,8 @@ def device_of(x: object) -> Device:
     """The device of a tensor, of a model, or of all the tensors in a container. Costs under 1 us for a tensor.
 
     On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
+
+    In a container NumPy arrays do not count beside tensors of another backend, and what is in unknown objects does.
 
     Raises:
         DeviceMismatchError: a model or container spread over two devices; names one tensor on each.
@@ -290,7 +287,7 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
-    return len({place for _, place in _argument_places(xs, {})}) <= 1
+    return len({place for _, place, _ in _argument_places(xs, {})}) <= 1
 
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
@@ -311,7 +308,7 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
     return _common(_argument_places(xs, named))
 
 
-def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[tuple[str, Device]]:
+def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Place]:
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         if registry.kind_of(type(array)) is None:
@@ -319,24 +316,28 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
         yield from _places(array, name)
 
 
-def _places(x: object, name: str) -> Iterator[tuple[str, Device]]:
-    """Name and device of every tensor and model variable in `x`."""
+def _places(x: object, name: str) -> Iterator[Place]:
+    """Where every tensor and model variable in `x` is: how to name it in an error, its device, and a hint."""
     found = registry.kind_of(type(x))
     if found is None:
-        from . import trees
+        from .containers import places
 
-        for leaf in trees.leaves(x):
-            if registry.kind_of(type(leaf.value)) is not None:
-                yield from _places(leaf.value, name + leaf.path)
-        return
-    backend, kind = found
+        return places(x, name)
+    return _leaf_places(*found, x, lambda: name)
+
+
+def _leaf_places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Place]:
     if kind == "tensor":
-        yield name, backend.device_of(x)
+        yield name, backend.device_of(x), ""
     elif kind == "symbol":
-        raise _traced(backend, name or type(x).__qualname__)
+        raise _traced(backend, name() or type(x).__qualname__)
     else:
         for inner, place in backend.model_devices(x):
-            yield f"{name}.{inner}".lstrip("."), place
+            yield partial(_name_inside, name, inner), place, ""
+
+
+def _name_inside(name: Callable[[], str], inner: str) -> str:
+    return f"{name()}.{inner}".lstrip(".")
 
 
 def _traced(backend: Backend, name: str) -> UnsupportedError:
@@ -346,17 +347,19 @@ def _traced(backend: Backend, name: str) -> UnsupportedError:
     )
 
 
-def _common(places: Iterable[tuple[str, Device]]) -> Device | None:
-    expected: tuple[str, Device] | None = None
-    for name, place in places:
-        if expected is None:
-            expected = name, place
-        elif place is not expected[1]:
-            raise DeviceMismatchError(
-                f"{name} is on {place}, expected {expected[1]} where {expected[0]} is; "
-                f"move it with xdevice.to_device(..., {str(expected[1])!r})"
-            )
-    return expected[1] if expected is not None else None
+def _common(places: Iterable[Place]) -> Device | None:
+    first: Place | None = None
+    for place in places:
+        if first is None:
+            first = place
+        elif place[1] is not first[1]:
+            raise _mismatch(place, first)
+    return first[1] if first is not None else None
+
+
+def _mismatch(place: Place, first: Place) -> DeviceMismatchError:
+    hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
+    return DeviceMismatchError(f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}")
 
 
 # waiting
@@ -419,10 +422,10 @@ def _sync_one(target: object) -> None:
         backend.synchronize(place)
         return
     _refuse_non_container(target, "wait for")
-    for leaf in trees.leaves(target):
-        found = registry.kind_of(type(leaf.value))
-        if found is not None:
-            _sync_owned(found, leaf.value)
+    from .containers import owned
+
+    for backend, kind, x in owned(target):
+        _sync_owned((backend, kind), x)
 
 
 def _sync_owned(found: tuple[Backend, str], x: Any) -> None:

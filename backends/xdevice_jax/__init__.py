@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
 from xdevice.blocking import is_wanted
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.errors import DTypeError
 from xdevice.loader import importing
@@ -207,6 +207,13 @@ class JaxBackend(Backend):
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
         return sharing.adopt(lent)
 
+    # what is neither a tensor nor a model
+
+    def way_into(self, x: Any) -> Way | None:
+        if jax.tree_util.all_leaves([x]):
+            return None
+        return Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
+
     # several devices
 
     def join(self, parts: list[jax.Array]) -> jax.Array:
@@ -379,3 +386,9 @@ def _held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[An
                 f"{dtype} here; {_64_BIT}"
             )
     return narrow
+
+
+def _one_level(x: Any) -> tuple[list[Any], Any]:
+    """What is directly in a registered pytree, and its structure."""
+    children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
+    return children, structure

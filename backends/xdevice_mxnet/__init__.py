@@ -94,6 +94,7 @@ class MxnetBackend(Backend):
     modules = ("mxnet",)
     minimum = (1, 9)
     dtypes = frozenset(["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
+    moves_by = "as_in_ctx"
     most_virtual_gpus = _CPUS - 1
 
     def __init__(self) -> None:
@@ -274,6 +275,9 @@ class MxnetBackend(Backend):
                 "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote",
             )
         return models.copied(model, self.to_native(device))
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        return models.parts(model)
 
     # several devices
 

@@ -59,6 +59,16 @@ def variables(model: Any) -> Iterator[tuple[str, Any]]:
         yield name, _value(name, parameter)
 
 
+def parts(model: Any) -> list[Any]:
+    """The blocks of a block, its parameters, and the arrays of those that have one."""
+    blocks: list[Any] = []
+    if isinstance(model, Block):
+        model.apply(blocks.append)
+    parameters = [] if isinstance(model, Trainer) else [parameter for _, parameter in _parameters(model)]
+    arrays = [array for parameter in parameters for array in parameter._data or ()]
+    return [*blocks, *parameters, *arrays]
+
+
 def array_of(model: Any) -> Any | None:
     """The array of a parameter; None for any other model, and for arrays."""
     return _value(model.name, model) if isinstance(model, Parameter) else None

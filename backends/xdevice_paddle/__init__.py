@@ -20,6 +20,7 @@ What this adapter must keep:
 from __future__ import annotations
 
 import copy
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,7 @@ class PaddleBackend(Backend):
     ))  # fmt: skip
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(paddle, name))
     kinds = ("cpu", "gpu")
+    moves_by = "to"
     releases_under_lock = True
 
     def __init__(self) -> None:
@@ -270,6 +272,11 @@ class PaddleBackend(Backend):
             "copy of an optimizer, which belongs to its parameters",
             "copy the model, make an optimizer for the copy, and set_state_dict() the state",
         )
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        if not isinstance(model, paddle.nn.Layer):
+            return ()
+        return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
 
     # several devices
 

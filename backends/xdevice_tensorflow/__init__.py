@@ -128,6 +128,8 @@ class TensorflowBackend(Backend):
         return native
 
     def from_native(self, native: Any) -> Device | None:
+        if isinstance(native, tf.DeviceSpec):
+            return devices.parse(native.to_string()) if native.device_type else None
         return devices.parse(native.name) if isinstance(native, _CONFIG) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -269,6 +271,9 @@ class TensorflowBackend(Backend):
                 "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables",
             )
         return models.duplicate(model, self.to_native(device), self)
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        return models.built_parts(model)
 
     # several devices
 

@@ -20,7 +20,7 @@ from xdevice.loader import importing
 with importing():
     import torch
 
-    from . import background, layers, reducing, sharing, virtual
+    from . import background, layers, models, reducing, sharing, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from xdevice.contract import Takes, Transfer
+    from xdevice.contract import Takes, Transfer, Way
     from xdevice.devices import Device
     from xdevice.dlpack import Lent
     from xdevice.layouts import Layer
@@ -49,6 +49,7 @@ class TorchBackend(Backend):
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(torch, name))
     kinds = ("cpu", "gpu", "meta")
+    moves_by = "to"
     most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
@@ -219,7 +220,7 @@ class TorchBackend(Backend):
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in _variables(model):
+        for name, variable in models.held(model):
             yield name, self.device_of(variable)
 
     def require_built(self, model: Any) -> None:
@@ -241,21 +242,24 @@ class TorchBackend(Backend):
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
 
-    def move_model(self, model: Any, device: Device) -> None:
-        if isinstance(model, torch.nn.Module):
-            model.to(self.to_native(device))
-            return
-        for state in _states(model):
-            for key, x in state.items():
-                state[key] = _moved(x, self.to_native(device))
+    def move_model(self, model: Any, device: Device) -> Any:
+        return models.move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, torch.nn.Module):
-            return copy.deepcopy(model).to(self.to_native(device))
+            return models.move(copy.deepcopy(model), self.to_native(device))
         raise self.unsupported(
             "copy of an optimizer, which belongs to its parameters",
             "copy the model, make an optimizer for the copy, and load_state_dict() the state",
         )
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        return models.parts(model)
+
+    # what is neither a tensor nor a model
+
+    def way_into(self, x: Any) -> Way | None:
+        return models.way_into(x, self)
 
     # several devices
 
@@ -467,17 +471,6 @@ def _count(accelerator: str) -> int:
     return int(getattr(torch, accelerator).device_count())
 
 
-def _variables(model: Any) -> Iterable[tuple[str, torch.Tensor]]:
-    if isinstance(model, torch.nn.Module):
-        yield from model.named_parameters()
-        yield from model.named_buffers()
-        return
-    for number, state in enumerate(_states(model)):
-        for key, value in state.items():
-            inside = value if isinstance(value, list) else [value]
-            yield from ((f"state[{number}][{key!r}]", x) for x in inside if isinstance(x, torch.Tensor))
-
-
 def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, torch.Tensor]]:
     """The tensors of an optimizer's state dict, named by the way to them."""
     if isinstance(state, torch.Tensor):
@@ -485,29 +478,3 @@ def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, torch.Tensor]]:
     elif isinstance(state, dict | list):
         for key, value in state.items() if isinstance(state, dict) else enumerate(state):
             yield from _named(value, f"{prefix}.{key}" if prefix else str(key))
-
-
-class _MovingState:
-    """The part of a parameter's optimizer state that lives where the parameter does, written through."""
-
-    def __init__(self, state: dict[str, Any], with_step: bool) -> None:
-        self._state = state
-        self._with_step = with_step
-
-    def items(self) -> list[tuple[str, Any]]:
-        return [(key, value) for key, value in self._state.items() if key != "step" or self._with_step]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._state[key] = value
-
-
-def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
-    """torch keeps the step counter on the host unless the optimizer is fused or capturable."""
-    with_step = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    return [_MovingState(state, with_step) for state in optimizer.state.values()]
-
-
-def _moved(value: Any, native: torch.device) -> Any:
-    if isinstance(value, list):  # LBFGS keeps its history in lists
-        return [_moved(x, native) for x in value]
-    return value.to(native) if isinstance(value, torch.Tensor) else value

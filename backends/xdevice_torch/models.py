@@ -1,0 +1,154 @@
+"""PyTorch's modules and optimizers, moved in place, and what is neither and yet holds tensors.
+
+What must be kept:
+- Some modules keep tensors that are neither parameters nor buffers and move them in an `_apply` or `to` of their own
+  (torchmetrics does): what has neither is still asked to move, and such tensors count where a module is.
+- `Module.to` gives a buffer that two modules share a new tensor in each.
+- The `batch_sizes` of a `PackedSequence` stay on the CPU, whatever the rest does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import Module
+from torch.nn.utils.rnn import PackedSequence
+
+from xdevice.contract import Way
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.devices import Device
+
+_KEPT = frozenset(vars(Module()))
+"""The attributes that every module has."""
+
+
+def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that moving a module or an optimizer moves, by name."""
+    if not isinstance(model, Module):
+        for number, state in enumerate(_states(model)):
+            yield from _tensors(state, f"state[{number}]")
+        return
+    found: set[int] = set()
+    for name, x in (*model.named_parameters(), *model.named_buffers()):
+        found.add(id(x))
+        yield name, x
+    for name, x in _moved_by_itself(model):
+        if id(x) not in found:
+            found.add(id(x))
+            yield name, x
+    if not found and isinstance(device := _own_device(model), torch.device):
+        yield "device", torch.empty(0, device=device)
+
+
+def _own_device(model: Module) -> Any:
+    """Where a module without tensors says that it is, by a property of its class."""
+    return getattr(model, "device", None) if isinstance(getattr(type(model), "device", None), property) else None
+
+
+def _moved_by_itself(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for path, module in model.named_modules():
+        if type(module)._apply is not Module._apply:
+            own = {name: value for name, value in vars(module).items() if name not in _KEPT}
+            yield from (((f"{path}." if path else "") + name[1:], x) for name, x in _tensors(own, "", "."))
+
+
+def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, dict | _MovingState):
+        for key, inside in value.items():
+            yield from _tensors(inside, f"{name}.{key}" if dot else f"{name}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, inside in enumerate(value):
+            yield from _tensors(inside, f"{name}[{number}]" if number or dot else name)
+
+
+def move(model: Any, native: torch.device) -> Any:
+    """The module or optimizer on a device; another object than before only if a `to` of its own gives one."""
+    if isinstance(model, Module):
+        shared = _shared_buffers(model)
+        moved = model.to(native)
+        for places in shared:
+            first = places[0][0]._buffers[places[0][1]]
+            for module, name in places[1:]:
+                module._buffers[name] = first
+        return moved
+    for state in _states(model):
+        for key, x in state.items():
+            state[key] = _moved(x, native)
+    return model
+
+
+def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
+    places: dict[int, list[tuple[Module, str]]] = {}
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                places.setdefault(id(buffer), []).append((module, name))
+    return [found for found in places.values() if len(found) > 1]
+
+
+def parts(model: Any) -> Iterable[Any]:
+    """The modules, parameters and buffers of a module."""
+    return [*model.modules(), *model.parameters(), *model.buffers()] if isinstance(model, Module) else []
+
+
+class _MovingState:
+    """The part of a parameter's optimizer state that lives where the parameter does, written through."""
+
+    def __init__(self, state: dict[str, Any], with_step: bool) -> None:
+        self._state = state
+        self._with_step = with_step
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(key, value) for key, value in self._state.items() if key != "step" or self._with_step]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._state[key] = value
+
+
+def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
+    """torch keeps the step counter on the host unless the optimizer is fused or capturable."""
+    with_step = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    return [_MovingState(state, with_step) for state in optimizer.state.values()]
+
+
+def _moved(value: Any, native: torch.device) -> Any:
+    if isinstance(value, list):  # LBFGS keeps its history in lists
+        return [_moved(x, native) for x in value]
+    return value.to(native) if isinstance(value, torch.Tensor) else value
+
+
+# what is neither a tensor nor a model
+
+
+def way_into(x: Any, backend: Backend) -> Way | None:
+    """The way that PyTorch knows: of a packed sequence, and of the types registered with its pytrees."""
+    if isinstance(x, PackedSequence):
+        return _packed(backend)
+    if isinstance(x, tuple):
+        return None
+    node = getattr(torch.utils._pytree, "SUPPORTED_NODES", {}).get(type(x))
+    if node is None:
+        return None
+
+    def rebuild(old: Any, children: list[Any]) -> Any:
+        return node.unflatten_fn(children, node.flatten_fn(old)[1])
+
+    return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
+
+
+def _packed(backend: Backend) -> Way:
+    def copy(x: PackedSequence, device: Device) -> PackedSequence:
+        twin = type(x)(*(part if part is None else part.clone() for part in x))
+        return twin.to(backend.to_native(device))
+
+    def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
+        return [(name, part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
+
+    return Way(move=lambda x, device: x.to(backend.to_native(device)), copy=copy, tensors=tensors)

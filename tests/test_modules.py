@@ -1,0 +1,144 @@
+"""PyTorch's modules that keep tensors in ways of their own, and what is packed."""
+
+from __future__ import annotations
+
+import pytest
+
+import xdevice
+
+torch = pytest.importorskip("torch")
+
+
+class Metric(torch.nn.Module):
+    """Keeps a state that is neither parameter nor buffer, and moves it itself, as torchmetrics does."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = torch.zeros(1)
+        self.seen = [torch.zeros(1)]
+
+    def _apply(self, fn, recurse=True):
+        super()._apply(fn, recurse)
+        self.total = fn(self.total)
+        self.seen = [fn(x) for x in self.seen]
+        return self
+
+
+class Bare(torch.nn.Module):
+    """Has nothing but a device of its own, as Lightning's modules do."""
+
+    def __init__(self):
+        super().__init__()
+        self._device = torch.device("cpu")
+
+    @property
+    def device(self):
+        return self._device
+
+    def to(self, device):
+        self._device = device
+        return super().to(device)
+
+
+class Shared(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        self.first.register_buffer("mask", torch.ones(2))
+        self.second.register_buffer("mask", self.first.mask)
+
+
+def test_a_module_without_parameters_moves_what_it_keeps():
+    metric = Metric()
+    assert xdevice.device_of(metric) is xdevice.cpu()
+    assert xdevice.to_device(metric, "meta") is metric
+    assert metric.total.is_meta
+    assert metric.seen[0].is_meta
+    assert xdevice.device_of(metric).kind == "meta"
+
+
+def test_a_model_moves_its_metrics_even_if_its_parameters_are_there():
+    net = torch.nn.Linear(2, 2, device="meta")
+    net.metric = Metric()
+    with pytest.raises(xdevice.DeviceMismatchError, match=r"metric\.total"):
+        xdevice.device_of(net)
+    xdevice.to_device({"net": net}, "meta")
+    assert net.metric.total.is_meta
+    assert not xdevice.copy_to(Metric(), "cpu").total.is_meta
+
+
+def test_a_module_that_holds_nothing_moves_without_a_word():
+    bare = Bare()
+    assert xdevice.to_device(bare, "meta") is bare
+    assert bare.device.type == "meta"
+    assert xdevice.device_of(bare).kind == "meta"
+    flat = torch.nn.Flatten()
+    assert xdevice.to_device(flat, "meta") is flat
+
+
+@pytest.mark.parametrize("verb", [xdevice.to_device, xdevice.copy_to])
+def test_shared_buffers_stay_shared(verb):
+    moved = verb(Shared(), "meta")
+    assert moved.first.mask.is_meta
+    assert moved.first.mask is moved.second.mask
+
+
+def test_nothing_moves_if_a_container_cannot_be_rebuilt():
+    class Stubborn(frozenset):
+        def __new__(cls, one, two):
+            return super().__new__(cls, [one, two])
+
+    net = torch.nn.Linear(2, 2)
+    weight = net.weight
+    with pytest.raises(xdevice.ContainerError, match="Stubborn"):
+        xdevice.to_device([net, Stubborn(torch.ones(1), 2)], "meta")
+    assert net.weight is weight
+    assert not net.weight.is_meta
+    free = [net, Stubborn(1, 2)]
+    assert xdevice.to_device(free, "cpu") is free
+
+
+def packed(**more):
+    return torch.nn.utils.rnn.pack_sequence([torch.ones(1, 2, **more), torch.ones(3, 2, **more)], enforce_sorted=False)
+
+
+def test_packed_sequences_move_with_their_lengths_on_the_host():
+    x = packed()
+    moved = xdevice.to_device({"x": x}, "meta")["x"]
+    assert type(moved) is torch.nn.utils.rnn.PackedSequence
+    assert moved.data.is_meta
+    assert moved.sorted_indices.is_meta
+    assert not moved.batch_sizes.is_meta
+    assert xdevice.check_same_device(moved, moved.data).kind == "meta"
+    assert xdevice.to_device(moved, "meta") is moved
+    assert not x.data.is_meta
+
+
+def test_packed_sequences_are_copied_with_their_gradients_and_read():
+    x = packed(requires_grad=True)
+    copied = xdevice.copy_to([x], "cpu")[0]
+    assert copied.data.data_ptr() != x.data.data_ptr()
+    assert copied.batch_sizes.data_ptr() != x.batch_sizes.data_ptr()
+    assert copied.data.requires_grad
+    assert xdevice.to_numpy(x).data.shape == (4, 2)
+    (prefetched,) = xdevice.prefetch([packed()], "cpu")
+    assert type(prefetched) is torch.nn.utils.rnn.PackedSequence
+
+
+@pytest.mark.virtual
+def test_packed_sequences_run_on_a_gpu():
+    moved = xdevice.to_device(packed(), "gpu:1")
+    net = xdevice.to_device(torch.nn.LSTM(2, 2), "gpu:1")
+    output, _ = net(moved)
+    assert xdevice.device_of(output) is xdevice.gpu(1)
+    (prefetched,) = xdevice.prefetch([packed()], "gpu:1")
+    assert xdevice.device_of(prefetched) is xdevice.gpu(1)
+
+
+def test_parts_beside_a_copied_model_are_those_of_the_copy():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    copied = xdevice.copy_to({"w": net[0].weight, "part": net[1], "net": net, "b": net[1].running_mean}, "cpu")
+    assert copied["net"] is not net
+    assert copied["w"] is copied["net"][0].weight
+    assert copied["part"] is copied["net"][1]
+    assert copied["b"] is copied["net"][1].running_mean

@@ -1,0 +1,294 @@
+"""Objects that are neither tensors nor models nor containers: walked if registered, moved if they can move themselves,
+and never left behind without a word. On every backend; where one has a second device, to that and back."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+import xdevice
+from xdevice import registry, trees
+
+BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return registry.load(request.param)
+
+
+@pytest.fixture
+def there(backend):
+    """A device beside cpu:0."""
+    device = backend.samples().other_device()
+    if device is None:
+        pytest.skip(f"{backend.name} has one device here")
+    return device
+
+
+def ones(backend, device="cpu"):
+    with xdevice.use(backend.name):
+        return xdevice.ones(2, device=device)
+
+
+class Holder:
+    """Holds tensors, and neither moves itself nor is known."""
+
+    def __init__(self, *inside):
+        self.inside = list(inside)
+
+
+class Slotted:
+    __slots__ = ("__x", "note")
+
+    def __init__(self, x):
+        self.__x = x
+
+
+class Moving:
+    """Moves itself as objects of PyTorch, Paddle and MXNet do."""
+
+    def __init__(self, x, note="kept"):
+        self.x = x
+        self.note = note
+
+    def to(self, native):
+        return Moving(xdevice.to_device(self.x, native), self.note)
+
+    as_in_ctx = to
+
+
+class Quantity:
+    """Its `to` means something else."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def to(self, unit):
+        raise ValueError(f"{unit} is no unit")
+
+    as_in_ctx = to
+
+
+@pytest.fixture
+def _forgetting():
+    """What a test registers is gone after it."""
+    from xdevice import ways
+
+    before = dict(ways.registered)
+    yield
+    ways.registered.clear()
+    ways.registered.update(before)
+    trees.forget()
+
+
+def test_what_would_stay_behind_is_named_before_anything_moves(backend, there):
+    first = ones(backend)
+    batch = {"x": first, "cache": [Holder(3, {"k": ones(backend)})]}
+    with pytest.raises(xdevice.ContainerError, match=r"\['cache'\]\[0\] is a Holder .*xdevice.register\(Holder\)"):
+        xdevice.to_device(batch, there)
+    with pytest.raises(xdevice.ContainerError, match="Holder"):
+        xdevice.copy_to(batch, there)
+    assert batch["x"] is first
+    with pytest.raises(xdevice.NotATensorError, match=r"xdevice.register\(Holder\)"):
+        xdevice.to_device(Holder(ones(backend)), there)
+    for inside in (Slotted(ones(backend)), Holder((Slotted(ones(backend)),))):
+        with pytest.raises(xdevice.ContainerError, match=r"xdevice\.register"):
+            xdevice.to_device([inside], there)
+
+
+def test_an_object_that_is_there_or_holds_nothing_passes(backend, there):
+    batch = [Holder(ones(backend)), Holder("text"), Quantity(3), Slotted(None)]
+    assert xdevice.to_device(batch, "cpu") is batch
+    nothing = [Holder("text"), Quantity(3), ones(backend)]
+    moved = xdevice.to_device(nothing, there)
+    assert moved[:2] == nothing[:2]
+    full = [Holder("text")]
+    assert xdevice.to_device(full, there) is full
+    full[0].inside.append(ones(backend))  # the next one of a type may hold what the first did not
+    with pytest.raises(xdevice.ContainerError, match="Holder"):
+        xdevice.to_device(full, there)
+
+
+def test_comparing_counts_what_is_in_strangers(backend, there):
+    here, far = ones(backend), ones(backend, there)
+    assert xdevice.check_same_device({"x": here, "cache": Holder(here)}) is xdevice.cpu()
+    assert not xdevice.same_device([far, Holder(here)])
+    assert xdevice.same_device([far, Holder(far), Holder()])
+    with pytest.raises(xdevice.DeviceMismatchError) as told:
+        xdevice.check_same_device(batch={"x": far, "cache": Holder(here)})
+    text = str(told.value)
+    assert text.startswith("batch['cache'].inside[0] is on cpu:0, expected ")
+    assert "where batch['x'] is" in text
+    assert "xdevice.register(Holder)" in text
+    with pytest.raises(xdevice.DeviceMismatchError, match="Holder"):
+        xdevice.device_of([far, Holder(here)])
+    xdevice.sync([far, Holder(here)])
+
+
+def test_what_can_move_itself_does(backend, there):
+    x = Moving(ones(backend))
+    if backend.moves_by is None:
+        with pytest.raises(xdevice.ContainerError, match="Moving"):
+            xdevice.to_device([x], there)
+        return
+    moved = xdevice.to_device({"a": x, "b": [x]}, there)
+    assert moved["a"] is moved["b"][0]
+    assert type(moved["a"]) is Moving
+    assert xdevice.device_of(moved) is xdevice.device_of(moved["a"]) is there
+    assert xdevice.device_of(x) is xdevice.cpu()
+    assert xdevice.to_device(moved["a"], there) is moved["a"]
+    if there.kind != "meta":
+        assert xdevice.device_of(xdevice.to_device(moved["a"], "cpu")) is xdevice.cpu()
+    copied = xdevice.copy_to([x], "cpu")[0]
+    assert copied.x is not x.x
+    assert (xdevice.to_numpy(copied.x) == xdevice.to_numpy(x.x)).all()
+
+
+def test_what_refuses_to_move_itself_is_named(backend, there):
+    with pytest.raises(xdevice.ContainerError, match=r"Quantity.*xdevice.register\(Quantity"):
+        xdevice.to_device([Quantity(ones(backend))], there)
+
+
+def test_what_only_seems_to_move_itself_is_named(backend, there):
+    if backend.moves_by is None:
+        pytest.skip("nothing around this framework moves itself")
+
+    class Lazy(Moving):
+        def to(self, native):
+            return self
+
+        as_in_ctx = to
+
+    with pytest.raises(xdevice.ContainerError, match="left its tensors where they were"):
+        xdevice.to_device([Lazy(ones(backend))], there)
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_registered_types_are_walked(backend, there):
+    class Game:
+        def __init__(self, board):
+            self.board = board
+            self.moves = 3
+
+    class Chess(Game):
+        pass
+
+    games = [Game(ones(backend)), Chess({"x": ones(backend)})]
+    with pytest.raises(xdevice.ContainerError, match="Game"):  # seen before it is registered
+        xdevice.to_device(games, there)
+    assert xdevice.register(Game) is Game
+    moved = xdevice.to_device(games, there)
+    assert [type(game) for game in moved] == [Game, Chess]
+    assert [game.moves for game in moved] == [3, 3]
+    assert xdevice.device_of(moved) is xdevice.device_of(moved[1]) is there
+    assert xdevice.device_of(games) is xdevice.cpu()
+    assert [leaf.path for leaf in trees.leaves(games)][::2] == ["[0].board", "[1].board['x']"]
+    assert xdevice.to_device(games, "cpu") is games
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_types_are_registered_by_functions(backend, there):
+    class Pair:
+        def __init__(self, a, b):
+            self.hidden = lambda: (a, b)
+
+    xdevice.register(Pair, flatten=lambda pair: list(pair.hidden()), rebuild=lambda pair, inside: Pair(*inside))
+    pair = Pair(ones(backend), "b")
+    moved = xdevice.to_device({"pair": pair}, there)["pair"]
+    assert moved.hidden()[1] == "b"
+    assert xdevice.device_of(moved) is xdevice.device_of(moved.hidden()[0]) is there
+
+    xdevice.register(Pair, flatten=lambda x: {"a": x.hidden()[0]}, rebuild=lambda x, new: Pair(new["a"], "new"))
+    assert [leaf.path for leaf in trees.leaves([pair])] == ["[0]['a']"]
+    assert xdevice.copy_to(pair, "cpu").hidden()[1] == "new"
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_types_are_registered_with_a_move(backend, there):
+    asked = []
+
+    def move(x, device):
+        asked.append(device)
+        return Holder(*xdevice.to_device(x.inside, device))
+
+    xdevice.register(Holder, move=move)
+    holder = Holder(ones(backend))
+    moved = xdevice.to_device([holder, holder], there)
+    assert moved[0] is moved[1]
+    assert asked == [there]
+    assert xdevice.device_of(moved) is there
+    copied = xdevice.copy_to(holder, "cpu")
+    assert copied.inside[0] is not holder.inside[0]
+
+
+@pytest.mark.usefixtures("_forgetting")
+def test_wrong_registrations_are_named():
+    cases = [
+        ((3,), {}, "takes a type"),
+        ((Holder("x"),), {}, r"xdevice.register\(Holder\)"),
+        ((dict,), {}, "Python's own"),
+        ((type(ones(registry.load("numpy"))),), {}, "tensor of numpy"),
+        ((Holder,), {"flatten": list}, "both flatten and rebuild"),
+        ((Holder,), {"rebuild": list}, "both flatten and rebuild"),
+        ((Holder,), {"flatten": list, "rebuild": list, "move": list}, "not both"),
+        ((Holder,), {"move": 3}, "a function as move"),
+    ]
+    for args, kwargs, match in cases:
+        with pytest.raises(xdevice.ContainerError, match=match):
+            xdevice.register(*args, **kwargs)
+
+    xdevice.register(Holder, flatten=lambda x: 3, rebuild=lambda x, inside: x)
+    with pytest.raises(xdevice.ContainerError, match="flatten of Holder gave 3"):
+        xdevice.to_device([Holder()], "cpu")
+
+
+def test_dead_types_are_forgotten():
+    from dataclasses import make_dataclass
+
+    def use_one(number):
+        cls = make_dataclass(f"Row{number}", ["x"])
+        plain = type(f"Plain{number}", (), {})
+        things = [cls(ones(registry.load("numpy"))), plain()]
+        xdevice.copy_to(things, "cpu")
+        xdevice.same_device(things)
+        return weakref.ref(cls), weakref.ref(plain)
+
+    seen = [use_one(number) for number in range(500)]
+    gc.collect()
+    assert not [1 for pair in seen for ref in pair if ref() is not None]
+
+
+def test_devices_of_absurd_indexes_are_forgotten():
+    far = xdevice.gpu(10**6)
+    assert xdevice.gpu(10**6) is far
+    gone = weakref.ref(xdevice.gpu(10**6 + 1))
+    gc.collect()
+    assert gone() is None
+
+
+def test_arrays_of_the_host_are_data_beside_tensors(backend, there):
+    import numpy as np
+
+    array = np.arange(3)
+    batch = {"n": array, "x": ones(backend), "deep": [array]}
+    moved = xdevice.to_device(batch, there)
+    assert moved["n"] is moved["deep"][0] is array
+    assert xdevice.device_of(moved) is xdevice.check_same_device(moved) is there
+    assert xdevice.same_device(moved, moved["x"])
+    copied = xdevice.copy_to(batch, there)
+    assert copied["n"] is not array
+    assert (copied["n"] == array).all()
+    assert not xdevice.same_device(array, moved["x"])
+    assert xdevice.device_of([array]) is xdevice.cpu()
+
+
+def test_arrays_alone_do_not_go_to_a_gpu():
+    import numpy as np
+
+    with pytest.raises(xdevice.DeviceNotFoundError, match=r"\['a'\]\[0\] .*xdevice.tensor\(x, device='gpu:0'\)"):
+        xdevice.to_device({"a": [np.ones(1)]}, "gpu:0")
+    with pytest.raises(xdevice.DeviceNotFoundError, match=r"xdevice.convert"):
+        xdevice.to_device(np.ones(1), "gpu:0")

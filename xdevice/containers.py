@@ -1,0 +1,158 @@
+"""What the verbs do with a container: everything is checked first, then moved, models before what stands beside them.
+
+Arrays of a framework that has nothing but host memory, such as NumPy's, are data like numbers where tensors of another
+one are in the same container: they stay on the host, and do not count where places are compared. Alone they count.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from . import registry, trees
+from .errors import DeviceNotFoundError, NotATensorError
+from .verbs import _copy, _is_on, _leaf_places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .contract import Backend, Kind
+    from .devices import Device
+    from .strangers import Stranger
+    from .trees import Tree
+    from .verbs import Place
+
+    One = Callable[[Backend, str, Any, Device], Any]
+    _Owned = tuple[int, Any, Backend, str]
+    """Number, value, backend and kind of a leaf."""
+
+
+class _Contents:
+    """The leaves of a container, each with what it is."""
+
+    def __init__(self, x: Any) -> None:
+        self.tree: Tree = trees.Tree(x, whole=True)
+        self.owned: list[_Owned] = []
+        self.strangers: list[tuple[int, Stranger]] = []
+        kinds: dict[type, tuple[Backend, Kind] | None] = {}
+        for i, value in enumerate(self.tree.leaves):
+            cls = type(value)
+            if cls not in kinds:
+                kinds[cls] = registry.kind_of(cls)
+            found = kinds[cls]
+            if found is not None:
+                self.owned.append((i, value, *found))
+                continue
+            stranger = trees.stranger(value)
+            if stranger is not None:
+                self.strangers.append((i, stranger))
+        hosts = [backend.is_host_only for backend in {backend for _, _, backend, _ in self.owned}]
+        self.has_data = True in hosts and (False in hosts or bool(self.strangers))
+        """Whether arrays that have no other place than the host stand beside tensors that may have."""
+
+
+def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
+    """`to_device` and `copy_to` of what is no tensor and no model."""
+    contents = _Contents(x)
+    tree = contents.tree
+    if not tree.is_container and not any(stranger.moves for _, stranger in contents.strangers):
+        raise _no_container(x, verb, contents)
+    is_copy = one is _copy
+    _check(contents, target, is_copy)
+    done: dict[int, Any] = {}
+    # models first: a parameter that also stands beside its model then stays that model's parameter
+    for _, value, backend, kind in _models_first(contents.owned, is_copy):
+        if id(value) in done:
+            continue
+        place = backend.devices()[0] if contents.has_data and backend.is_host_only else target
+        done[id(value)] = one(backend, kind, value, place)
+        if is_copy and kind == "model":
+            _pair(backend, value, done[id(value)], done)
+    for _, stranger in contents.strangers:
+        if stranger.moves and id(stranger.x) not in done:
+            done[id(stranger.x)] = stranger.copied(target) if is_copy else stranger.moved(target)
+    return tree.rebuilt([done.get(id(value), value) for value in tree.leaves])
+
+
+def _models_first(owned: list[_Owned], is_copy: bool) -> list[_Owned]:
+    models = [leaf for leaf in owned if leaf[3] == "model"]
+    if not models:
+        return owned
+    if is_copy and len(models) > 1:  # a model before those that are parts of it
+        models.sort(key=lambda leaf: -len(list(leaf[2].model_parts(leaf[1]))))
+    return models + [leaf for leaf in owned if leaf[3] != "model"]
+
+
+def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
+    """Raises before anything has moved."""
+    models = False
+    required = set()
+    touched = set()
+    for i, value, backend, kind in contents.owned:
+        if backend not in required and not (contents.has_data and backend.is_host_only):
+            _require(backend, target, contents, i)
+            required.add(backend)
+        if kind == "model":
+            models = True
+            list(backend.model_devices(value))  # raises for one that cannot move
+        elif not is_copy and kind == "tensor" and not _is_on(backend, value, target):
+            touched.add(id(value))
+    for i, stranger in contents.strangers:
+        if stranger.moves:
+            _require(stranger, target, contents, i)
+        elif not stranger.is_on(target):
+            raise stranger.refusal(contents.tree.path(i) or "it", target)
+    if models and touched:
+        contents.tree.check_rebuilding(touched)
+
+
+def _require(owner: Backend | Stranger, target: Device, contents: _Contents, i: int) -> None:
+    try:
+        owner.require(target)
+    except DeviceNotFoundError as error:
+        path = contents.tree.path(i)
+        raise DeviceNotFoundError(f"{path} cannot be there: {error}" if path else str(error)) from None
+
+
+def _pair(backend: Backend, model: Any, twin: Any, done: dict[int, Any]) -> None:
+    """The parts of a copied model stand for its own wherever those are in the container."""
+    mine, its = list(backend.model_parts(model)), list(backend.model_parts(twin))
+    if len(mine) == len(its):
+        done.update((id(old), new) for old, new in zip(mine, its, strict=True) if id(old) not in done)
+
+
+def _no_container(x: Any, verb: str, contents: _Contents) -> NotATensorError:
+    hint = "xdevice.tensor(data) makes a tensor of numbers"
+    if contents.strangers:
+        name = type(x).__qualname__
+        hint = f"it holds tensors, so say how it is walked or moved: xdevice.register({name})"
+    return NotATensorError(
+        f"cannot {verb} {x!r:.100} of type {type(x).__qualname__}: expected a tensor, a model, or a container of them; "
+        + hint
+    )
+
+
+def places(x: Any, name: str) -> Iterator[Place]:
+    """Where every tensor and every variable of a model is in a container, as `verbs._places` says it."""
+    contents = _Contents(x)
+    tree = contents.tree
+    for i, value, backend, kind in contents.owned:
+        if not (contents.has_data and backend.is_host_only):
+            yield from _leaf_places(backend, kind, value, partial(_name, name, tree, i))
+    for i, stranger in contents.strangers:
+        type_name = type(stranger.x).__qualname__
+        hint = f"xdevice does not know a {type_name}, so it stays where it is: say xdevice.register({type_name})"
+        for inner, place in stranger.places():
+            yield partial(_name, name, tree, i, inner), place, "" if stranger.moves else hint
+
+
+def _name(name: str, tree: Tree, i: int, inner: str = "") -> str:
+    return name + tree.path(i) + inner
+
+
+def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
+    """Every tensor and model in a container, and in the objects in it."""
+    contents = _Contents(x)
+    yield from ((backend, kind, value) for _, value, backend, kind in contents.owned)
+    for _, stranger in contents.strangers:
+        yield from ((held.backend, held.kind, held.value) for held in stranger.held)

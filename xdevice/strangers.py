@@ -1,0 +1,126 @@
+"""Objects that hold tensors and are neither tensor, model nor container: those that move themselves, and strangers.
+
+An object moves itself if it was registered with `move`, or if its type has the method by which objects around a
+framework do (`Backend.moves_by`) and the tensors seen in it are all of that framework. Any other stays where it is,
+and since then something would stay behind, that is an error where things are moved.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from . import looks, registry
+from .errors import ContainerError, UnsupportedError
+
+if TYPE_CHECKING:
+    from .contract import Backend, Way
+    from .devices import Device
+    from .looks import Held
+
+
+class Stranger:
+    """An object and the tensors in it."""
+
+    def __init__(self, x: Any, way: Way | None, held: list[Held]) -> None:
+        self.x = x
+        self.way = way
+        self.held = held
+        self.mover = None if way is not None else _mover(x, held)
+        """The framework by whose device it moves itself."""
+
+    @property
+    def moves(self) -> bool:
+        return self.mover is not None or (self.way is not None and self.way.move is not None)
+
+    def places(self) -> list[tuple[str, Device]]:
+        """Name and device of each tensor in it, and of each variable of its models if it moves them."""
+        found = []
+        for path, value, backend, kind in self.held:
+            if kind == "tensor":
+                found.append((path, backend.device_of(value)))
+            elif kind == "model" and self.moves:
+                found += [(f"{path}.{name}", place) for name, place in backend.model_devices(value)]
+        return found
+
+    def is_on(self, target: Device) -> bool:
+        """Whether all of it is there."""
+        try:
+            return all(place is target for _, place in self.places())
+        except UnsupportedError:
+            return False
+
+    def require(self, target: Device) -> None:
+        """Raises `DeviceNotFoundError` if some of its tensors cannot be there."""
+        for backend in {held.backend for held in self.held}:
+            backend.require(target)
+
+    def refusal(self, path: str, target: Device) -> ContainerError:
+        """Why it stays behind, and the line that mends it."""
+        name = type(self.x).__qualname__
+        where = next((str(place) for _, place in self.places() if place is not target), "several devices")
+        return ContainerError(
+            f"{path} is a {name} that holds tensors on {where} and is not known to xdevice, so they would stay behind; "
+            f"say xdevice.register({name}) to have its attributes walked, or give it a way of its own: move=..."
+        )
+
+    def moved(self, target: Device) -> Any:
+        """It on a device, in its own way; itself if it is there."""
+        if self.is_on(target) and self.held:
+            return self.x
+        return self._move(self.x, target)
+
+    def copied(self, target: Device) -> Any:
+        """A copy of it on a device."""
+        if self.way is not None and self.way.copy is not None:
+            return self.way.copy(self.x, target)
+        return self._move(self._duplicate(), target)
+
+    def _move(self, x: Any, target: Device) -> Any:
+        name = type(x).__qualname__
+        try:
+            if self.mover is None:
+                assert self.way is not None
+                assert self.way.move is not None
+                return self.way.move(x, target)
+            moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
+        except Exception as error:
+            raise ContainerError(
+                f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
+                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+            ) from error
+        arrived = find(moved, None)
+        if arrived is not None and not any(place is target for _, place in arrived.places()):
+            raise ContainerError(
+                f"{name}.{self.mover.moves_by}() left its tensors where they were; say how a {name} moves: "
+                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+            )
+        return moved
+
+    def _duplicate(self) -> Any:
+        """A deep copy whose tensors are the framework's copies: gradients flow to them, and no storage is shared."""
+        memo: dict[int, Any] = {}
+        for _, value, backend, kind in self.held:
+            if kind == "tensor":
+                memo[id(value)] = backend.copy(value, backend.device_of(value))
+        return copy.deepcopy(self.x, memo)
+
+
+def find(x: Any, way: Way | None) -> Stranger | None:
+    """What to know of an object that is no tensor and no model, and of the way it is registered with; None if there is
+    nothing in it to be moved."""
+    if way is not None and way.tensors is not None:
+        owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
+        return Stranger(x, way, [looks.Held(f".{name}", value, *found) for name, value, found in owned if found])
+    held = [one for one in looks.held(x) if not one.backend.is_host_only]
+    stranger = Stranger(x, way, held) if held or way is not None else None
+    if stranger is None or stranger.moves or any(one.kind != "model" for one in held):
+        return stranger
+    return None  # the models in it say for themselves where they are
+
+
+def _mover(x: Any, held: list[Held]) -> Backend | None:
+    first = held[0].backend if held else None
+    if first is None or first.moves_by is None or any(one.backend is not first for one in held):
+        return None
+    return first if callable(getattr(type(x), first.moves_by, None)) else None

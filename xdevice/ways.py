@@ -1,0 +1,293 @@
+"""The ways into containers and out again: one for each sort of container, and how a type gets one.
+
+A type that a user has registered goes as it was registered. dict, list, tuple and their subclasses go by their items,
+then what a framework has registered with itself (a pytree of JAX), then other mappings and sets by their items, and
+dataclasses, attrs classes, pydantic models and namespaces by their attributes. Whatever else a container has, as the
+attributes of a subclass of dict, is kept and walked too. All other types are leaves.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, MappingView, MutableMapping, Sequence, Set
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from . import looks, registry
+from .contract import Way
+from .errors import ContainerError
+from .looks import attributes, beside
+
+Keys = Iterable[Any]
+Children = Sequence[Any]
+
+
+class Attribute(str):
+    """A key that is the name of an attribute."""
+
+    __slots__ = ()
+
+
+class Entry(NamedTuple):
+    """The way into a container of one type."""
+
+    read: Callable[[Any], tuple[Keys, Children]]
+    write: Callable[[Any, Keys, Children], Any]
+    """Rebuilds it with other children; what is neither child nor key comes from the old one."""
+    is_plain: bool = False
+    """Whether it is rebuilt with the same children too, so that a copy of what it is in does not share it."""
+
+
+class Whole(NamedTuple):
+    """An object that moves itself, or may: it is a leaf where things are moved, and walked elsewhere if it can be."""
+
+    inside: Entry | None
+    way: Way | None
+    """As it was registered; None for one that has a method of its own, to be used if it holds tensors."""
+
+
+def code(key: Any) -> str:
+    """What is written behind a container's name to get at a child: `['x']`, `[1]`, `.x`."""
+    return f".{key}" if type(key) is Attribute else f"[{key!r}]"
+
+
+# which type goes which way
+
+registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
+"""What users have registered, for subclasses too."""
+
+
+def way_into(x: Any) -> Entry | Whole | None:
+    """The way into things of the type of `x`; None for a leaf."""
+    cls = type(x)
+    own = next((registered[base] for base in cls.__mro__ if base in registered), None)
+    if own is not None:
+        return _as_registered(own, x)
+    if x is None or isinstance(x, type) or registry.kind_of(cls) is not None:
+        return None  # for JAX, None is a container without anything in it
+    offered = _offered(x)
+    if offered is not None and offered.move is not None:
+        return Whole(_inside(x), offered)
+    inside = _inside(x) or (_entry(offered) if offered is not None else None)
+    if isinstance(x, dict | UserDict) or not may_move(cls):
+        return inside
+    return Whole(inside, None)
+
+
+def may_move(cls: type) -> bool:
+    """Whether a type has the method by which objects of some loaded framework's libraries move themselves."""
+    names = {backend.moves_by for backend in registry.loaded() if backend.moves_by}
+    return any(callable(getattr(cls, name, None)) for name in names)
+
+
+def _offered(x: Any) -> Way | None:
+    """The way that a framework knows."""
+    if isinstance(x, dict | UserDict | list | UserList):
+        return None
+    return next((way for way in (backend.way_into(x) for backend in registry.loaded()) if way is not None), None)
+
+
+def _as_registered(way: Way, x: Any) -> Entry | Whole:
+    if way.move is not None:
+        return Whole(_inside(x), way)
+    return _entry(way)
+
+
+def _entry(way: Way) -> Entry:
+    return _by_functions(way) if way.flatten is not None else ATTRIBUTES
+
+
+def _inside(x: Any) -> Entry | None:
+    exact = EXACT.get(type(x))
+    if exact is not None:
+        return exact
+    for kinds, entry in _SUBCLASSES:
+        if isinstance(x, kinds):
+            return entry
+    cls = type(x)
+    if is_dataclass(cls) or hasattr(cls, "__attrs_attrs__") or hasattr(cls, "__pydantic_fields__"):
+        return ATTRIBUTES
+    return None
+
+
+def _by_functions(way: Way) -> Entry:
+    """A way by a pair of functions: the children are a mapping or a sequence, and are handed back as one."""
+    flatten, rebuild = way.flatten, way.rebuild
+    assert flatten is not None
+    assert rebuild is not None
+
+    def read(x: Any) -> tuple[Keys, Children]:
+        children = flatten(x)
+        if isinstance(children, Mapping):
+            return children.keys(), list(children.values())
+        if isinstance(children, list | tuple):
+            return range(len(children)), children
+        raise ContainerError(
+            f"the flatten of {type(x).__qualname__} gave {children!r:.100} of type {type(children).__qualname__}; "
+            "expected a dict of what is in it, or a list"
+        )
+
+    def write(x: Any, keys: Keys, children: Children) -> Any:
+        return rebuild(x, list(children) if isinstance(keys, range) else dict(zip(keys, children, strict=True)))
+
+    return Entry(read, write)
+
+
+# attributes
+
+
+def _put(new: Any, name: str, value: Any) -> None:
+    own = getattr(new, "__dict__", None)
+    if own is not None and type(getattr(type(new), name, None)) is not types.MemberDescriptorType:
+        own[name] = value  # past a property or a frozen class's __setattr__
+    else:
+        object.__setattr__(new, name, value)
+
+
+def _read_attributes(x: Any) -> tuple[Keys, Children]:
+    named = [field.name for field in fields(x)] if is_dataclass(x) else ()
+    found = {name: getattr(x, name) for name in named if hasattr(x, name)}
+    found.update((name, value) for name, value in attributes(x).items() if name not in found)
+    return [Attribute(name) for name in found], list(found.values())
+
+
+def _write_attributes(x: Any, keys: Keys, children: Children) -> Any:
+    try:
+        new = object.__new__(type(x))
+    except TypeError:  # its memory is laid out by C
+        new = copy.copy(x)
+    for name, child in zip(keys, children, strict=True):
+        _put(new, str(name), child)
+    return new
+
+
+ATTRIBUTES: Final = Entry(_read_attributes, _write_attributes)
+
+
+# items, and the attributes beside them
+
+
+def _and_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Keys, Children]:
+    more = beside(x)
+    return [*keys, *map(Attribute, more)], [*items, *more.values()]
+
+
+def _read_keyed(x: Any) -> tuple[Keys, Children]:
+    items = dict(x.items())
+    return _and_beside(x, items, items.values())
+
+
+def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
+    new = copy.copy(x)
+    own = getattr(new, "__dict__", {})
+    if getattr(x, "__dict__", None) is x:
+        new.__dict__ = own = new  # the attributes are the items
+    for key, child in zip(keys, children, strict=True):
+        if type(key) is Attribute:
+            _put(new, key, child)
+            continue
+        old = new[key]
+        if old is child:
+            continue
+        new[key] = child
+        if isinstance(key, str) and own.get(key) is old:
+            own[key] = child  # the attribute was the item
+    return _checked(new, keys, children)
+
+
+def _write_frozen(x: Any, keys: Keys, children: Children) -> Any:
+    new = type(x)(dict(zip(keys, children, strict=True)))
+    lost = looks.lost(x, new)
+    if lost:
+        raise ContainerError(f"its {lost} would be lost")
+    return _checked(new, keys, children)
+
+
+def _read_frozen(x: Any) -> tuple[Keys, Children]:
+    items = dict(x.items())
+    return list(items), list(items.values())
+
+
+def _checked(new: Any, keys: Keys, children: Children) -> Any:
+    """`new`, if it has taken the children as they are: some mappings convert what they are given."""
+    for key, child in zip(keys, children, strict=True):
+        if type(key) is not Attribute and type(new[key]) is not type(child):
+            raise ContainerError(f"its {key!r} became a {type(new[key]).__qualname__}")
+    return new
+
+
+def _read_listed(x: Any) -> tuple[Keys, Children]:
+    return _and_beside(x, range(len(x)), x)
+
+
+def _write_listed(x: Any, keys: Keys, children: Children) -> Any:
+    new = copy.copy(x)
+    new[:] = children[: len(x)]
+    return _with_beside(new, keys, children)
+
+
+def _with_beside(new: Any, keys: Keys, children: Children) -> Any:
+    for name, child in list(zip(keys, children, strict=True))[len(new) :]:
+        _put(new, name, child)
+    return new
+
+
+def _read_tuple(x: Any) -> tuple[Keys, Children]:
+    names = getattr(x, "_fields", None)
+    if hasattr(x, "n_sequence_fields"):  # time.struct_time, torch.return_types
+        names = type(x).__match_args__
+    if isinstance(names, tuple) and len(names) == len(x):
+        return _and_beside(x, map(Attribute, names), x)
+    return _and_beside(x, range(len(x)), x)
+
+
+def _write_tuple(x: Any, keys: Keys, children: Children) -> Any:
+    if hasattr(x, "n_sequence_fields"):
+        return type(x)(children)
+    new = tuple.__new__(type(x), children[: len(x)])  # past a constructor of its own
+    for name, value in attributes(x).items():
+        _put(new, name, value)
+    return _with_beside(new, keys, children)
+
+
+def _read_elements(x: Any) -> tuple[Keys, Children]:
+    elements = list(x)
+    return range(len(elements)), elements
+
+
+def _remake(x: Any, keys: Keys, children: Children) -> Any:
+    return type(x)(children)
+
+
+EXACT: Final[dict[type, Entry]] = {
+    dict: Entry(lambda x: (x, list(x.values())), lambda x, keys, new: dict(zip(keys, new, strict=True)), True),
+    OrderedDict: Entry(
+        lambda x: (list(x), list(x.values())), lambda x, keys, new: OrderedDict(zip(keys, new, strict=True)), True
+    ),
+    defaultdict: Entry(
+        lambda x: (list(x), list(x.values())),
+        lambda x, keys, new: defaultdict(x.default_factory, zip(keys, new, strict=True)),
+        True,
+    ),
+    list: Entry(lambda x: (range(len(x)), x), lambda x, keys, new: list(new), True),
+    tuple: Entry(lambda x: (range(len(x)), x), lambda x, keys, new: tuple(new)),
+    deque: Entry(lambda x: (range(len(x)), list(x)), lambda x, keys, new: deque(new, x.maxlen), True),
+    set: Entry(_read_elements, _remake, True),
+    frozenset: Entry(_read_elements, _remake),
+}
+
+_SUBCLASSES: Final[tuple[tuple[Any, Entry], ...]] = (
+    (dict | UserDict, Entry(_read_keyed, _write_keyed)),
+    (list | UserList, Entry(_read_listed, _write_listed)),
+    (deque, Entry(_read_elements, lambda x, keys, new: type(x)(new, x.maxlen))),
+    (tuple, Entry(_read_tuple, _write_tuple)),
+    # nothing but its dict makes a view, so it comes back as a list
+    (MappingView, Entry(_read_elements, lambda x, keys, new: list(new))),
+    (ChainMap | types.SimpleNamespace, ATTRIBUTES),
+    (MutableMapping, Entry(_read_keyed, _write_keyed)),
+    (Mapping, Entry(_read_frozen, _write_frozen)),
+    (Set, Entry(_read_elements, _remake)),
+)
