@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _MOST: Final = 10_000
 """How many things are looked at in one object before the rest is left: a training loop holds half of the program."""
 
-_LISTS: Final = (list, tuple, set, frozenset, deque)
+_LISTS: Final = (list, tuple, set, frozenset, deque, type({}.values()), type({}.items()))
+_KEYED: Final = (dict, types.MappingProxyType)
 _PLAIN: Final = (bool, int, float, str, bytes)
 _NEVER: Final = (type, types.ModuleType, types.FunctionType, types.MethodType, types.GeneratorType)
 _slots: dict[int, tuple[str, ...]] = {}
@@ -45,7 +46,7 @@ def can_hold(cls: type) -> bool:
     """Whether things of a type may have anything in them that can be seen."""
     found = _empty.get(id(cls))
     if found is None:
-        found = issubclass(cls, _NEVER) or not (issubclass(cls, (*_LISTS, dict)) or cls.__dictoffset__ or slots(cls))
+        found = issubclass(cls, _NEVER) or not (issubclass(cls, _LISTS + _KEYED) or cls.__dictoffset__ or slots(cls))
         registry.remember(_empty, cls, found)
     return not found
 
@@ -107,8 +108,9 @@ def _held(x: Any, path: str, seen: set[int]) -> Iterator[Held]:
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(x, dict):
-        yield from ((f"[{key!r}]", value) for key, value in list(dict.items(x)))
+    if isinstance(x, _KEYED):
+        items = dict.items(x) if isinstance(x, dict) else x.items()
+        yield from ((f"[{key!r}]", value) for key, value in list(items))
     elif isinstance(x, _LISTS):
         yield from ((f"[{i}]", value) for i, value in enumerate(list(x)))
     yield from ((f".{name}", value) for name, value in attributes(x).items())

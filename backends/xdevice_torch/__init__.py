@@ -224,7 +224,7 @@ class TorchBackend(Backend):
             yield name, self.device_of(variable)
 
     def require_built(self, model: Any) -> None:
-        for name, variable in _variables(model):
+        for name, variable in models.held(model):
             if torch.nn.parameter.is_lazy(variable):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
 
