@@ -17,6 +17,8 @@ import pytest
 
 import xdevice
 
+pytest.register_assert_rewrite("peer_laws")
+
 PLACES = ("cpu:0", "gpu:0", "gpu:1")
 
 

@@ -27,11 +27,13 @@ class Peer:
     facts: Callable[[Any], Any] = lambda x: None
     """What else has to stay as it is."""
     moves_in_place: bool = False
-    """Whether its documented `.to` changes it and gives it back, as that of models does."""
+    """Whether its documented `.to` changes it and gives it back, so that a move may do that too. Models have to."""
     numpy: Callable[[Any], dict[str, Any]] | None = None
     """Reads what `to_numpy` gives; as `tensors` does if it is None."""
     is_model: bool = False
     """Models are no batches: they are not read, fetched or split."""
+    reads: bool = True
+    """Whether `to_numpy` has to read it; else it may also refuse it by name."""
     splits: bool = False
     replicates: bool = True
     backend: str = "torch"
@@ -39,9 +41,10 @@ class Peer:
 
 def host(x: Any) -> np.ndarray[Any, Any]:
     """The values, by the framework's own means."""
-    if isinstance(x, np.ndarray):
-        return x
-    return x.detach().cpu().numpy() if hasattr(x, "detach") and hasattr(x, "cpu") else np.asarray(x)
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+    return np.asarray(x, "float32" if str(x.dtype) == "bfloat16" else None)
 
 
 def place_of(x: Any) -> xdevice.Device:
@@ -93,6 +96,13 @@ def assert_new_storage(peer: Peer, new: Any, old: Any) -> None:
         assert address(x) not in there, f"{name} is in the memory that was copied"
 
 
+def assert_shared(peer: Peer, first: Any, *others: Any) -> None:
+    """A tensor that stands in several places stands there still, as one."""
+    for other in others:
+        for name, x in peer.tensors(first).items():
+            assert peer.tensors(other)[name] is x, name
+
+
 def fingerprint(peer: Peer, x: Any) -> Any:
     """Everything that a move elsewhere must not change about its source."""
     return {
@@ -116,9 +126,9 @@ class Laws:
         before = fingerprint(peer, x)
         moved = xdevice.to_device(x, place)
         assert_alike(peer, moved, expected, place)
-        if peer.moves_in_place:
+        if peer.is_model:
             assert moved is x
-        else:
+        if moved is not x or not peer.moves_in_place:
             assert fingerprint(peer, x) == before
             assert_same(peer.facts(x), peer.facts(expected))
 
@@ -170,11 +180,13 @@ class Laws:
         x, expected = peer.make(), peer.make()
         batch = {"one": x, "list": [x, "text", 3], "tuple": (None, {"deep": x})}
         moved = xdevice.to_device(batch, place)
-        assert moved["one"] is moved["list"][0] is moved["tuple"][1]["deep"]
+        assert_shared(peer, moved["one"], moved["list"][0], moved["tuple"][1]["deep"])
         assert moved["list"][1:] == ["text", 3]
         assert_alike(peer, moved["one"], expected, place)
+        x = peer.make()
         copied = xdevice.copy_to({"one": x, "list": [x]}, place)
-        assert copied["one"] is copied["list"][0] is not x
+        assert_shared(peer, copied["one"], copied["list"][0])
+        assert copied["one"] is not x
         assert_alike(peer, copied["one"], expected, place)
         assert_new_storage(peer, copied["one"], x)
 
@@ -186,13 +198,18 @@ class Laws:
         expected = peer.tensors(peer.make())
         source = xdevice.to_device(peer.make(), place)
         before = fingerprint(peer, source)
-        read = xdevice.to_numpy(source)
+        try:
+            read = xdevice.to_numpy(source)
+        except xdevice.NotATensorError:
+            if peer.reads:
+                raise
+            return
         arrays = (peer.numpy or peer.tensors)(read)
         assert list(arrays) == list(expected)
         for name, array in arrays.items():
             assert type(array) is np.ndarray, f"{name} is a {type(array)}"
             assert str(array.dtype) == str(expected[name].dtype).removeprefix("torch.")
-            np.testing.assert_array_equal(array, host(expected[name]))
+            np.testing.assert_array_equal(host(array), host(expected[name]))
         assert fingerprint(peer, source) == before
 
     def test_prefetch(self, peer, place):

@@ -65,7 +65,7 @@ def described(graph):
 
 
 def graph(make, tensors=stored):
-    return Peer(make, tensors, described, moves_in_place=True, replicates=False)
+    return Peer(make, tensors, described, moves_in_place=True, reads=False, replicates=False)
 
 
 class TestGeometric(Laws):

@@ -118,7 +118,7 @@ def parameters(model):
 
 def model_facts(model):
     owned = getattr(model, "params", model)
-    return [type(p) for p in model.parameters()], getattr(owned, "batch_size", None), list(model.state_dict())
+    return [isinstance(p, torch.nn.Parameter) for p in model.parameters()], getattr(owned, "batch_size", None), list(model.state_dict())
 
 
 def td(make):
