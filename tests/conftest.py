@@ -82,4 +82,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     gpus = "with GPUs" if shutil.which("nvidia-smi") else "no GPU"
     terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")
     if not _names_peers(config):
-        terminalreporter.write_line(f"left out: {PEERS.name}, which need packages of their own (tests/peers/conftest.py)")
+        terminalreporter.write_line("left out: tests/peers, which need the extra `peers` (tests/peers/conftest.py)")

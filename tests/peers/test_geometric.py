@@ -45,7 +45,9 @@ def hetero():
 
 
 def temporal():
-    return TemporalData(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), t=torch.tensor([5, 6]), msg=torch.ones(2, 3))
+    return TemporalData(
+        src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), t=torch.tensor([5, 6]), msg=torch.ones(2, 3)
+    )
 
 
 def stored(graph):
@@ -81,7 +83,9 @@ def loader():
     return DataLoader([data(float(i)) for i in range(4)], batch_size=2)
 
 
-@pytest.mark.parametrize("wrap", [lambda batch: batch, lambda batch: {"graph": batch, "n": 2}], ids=["alone", "in dict"])
+@pytest.mark.parametrize(
+    "wrap", [lambda batch: batch, lambda batch: {"graph": batch, "n": 2}], ids=["alone", "in dict"]
+)
 def test_its_loader_feeds_prefetch(wrap, place):
     fetched = list(xdevice.prefetch(map(wrap, loader()), place))
     assert len(fetched) == 2

@@ -1,5 +1,5 @@
-"""JAX: what is registered with `jax.tree_util` is a container there, so it is one here: own classes, sparse arrays, flax
-and optax states. `jax.device_put` is what users would write instead, and is held beside `to_device`.
+"""JAX: what is registered with `jax.tree_util` is a container there, so it is one here: own classes, sparse arrays,
+flax and optax states. `jax.device_put` is what users would write instead, and is held beside `to_device`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ def nnx_leaves(model):
 
 
 def arrays(state):
-    return {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(state))[0]}
+    return {
+        jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(state))[0]
+    }
 
 
 def tree(make, tensors=leaves, facts=structure, **more):

@@ -238,7 +238,7 @@ def test_a_class_with_a_to_is_no_object_with_one():
 
 def test_something_else_called_to_is_left():
     """As the end of an interval, or a recipient."""
-    Span = collections.namedtuple("Span", ["start", "to"])  # noqa: N806
+    Span = collections.namedtuple("Span", ["start", "to"])
     message = Span("a", "b")
     moved = xdevice.to_device({"x": x(), "message": message}, "gpu:1")
     assert moved["message"] == message

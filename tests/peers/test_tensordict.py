@@ -96,7 +96,7 @@ def from_dict(read, prefix=()):
 
 def facts(td):
     inside = [(key, x.batch_size, x.names) for key, x in td.items() if hasattr(x, "batch_size")]
-    texts = [td[key] for key in td.keys() if isinstance(td[key], str)]  # noqa: SIM118: iterating goes over the batch
+    texts = [x for _, x in td.items() if isinstance(x, str)]
     return td.batch_size, td.names, td.is_locked, list(td.keys()), inside, texts, getattr(td, "stack_dim", None)
 
 
@@ -118,7 +118,11 @@ def parameters(model):
 
 def model_facts(model):
     owned = getattr(model, "params", model)
-    return [isinstance(p, torch.nn.Parameter) for p in model.parameters()], getattr(owned, "batch_size", None), list(model.state_dict())
+    return (
+        [isinstance(p, torch.nn.Parameter) for p in model.parameters()],
+        getattr(owned, "batch_size", None),
+        list(model.state_dict()),
+    )
 
 
 def td(make):
@@ -138,9 +142,11 @@ class TestTensorDict(Laws):
             transition,
             class_tensors,
             class_facts,
-            numpy=lambda read: {"observation": read["observation"], **from_dict(read["inner"])}
-            if isinstance(read, dict)
-            else {"observation": read.observation, **from_dict(read.inner)},
+            numpy=lambda read: (
+                {"observation": read["observation"], **from_dict(read["inner"])}
+                if isinstance(read, dict)
+                else {"observation": read.observation, **from_dict(read.inner)}
+            ),
             splits=True,
             replicates=False,
         ),

@@ -37,7 +37,9 @@ def features():
 
 def output():
     return SequenceClassifierOutput(
-        loss=torch.tensor(0.5), logits=torch.arange(4.0).reshape(2, 2), hidden_states=(torch.ones(2, 3), torch.zeros(2, 3))
+        loss=torch.tensor(0.5),
+        logits=torch.arange(4.0).reshape(2, 2),
+        hidden_states=(torch.ones(2, 3), torch.zeros(2, 3)),
     )
 
 
@@ -89,9 +91,7 @@ class TestTransformers(Laws):
         "own ModelOutput": Peer(
             own_output, lambda x: {"score": x.score, "deep": x.parts[0]["deep"]}, lambda x: list(x.keys())
         ),
-        "BERT": Peer(
-            small_bert, state, lambda x: (x.config.to_dict(), x.training), is_model=True, moves_in_place=True
-        ),
+        "BERT": Peer(small_bert, state, lambda x: (x.config.to_dict(), x.training), is_model=True, moves_in_place=True),
     }
 
 
