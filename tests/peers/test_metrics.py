@@ -10,6 +10,11 @@ import pytest
 import xdevice
 from xdevice import registry
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning"),  # MXNet, of SciPy
+    pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning"),  # Paddle, of each BatchNorm
+]
+
 X = np.arange(24, dtype="float32").reshape(8, 3) / 10
 Y = (X.sum(1, keepdims=True) > 3).astype("float32")
 
@@ -30,7 +35,7 @@ def fitted(keras, compiled=None):
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, "relu"), keras.layers.BatchNormalization()])
     model.add(keras.layers.Dense(1, "sigmoid"))
-    metrics = [keras.metrics.BinaryAccuracy(name="acc"), keras.metrics.AUC(num_thresholds=5), "mae"]
+    metrics = [keras.metrics.BinaryAccuracy(name="acc"), keras.metrics.AUC(num_thresholds=5, name="auc"), "mae"]
     model.compile(keras.optimizers.Adam(0.01), "binary_crossentropy", metrics=metrics, run_eagerly=True)
     model.fit(X, Y, epochs=1, batch_size=4, verbose=0, shuffle=False)
     return model

@@ -151,13 +151,11 @@ def test_the_device_is_found_as_accelerate_finds_it(kind):
 
 
 def test_an_array_beside_tensors_stays_where_arrays_are(place):
-    """accelerate and Lightning leave it; it is on the host, and comparing names it."""
+    """accelerate and Lightning leave it."""
     moved = xdevice.to_device({"x": x(), "ids": np.arange(3)}, place)
     assert type(moved["ids"]) is np.ndarray
+    assert moved["ids"].tolist() == [0, 1, 2]
     assert place_of(moved["x"]) is place
-    if place is not xdevice.cpu():
-        with pytest.raises(xdevice.DeviceMismatchError, match=r"batch\['(ids|x)'\]"):
-            xdevice.check_same_device(batch=moved)
 
 
 class Movable:
@@ -224,6 +222,9 @@ def test_what_moves_itself_is_fetched(cls, place):
 
 def test_what_a_to_raises_is_told():
     class Broken:
+        def __init__(self):
+            self.held = x()
+
         def to(self, device):
             raise ValueError("not today")
 
