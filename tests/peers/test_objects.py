@@ -375,7 +375,7 @@ def test_they_go_on_as_before(place):
 def test_a_type_that_nobody_knows_does_not_stay_behind_unnoticed(verb):
     """argparse's is one; a line would make it known."""
     batch = {"args": argparse.Namespace(x=x(), n=3), "x": x()}
-    with pytest.raises(xdevice.ContainerError, match="args.*Namespace.*register"):
+    with pytest.raises(xdevice.ContainerError, match=r"args.*Namespace.*register"):
         verb(batch if verb in (xdevice.to_device, xdevice.copy_to) else [batch], "gpu:1")
     assert xdevice.device_of(batch) is xdevice.cpu()
     assert xdevice.to_device({"args": argparse.Namespace(n=3), "x": x()}, "gpu:1")["args"].n == 3

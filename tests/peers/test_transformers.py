@@ -137,7 +137,7 @@ def test_a_cache_that_cannot_move_itself_does_not_stay_behind_unnoticed(wrap):
     """A DynamicCache has no `.to`, and nothing says how it is to be rebuilt: a line has to."""
     batch = wrap(last_hidden_state=torch.ones(2), past_key_values=cache())
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.ContainerError, match="past_key_values.*DynamicCache.*register"):
+        with pytest.raises(xdevice.ContainerError, match=r"past_key_values.*DynamicCache.*register"):
             verb(batch, "gpu:1")
     assert place_of(batch["last_hidden_state"]) is xdevice.cpu()
     with pytest.raises(xdevice.DeviceMismatchError, match="past_key_values"):
