@@ -136,8 +136,8 @@ class TestTensorDict(Laws):
         "no_batch": Peer(no_batch, tensors, facts, numpy=from_dict, replicates=False),
         "nested": td(nested),
         "locked": td(locked),
-        "with_text": Peer(with_text, tensors, facts, numpy=from_dict, replicates=False),
-        "lazy": Peer(lazy, lazy_tensors, facts, numpy=lambda read: None, replicates=False),
+        "with_text": Peer(with_text, tensors, facts, numpy=from_dict, reads=False, replicates=False),
+        "lazy": Peer(lazy, lazy_tensors, facts, reads=False, replicates=False),
         "tensorclass": Peer(
             transition,
             class_tensors,
@@ -147,10 +147,11 @@ class TestTensorDict(Laws):
                 if isinstance(read, dict)
                 else {"observation": read.observation, **from_dict(read.inner)}
             ),
+            reads=False,
             splits=True,
             replicates=False,
         ),
-        "params": Peer(params, parameters, model_facts, is_model=True, moves_in_place=True),
+        "params": Peer(params, parameters, model_facts, is_model=True),
         "module_with_params": Peer(Net, parameters, model_facts, is_model=True, moves_in_place=True),
         "tensordict_module": Peer(policy, parameters, model_facts, is_model=True, moves_in_place=True),
     }

@@ -100,7 +100,6 @@ class TestTorchmetrics(Laws):
         "cat": metric(cat),
         "accuracy": metric(accuracy),
         "collection": metric(collection),
-        "min_max": metric(wrapped),
         "module": metric(Trained),
         "module_without_parameters": metric(Measured),
         "module_list": metric(lambda: torch.nn.ModuleList([mean(), cat()])),
@@ -120,6 +119,11 @@ def test_a_metric_goes_on_where_it_is(make, verb, place):
     moved.reset()
     moved.update(*(xdevice.to_device(x, place) for x in args))
     assert place_of(moved.compute()) is place
+
+
+def test_a_wrapped_metric_moves_what_its_own_to_moves(place):
+    """The extremes of MinMaxMetric are attributes, which its `.to` leaves where they are."""
+    assert {place_of(x) for x in states(xdevice.to_device(wrapped(), place)).values()} == {place}
 
 
 def test_a_copy_counts_for_itself(place):
