@@ -141,7 +141,7 @@ def test_a_cache_that_cannot_move_itself_does_not_stay_behind_unnoticed(wrap):
             verb(batch, "gpu:1")
     assert place_of(batch["last_hidden_state"]) is xdevice.cpu()
     with pytest.raises(xdevice.DeviceMismatchError, match="past_key_values"):
-        xdevice.check_same_device(x=xdevice.ones(2, device="gpu:1"), batch=batch)
+        xdevice.check_same_device(x=xdevice.ones(2, device="gpu:1"), past_key_values=batch["past_key_values"])
     assert not xdevice.same_device(xdevice.ones(2, device="gpu:1"), batch)
 
 
