@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,19 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
     xdevice.set_backend(None)
     yield
     xdevice.set_backend(None)
+
+
+PEERS = Path(__file__).parent / "peers"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What needs the packages of other libraries runs when it is named, and then fails where one is missing."""
+    return True if collection_path == PEERS and not _names_peers(config) else None
+
+
+def _names_peers(config: pytest.Config) -> bool:
+    named = (config.invocation_params.dir / argument.split("::")[0] for argument in config.args)
+    return any(path.resolve().is_relative_to(PEERS) for path in named)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -63,7 +77,9 @@ def _ran_here() -> list[str]:
     return [f"{backend.name} {backend.version}" for backend in registry.loaded()]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     ran = ", ".join(sorted({*_ran_here(), *_ran_elsewhere})) or "none"
     gpus = "with GPUs" if shutil.which("nvidia-smi") else "no GPU"
     terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")
+    if not _names_peers(config):
+        terminalreporter.write_line("left out: tests/peers, which need the extra `peers` (tests/peers/conftest.py)")
