@@ -38,9 +38,11 @@ def importing(*, own_symbols: bool = False) -> Iterator[None]:
 
     with import_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if not own_symbols or not hasattr(sys, "setdlopenflags"):  # Windows has no such flags
+            yield
+            return
         flags = sys.getdlopenflags()
-        if own_symbols:
-            sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
+        sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
         try:
             yield
         finally:
