@@ -132,6 +132,10 @@ class Backend(ABC):
     """Why it cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
     """How many of its GPUs are virtual: all or none; set by the core after `make_virtual_gpus`."""
+    most_axes: int = 64
+    """How many axes a tensor may have; NumPy, by way of which values come, takes no more."""
+    longest_axis: int = 2**63 - 1
+    """How many elements a tensor may have along one axis."""
     most_virtual_gpus: int | None = None
     """How many virtual GPUs the framework takes at most, if there is a limit; the core asks for no more."""
 
@@ -298,6 +302,15 @@ class Backend(ABC):
         is built in the same way. A value is what `device_of` and `to_numpy` take: a tensor, or a `tf.Variable`. Raises
         `NotBuiltError` before there are any."""
         raise self.unsupported("models", "put the parameters into a dict: it is a container")
+
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        """Tensors for the state that an optimizer makes only in a step, by their names: for each parameter that `names`
+        speaks of and that has none yet, all of its state. It is the optimizer's after `take_state`, and nothing of
+        what it computes is changed before. Nothing for any other model."""
+        return {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # noqa: B027  # most have none to take
+        """Told by `load` when it has written into the variables of a model, and into its `state_to_come`."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """The layers of a model whose kind `xdevice.layouts` knows, each once, in the order of their definition: their

@@ -7,10 +7,11 @@ when it is whole and on the disk, and its values are read into memory that the t
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from .errors import (
     FilePathError,
     MissingFileError,
     NotATensorError,
+    ShapeError,
     StateError,
     UnsupportedError,
     XDeviceError,
@@ -57,15 +59,20 @@ _ALIGNMENT: Final = 64
 """TensorFlow and JAX take over memory that begins at a multiple of this many bytes."""
 _SMALL: Final = 1 << 14
 """Bytes up to which a copy is cheaper than to take the memory over."""
+_SHARED: Final = "xdevice.shared"
+"""The one remark in a file's metadata that is ours: the further names of its tensors, as a JSON object."""
 _PREFIX: Final = ".xdevice-"
 _SUFFIX: Final = ".saving"
+_PROBE: Final = "probe"
+_LOCK: Final = "lock"
 
 
 class _Variable(NamedTuple):
-    """A tensor, or a variable of a model, and the backend it belongs to."""
+    """A tensor, or a variable of a model, the backend it belongs to, and that model."""
 
     backend: Backend
     value: Any
+    model: Any = None
 
 
 class _Entry(NamedTuple):
@@ -114,12 +121,14 @@ def save(path: Path, x: Any) -> None:
     | a variable of a torch `Module`, a Paddle `Layer`, a Gluon `Block` | that of `state_dict()`, `save_parameters()` |
     | a variable of a Keras `Layer` or `Model` | its layers' names and its own: `dense/kernel`, `dense_1/kernel` |
     | a variable of a `tf.Module` | the way to it: `layers/0/weight` |
-    | the state of an optimizer or a Gluon `Trainer` | that of its own `state_dict()`, or a number |
+    | the state of an optimizer or a Gluon `Trainer` | the number of the parameter, and what it is: `0.exp_avg` |
+    | the state of a Keras optimizer | its number in `optimizer.variables` |
     | one tensor | `tensor` |
 
     Raises:
         NotATensorError: a leaf that is no tensor and no model, by name. ContainerError: two leaves of one name, or a
             name that UTF-8 has not.
+        UnsupportedError: an optimizer that keeps numbers outside of tensors: PyTorch's LBFGS, Gluon's Nadam, LBSGD.
         DTypeError: complex128, or another dtype that the format has not. UnsupportedError: a sparse, ragged or masked
             tensor. NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
         FilePathError: a folder or a device has that name, the disk is full, or the system refuses for another reason.
@@ -145,7 +154,7 @@ def save(path: Path, x: Any) -> None:
         for name, array in arrays.items()
     }
     with _replacing(target) as new:
-        serialize_file(specs, new, metadata=shared or None)
+        serialize_file(specs, new, metadata={_SHARED: json.dumps(shared)} if shared else None)
 
 
 def _variables(x: Any, verb: str) -> dict[str, _Variable]:
@@ -174,16 +183,22 @@ def _is_utf8(name: str) -> bool:
 
 def _named(x: Any, verb: str) -> Iterator[tuple[str, str, _Variable]]:
     """Name in a file, the way to it as one writes it in Python, and the variable."""
+    for prefix, path, leaf in _leaves(x, verb):
+        for name, one in _of_leaf(path or "the argument", leaf):
+            origin = path + (f" {name}" if name else "") if path else f"variable {name!r}"
+            yield ".".join(filter(None, (prefix, name))) or (_LONE if not path else ""), origin, one
+
+
+def _leaves(x: Any, verb: str) -> Iterator[tuple[str, str, Any]]:
+    """What the names of a tensor or model in `x` begin with in a file, the way to it, and itself."""
     if registry.kind_of(type(x)) is not None:
-        yield from ((name or _LONE, f"variable {name!r}", one) for name, one in _of_leaf("the argument", x))
+        yield "", "", x
         return
     _refuse_non_container(x, verb)
     from . import trees
 
     for keys, leaf in trees.named_leaves(x):
-        prefix = ".".join(map(str, keys))
-        for name, one in _of_leaf(leaf.path, leaf.value):
-            yield ".".join(filter(None, (prefix, name))), leaf.path + (f" {name}" if name else ""), one
+        yield ".".join(map(str, keys)), leaf.path, leaf.value
 
 
 def _of_leaf(path: str, x: Any) -> Iterator[tuple[str, _Variable]]:
@@ -196,8 +211,11 @@ def _of_leaf(path: str, x: Any) -> Iterator[tuple[str, _Variable]]:
     backend, kind = found
     if kind == "symbol":
         raise _traced(backend, path)
-    for name, value in backend.variables(x) if kind == "model" else [("", x)]:
-        yield name, _Variable(backend, value)
+    if kind == "tensor":
+        yield "", _Variable(backend, x)
+        return
+    for name, value in backend.variables(x):
+        yield name, _Variable(backend, value, x)
 
 
 def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], dict[str, str]]:
@@ -205,7 +223,7 @@ def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], 
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     first: dict[int, str] = {}
-    for name, (backend, value) in variables.items():
+    for name, (backend, value, _) in variables.items():
         if id(value) in first:
             shared[name] = first[id(value)]
             continue
@@ -257,7 +275,11 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         backend: whose tensors to make; without it the selected backend's.
         into: a model or container with the names, shapes and dtypes of the file (see `save`), on whichever devices its
             variables are. All of them are compared before the first is written. It says itself where and on which
-            backend, so it goes without `device` and `backend`.
+            backend, so it goes without `device` and `backend`. An optimizer may be a fresh one, which has no state
+            yet: it is given that of the file. Keras's must be built: `optimizer.build(model.trainable_variables)`.
+
+    An optimizer's state is in the file, and its hyper-parameters are not, except Keras's learning rate: make it with
+    the same ones. A schedule of the learning rate goes into a file of its own (docs/files.md).
 
     Returns:
         A dict of tensors by name, flat, and none asking for gradients; names of one shared tensor give the same object.
@@ -266,6 +288,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     Raises:
         MissingFileError: no such file. FilePathError: it is no plain file, or the system cannot read it.
         FileFormatError: it is damaged, cut off, or of another format.
+        ShapeError: the backend takes no tensor of that shape, by name.
         DTypeError: the backend lacks the dtype of a tensor, or would narrow it (JAX without 64-bit), by name.
         StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
             UnsupportedError: it cannot be written into (`tf.Tensor`, `jax.Array`, a sparse or masked tensor).
@@ -296,6 +319,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     with _opened(path) as (file, header):
         for name, entry in header.entries.items():
             _require_dtype(owner, name, entry.dtype)
+            _require_shape(owner, name, entry.shape)
         tensors = {name: _tensor(owner, _read(file, entry), place) for name, entry in header.entries.items()}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
@@ -303,11 +327,40 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
 
 def _load_into(path: str, into: Any) -> Any:
     variables = _variables(into, "load into")
+    models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
     with _opened(path) as (file, header):
+        for prefix, x in models.items():
+            variables.update(_state_to_come(prefix, x, variables, header))
         for _, one, entry in _plan(path, variables, header, file):
             place = one.backend.device_of(one.value)
             one.backend.write(one.value, _tensor(one.backend, _read(file, entry), place))
+    for prefix, x in models.items():
+        _take_state(prefix, x, variables)
     return into
+
+
+def _state_to_come(
+    prefix: str, x: Any, variables: Mapping[str, _Variable], header: _Header
+) -> Iterator[tuple[str, _Variable]]:
+    """What is in the file for an optimizer that has not taken a step yet, so that it has no variables for it."""
+    backend, kind = registry.kind_of(type(x)) or (None, None)
+    start = f"{prefix}." if prefix else ""
+    lacking = [
+        name.removeprefix(start)
+        for name in (*header.entries, *header.shared)
+        if name.startswith(start) and name not in variables
+    ]
+    if backend is None or kind != "model" or not lacking:
+        return
+    for name, value in backend.state_to_come(x, lacking).items():
+        yield start + name, _Variable(backend, value, x)
+
+
+def _take_state(prefix: str, x: Any, variables: Mapping[str, _Variable]) -> None:
+    start = f"{prefix}." if prefix else ""
+    state = {name.removeprefix(start): one for name, one in variables.items() if one.model is x}
+    for backend in {one.backend for one in state.values()}:
+        backend.take_state(x, {name: one.value for name, one in state.items()})
 
 
 def _plan(path: Path, variables: Mapping[str, _Variable], header: _Header, file: FileIO) -> list[_Planned]:
@@ -377,6 +430,14 @@ def _require_dtype(backend: Backend, name: str, dtype: str) -> None:
         )
 
 
+def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) > backend.most_axes or max(shape, default=0) > backend.longest_axis:
+        raise ShapeError(
+            f"{name} has the shape {shape}, and {backend.name} takes {backend.most_axes} axes of "
+            f"{backend.longest_axis:,} at most; load it with another backend="
+        )
+
+
 def _tensor(backend: Backend, array: Array, place: Device) -> Any:
     if place is not CPU:
         return backend.stage(array, place)
@@ -389,13 +450,20 @@ def _tensor(backend: Backend, array: Array, place: Device) -> Any:
 @contextmanager
 def _opened(path: str) -> Iterator[tuple[FileIO, _Header]]:
     """The file and its header, of one and the same file, even if another takes its name at this moment."""
-    _plain_file(path)
     while True:
+        _plain_file(path)
         with _open(path) as file:
             header = _header(path, file)
-            if os.path.samestat(os.fstat(file.fileno()), _plain_file(path)):
+            if _is_still(path, file):
                 yield file, header
                 return
+
+
+def _is_still(path: str, file: FileIO) -> bool:
+    """Whether a path still names an open file."""
+    _plain_file(path)
+    with _open(path) as again:  # two descriptors, because Windows tells other numbers of a path than of an open file
+        return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
 
 
 def _open(path: str) -> FileIO:
@@ -407,26 +475,49 @@ def _header(path: Path, file: FileIO) -> _Header:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy") as opened:
-            parts = [(name, opened.get_slice(name)) for name in opened.offset_keys()]
-            kinds = [(name, part.get_dtype(), tuple(part.get_shape())) for name, part in parts]
-            metadata = opened.metadata() or {}
-    except (SafetensorError, OSError, ValueError) as error:
+        with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
+            length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
+        metadata = header.pop(_RESERVED, None) or {}
+        entries = {name: _entry(name, about, 8 + length) for name, about in header.items()}
+        entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
+        return _Header(entries, _shared(metadata, entries))
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
         raise FileFormatError(
             f"{os.fspath(path)} of {size:,} bytes is no safetensors file, or it is damaged: {error}"
         ) from error
-    start = 8 + int.from_bytes(file.read(8), "little")
-    entries = {}
-    for name, code, shape in kinds:
-        if code not in _DTYPES:
-            raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(_DTYPES)}")
-        nbytes = math.prod(shape) * host_dtype(_DTYPES[code]).itemsize
-        entries[name] = _Entry(_DTYPES[code], shape, start, nbytes)
-        start += nbytes
-    # as safetensors.torch.save_model writes it; other keys are remarks
-    shared = {name: other for name, other in metadata.items() if other in entries and name not in entries}
-    return _Header(entries, shared)
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of which no two readers take two halves."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise ValueError(f"its header has {twice!r} twice")
+    return found
+
+
+def _entry(name: str, about: Mapping[str, Any], start: int) -> _Entry:
+    code, shape = about["dtype"], tuple(about["shape"])
+    if code not in _DTYPES:
+        raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(_DTYPES)}")
+    dtype = host_dtype(_DTYPES[code])
+    try:
+        np.broadcast_to(np.zeros((), dtype), shape)  # NumPy's limits of axes and sizes; allocates nothing
+    except ValueError as error:
+        raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
+    return _Entry(_DTYPES[code], shape, start + about["data_offsets"][0], math.prod(shape) * dtype.itemsize)
+
+
+def _shared(metadata: Mapping[str, str], entries: Mapping[str, _Entry]) -> dict[str, str]:
+    """What `save` has written of shared tensors; what other programs remark in the metadata names none."""
+    shared = json.loads(metadata.get(_SHARED, "{}"))
+    if not isinstance(shared, dict) or not all(
+        isinstance(other, str) and other in entries and name not in entries for name, other in shared.items()
+    ):
+        raise ValueError(f"{_SHARED} in its metadata gives names to tensors that it does not have")
+    return shared
 
 
 def _read(file: FileIO, entry: _Entry) -> Array:
@@ -461,7 +552,7 @@ def _path_errors(what: str) -> Iterator[None]:
         raise FilePathError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _plain_file(path: str) -> os.stat_result:
+def _plain_file(path: str) -> None:
     with _path_errors(f"{path!r} cannot be read"):
         try:
             found = os.stat(path)
@@ -470,7 +561,6 @@ def _plain_file(path: str) -> os.stat_result:
     if not stat.S_ISREG(found.st_mode):
         what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
         raise FilePathError(f"{path!r} is {what}; name the file in the safetensors format")
-    return found
 
 
 def _target(path: Path) -> str:
@@ -506,27 +596,23 @@ def _replacing(target: str) -> Iterator[str]:
         with _own_folder(folder) as own:
             new = os.path.join(own, "new")
             yield new
-            os.chmod(new, _permissions(target, own))
             _flush(new)
+            os.chmod(new, _permissions(target, own))
             os.replace(new, target)
-    with _path_errors(f"{target!r} is written, but may not be on the disk"):
-        _flush(folder)
+    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+        with _path_errors(f"{target!r} is written, but may not be on the disk"):
+            _flush(folder, os.O_RDONLY)
 
 
 def _permissions(target: str, own: str) -> int:
     """The old file's mode, or that of a file made now: the umask can be read only by changing it for all threads."""
     old = _mode(target)
-    if old is not None:
-        return stat.S_IMODE(old)
-    probe = os.open(os.path.join(own, "probe"), os.O_CREAT | os.O_WRONLY, 0o666)
-    try:
-        return stat.S_IMODE(os.fstat(probe).st_mode)
-    finally:
-        os.close(probe)
+    return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 
 
-def _flush(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _flush(path: str, flags: int = os.O_RDWR) -> None:
+    """Waits until a file is on the disk; Windows does so only for one that is open for writing."""
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:
@@ -541,18 +627,17 @@ def _own_folder(folder: str) -> Iterator[str]:
 
     while True:
         own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
-        # until it is locked, another process may take it for a leftover
+        probe = os.path.join(own, _PROBE)
         try:
-            descriptor = os.open(own, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
-        try:
-            if _lock(descriptor) is not False and os.path.isdir(own):
-                yield own
-                return
+            with suppress(FileNotFoundError):  # it is gone already
+                os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
+            with _locked(own) as is_ours:
+                # until it was locked, another process may have taken it for a leftover, and emptied it
+                if is_ours is not False and os.path.exists(probe):
+                    yield own
+                    return
         finally:
             shutil.rmtree(own, ignore_errors=True)
-            os.close(descriptor)
 
 
 def _remove_leftovers(folder: str) -> None:
@@ -562,25 +647,29 @@ def _remove_leftovers(folder: str) -> None:
     for entry in os.scandir(folder):
         if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
             continue
-        try:
-            descriptor = os.open(entry.path, os.O_RDONLY)
-        except OSError:  # another process's save has ended meanwhile
-            continue
-        try:
-            if _lock(descriptor):
+        with _locked(entry.path) as is_ours:
+            if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+        if is_ours:
+            with suppress(OSError):  # on Windows an open lock is still there
+                os.unlink(os.path.join(entry.path, _LOCK))
+                os.rmdir(entry.path)
 
 
-def _lock(descriptor: int) -> bool | None:
-    """Whether the lock is ours now, until the descriptor is closed; None on a file system without locks."""
-    import fcntl
+@contextmanager
+def _locked(folder: str) -> Iterator[bool | None]:
+    """Whether the lock of a folder is ours in this block; None on a file system without locks."""
+    from filelock import FileLock, Timeout
 
+    lock = FileLock(os.path.join(folder, _LOCK), timeout=0)
+    is_ours: bool | None = True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
+        lock.acquire()
+    except Timeout:
+        is_ours = False
+    except (OSError, NotImplementedError):
+        is_ours = None
+    try:
+        yield is_ours
+    finally:
+        lock.release()

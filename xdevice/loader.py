@@ -39,9 +39,11 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
     with import_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if own_symbols_after not in sys.modules or not hasattr(sys, "setdlopenflags"):  # Windows has no such flags
+            yield
+            return
         flags = sys.getdlopenflags()
-        if own_symbols_after in sys.modules:
-            sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
+        sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
         try:
             yield
         finally:

@@ -45,12 +45,13 @@ def _named(uuids: tuple[str, ...], name: str) -> str | None:
 @functools.cache
 def _uuids() -> tuple[str, ...] | None:
     """The GPUs of the driver; None if there is a driver but no NVML."""
-    if not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
+    is_windows = hasattr(ctypes, "WinDLL")
+    if not is_windows and not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
         return ()
     try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        nvml = ctypes.CDLL("nvml.dll" if is_windows else "libnvidia-ml.so.1")
     except OSError:
-        return None
+        return () if is_windows else None  # the driver brings it there
     if nvml.nvmlInit_v2():
         return None
     try:

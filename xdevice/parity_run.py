@@ -127,8 +127,13 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """The process and all that it has started, which are a group of their own."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:  # Windows has no groups to kill, and a command that follows parents to their children
+        with suppress(OSError):
+            subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, check=False)
+        process.kill()
     process.wait()
 
 

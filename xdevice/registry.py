@@ -38,7 +38,7 @@ KNOWN: Final = (
     Known("torch", ("pytorch",), ("torch",), "pip install torch"),
     Known("tensorflow", ("tf",), ("tensorflow", "keras"), "pip install tensorflow", brings=("jax",)),
     Known("paddle", ("paddlepaddle",), ("paddle",), "pip install paddlepaddle"),
-    Known("mxnet", ("mx",), ("mxnet",), "pip install 'mxnet<2' 'numpy<2'"),
+    Known("mxnet", ("mx",), ("mxnet",), "pip install 'mxnet<2' 'numpy<2', on Linux and Python 3.12 or older"),
     Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
     Known("numpy", ("np",), ("numpy",), "pip install numpy"),
 )

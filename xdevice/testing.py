@@ -15,6 +15,7 @@ an adapter do not have is skipped with its name, so read the skips.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -805,6 +806,8 @@ class Conformance:
 
     def test_forking_after_loading_and_counting(self) -> None:
         self.needs_kernels()
+        if not hasattr(os, "fork"):
+            pytest.skip("this system does not fork")
         seen = in_child("fork", self.backend, self.child_setup)
         # TensorFlow can tell what GPUs it has only by initialising CUDA
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)

@@ -55,7 +55,7 @@ _64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64
 class JaxBackend(Backend):
     name = "jax"
     modules = ("jax", "jaxlib")
-    minimum = (0, 7)
+    minimum = (0, 6, 2)
     dtypes = frozenset(DTYPES)
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(jnp, name))
     kinds = ("cpu", "gpu", "tpu")

@@ -38,7 +38,7 @@ if is_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import layers, models, sharing, virtual
+from . import layers, models, sharing, trainers, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -95,6 +95,7 @@ class MxnetBackend(Backend):
     minimum = (1, 9)
     dtypes = frozenset(["bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"])
     moves_by = "as_in_ctx"
+    longest_axis = 2**31 - 1
     most_virtual_gpus = _CPUS - 1
 
     def __init__(self) -> None:
@@ -257,7 +258,14 @@ class MxnetBackend(Backend):
         models.require_values(model)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        return models.variables(model)
+        return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else models.variables(model)
+
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        return trainers.state_to_come(optimizer, names) if isinstance(optimizer, mx.gluon.Trainer) else {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        if isinstance(optimizer, mx.gluon.Trainer):
+            trainers.take_state(optimizer, state)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)

@@ -30,8 +30,8 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
     """Name and context of each variable; a parameter on several devices comes once for each."""
     if isinstance(model, Trainer):
         yield from ((f"contexts[{i}]", context) for i, context in enumerate(model._contexts))
-        for index, state in _updater(model).states.items():
-            yield from ((f"state of {model._params[index].name}", array.ctx) for array in _arrays(state))
+        for index, state in updater(model).states.items():
+            yield from ((f"state of {model._params[index].name}", array.ctx) for array in arrays(state))
         return
     for name, parameter in _parameters(model):
         yield from ((name, context) for context in _contexts(name, parameter))
@@ -48,10 +48,6 @@ def require_values(model: Any) -> None:
 
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Name and array of each variable, named as `save_parameters` does."""
-    if isinstance(model, Trainer):
-        for index, state in _updater(model).states.items():
-            yield from ((f"{index}.{part}", array) for part, array in enumerate(_arrays(state)))
-        return
     if isinstance(model, Parameter):
         yield "", _value(model.name, model)
         return
@@ -182,7 +178,7 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 # Trainers
 
 
-def _updater(trainer: Any) -> Any:
+def updater(trainer: Any) -> Any:
     """What holds the optimizer's state; a distributed store has it elsewhere, and no updater here."""
     return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
 
@@ -205,15 +201,15 @@ def _follow(trainer: Any) -> None:
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:
-    updater = _updater(trainer)
+    own = updater(trainer)
     with mx.autograd.pause(), mx.util.np_shape(True):
-        for index, state in updater.states.items():
-            updater.states[index] = _state_on(state, targets[index])
+        for index, state in own.states.items():
+            own.states[index] = _state_on(state, targets[index])
     for target in targets:
         _carry_step_counts(trainer._optimizer, target)
     if contexts is not None:
         trainer._reset_kvstore()
-        trainer._contexts, trainer._updaters = list(contexts), [updater]
+        trainer._contexts, trainer._updaters = list(contexts), [own]
 
 
 def _state_on(state: Any, context: Any) -> Any:
@@ -225,17 +221,22 @@ def _state_on(state: Any, context: Any) -> Any:
 
 
 def _carry_step_counts(optimizer: Any, context: Any) -> None:
-    counts = optimizer._all_index_update_counts
+    optimizer._all_index_update_counts.setdefault(context.device_id, {}).update(steps(optimizer))
+
+
+def steps(optimizer: Any) -> dict[Any, int]:
+    """The steps taken by each parameter, which an optimizer counts by device."""
     latest: dict[Any, int] = {}
-    for seen in counts.values():
-        for index, steps in seen.items():
-            latest[index] = max(steps, latest.get(index, 0))
-    counts.setdefault(context.device_id, {}).update(latest)
+    for seen in optimizer._all_index_update_counts.values():
+        for index, count in seen.items():
+            latest[index] = max(count, latest.get(index, 0))
+    return latest
 
 
-def _arrays(state: Any) -> Iterator[Any]:
+def arrays(state: Any) -> Iterator[Any]:
+    """Those of an optimizer's state of one parameter, in their order."""
     if isinstance(state, mx.nd.NDArray):
         yield state
     elif isinstance(state, list | tuple):
         for part in state:
-            yield from _arrays(part)
+            yield from arrays(part)

@@ -37,7 +37,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(wanted()):
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
-    from . import layers, loading, scopes, sharing, threads
+    from . import layers, loading, optimizers, scopes, sharing, threads
 
 from . import driver, memory, streams
 
@@ -76,6 +76,7 @@ class PaddleBackend(Backend):
     short_floats = frozenset(name for name in SHORT_FLOATS if hasattr(paddle, name))
     kinds = ("cpu", "gpu")
     moves_by = "to"
+    most_axes = 9
     releases_under_lock = True
 
     def __init__(self) -> None:
@@ -239,12 +240,22 @@ class PaddleBackend(Backend):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+        if isinstance(model, paddle.optimizer.Optimizer):
+            yield from optimizers.variables(model)
+            return
         for name, value in model.state_dict().items():
             if isinstance(value, paddle.Tensor):
                 self.device_of(value)  # raises for one without memory
                 yield name, value
-            elif isinstance(model, paddle.optimizer.Optimizer) and name == "master_weights":
-                yield from ((f"{name}.{inner}", weight) for inner, weight in value.items())
+
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
+        if not isinstance(optimizer, paddle.optimizer.Optimizer):
+            return {}
+        return optimizers.state_to_come(optimizer, names)
+
+    def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
+        if isinstance(optimizer, paddle.optimizer.Optimizer):
+            optimizers.take_state(optimizer, state)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)

@@ -82,6 +82,6 @@ def _context(index: int) -> ctypes.c_void_p:
 @cache
 def _driver() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("nvcuda.dll" if hasattr(ctypes, "WinDLL") else "libcuda.so.1")
     except OSError:
         return None

@@ -123,7 +123,7 @@ def _register(n: int) -> None:
     spec = find_spec("paddle")
     assert spec is not None, "the adapter is loaded only where Paddle is installed"
     root = Path(str(spec.origin)).parent
-    header = (root / _HEADER).read_text()
+    header = (root / _HEADER).read_text(encoding="utf-8")
     version = _version(header)
     if version != _VERSION:
         raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from xdevice.errors import NotBuiltError
+
 from . import models
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ _Named = tuple[str, Any]
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     """Name and `tf.Variable` of each variable: of a model's layers, or of an optimizer or a metric itself."""
     if isinstance(model, keras.optimizers.Optimizer):
+        if not model.built:
+            raise NotBuiltError(
+                "the optimizer has no state yet; build it first: optimizer.build(model.trainable_variables)"
+            )
         # in their order, as Keras's own files: their paths begin with the parameters'
         return [(str(number), variable._value) for number, variable in enumerate(model.variables)]
     parts = models.built_parts(model, without=_NO_STATE)

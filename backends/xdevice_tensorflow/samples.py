@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 with importing():
     import keras
 
-_pointer = ctypes.PyDLL(None).PyCapsule_GetPointer
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 

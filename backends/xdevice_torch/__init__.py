@@ -20,10 +20,10 @@ from xdevice.loader import importing
 with importing():
     import torch
 
-    from . import background, layers, models, reducing, sharing, virtual
+    from . import background, layers, models, optimizers, reducing, sharing, virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -230,7 +230,7 @@ class TorchBackend(Backend):
 
     def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
         if isinstance(model, torch.optim.Optimizer):
-            return _named(model.state_dict()["state"])
+            return optimizers.variables(model, self)
         state: dict[str, Any] = model.state_dict(keep_vars=True)
         for name, value in state.items():
             if not isinstance(value, torch.Tensor):
@@ -238,6 +238,13 @@ class TorchBackend(Backend):
             if torch.nn.parameter.is_lazy(value):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
         return state.items()
+
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        return optimizers.state_to_come(optimizer, names, self) if isinstance(optimizer, torch.optim.Optimizer) else {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            optimizers.take_state(optimizer, state)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
@@ -469,12 +476,3 @@ def _count(accelerator: str) -> int:
     if accelerator == "mps":
         return int(torch.backends.mps.is_available())
     return int(getattr(torch, accelerator).device_count())
-
-
-def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, torch.Tensor]]:
-    """The tensors of an optimizer's state dict, named by the way to them."""
-    if isinstance(state, torch.Tensor):
-        yield prefix, state
-    elif isinstance(state, dict | list):
-        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-            yield from _named(value, f"{prefix}.{key}" if prefix else str(key))

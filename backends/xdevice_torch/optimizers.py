@@ -1,0 +1,98 @@
+"""The state of PyTorch's optimizers in files, named as in their `state_dict()`: number of the parameter, key.
+
+What must be kept:
+- An optimizer makes its state in its first step, and only that step knows which: so it is taken by a twin, whose
+  parameters are on meta and cost nothing. `Optimizer.__getstate__` leaves out the hooks and a scheduler's `step`.
+- The step counter is on the host unless the optimizer is fused or capturable; neither works on meta.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.contract import Backend
+
+
+def variables(optimizer: torch.optim.Optimizer, backend: Backend) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, value in _named(optimizer.state_dict()["state"]):
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif value is not None:
+            raise backend.unsupported(
+                f"file of this {type(optimizer).__name__}, whose {name} is {value!r:.40} and no tensor",
+                "torch.save(optimizer.state_dict(), path), and optimizer.load_state_dict(torch.load(path))",
+            )
+
+
+def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """What is in an optimizer's state dict, named by the way to it."""
+    if not isinstance(state, dict | list):
+        yield prefix, state
+        return
+    for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+        yield from _named(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def state_to_come(optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Backend) -> dict[str, torch.Tensor]:
+    asked = {name.partition(".")[0] for name in names}
+    parameters = {
+        number: p
+        for number, p in enumerate(_parameters(optimizer))
+        if str(number) in asked and not optimizer.state.get(p)
+    }
+    if not parameters:
+        return {}
+    twins = _twins_state(optimizer, parameters, backend)
+    on_device = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    found = {}
+    for number, p in parameters.items():
+        for key, x in twins[number].items():
+            if isinstance(x, torch.Tensor):
+                place = p.device if x.is_meta or (key == "step" and on_device) else x.device
+                found[f"{number}.{key}"] = torch.zeros(x.shape, dtype=x.dtype, device=place)
+    return found
+
+
+def _twins_state(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[int, torch.Tensor], backend: Backend
+) -> dict[int, dict[str, Any]]:
+    """The state after a step on meta, by the number of the parameter."""
+    twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
+    for number in parameters:
+        twins[number].grad = torch.empty_like(twins[number])
+    memo: dict[int, Any] = {id(p): twins[number] for number, p in enumerate(_parameters(optimizer))}
+    memo[id(optimizer.state)] = defaultdict(dict)
+    twin = copy.deepcopy(optimizer, memo)
+    for group in twin.param_groups:
+        group.update({key: False for key in ("fused", "capturable", "foreach") if key in group})
+    try:
+        twin.step()
+    except Exception as error:
+        if not all(twin.state[twins[number]] for number in parameters):  # it had not made its state yet
+            raise backend.unsupported(
+                f"state of a {type(optimizer).__name__} that has not taken a step",
+                "make one: take a step with gradients of zero, then load model and optimizer",
+            ) from error
+    return {number: twin.state[twins[number]] for number in parameters}
+
+
+def _on_meta(p: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(p, device="meta").requires_grad_(p.requires_grad)
+
+
+def take_state(optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]) -> None:
+    parameters = _parameters(optimizer)
+    for name, x in state.items():
+        number, _, key = name.partition(".")
+        optimizer.state[parameters[int(number)]].setdefault(key, x)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
