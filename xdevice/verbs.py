@@ -182,7 +182,7 @@ def _move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return x if _is_on(backend, x, target) else backend.move(x, target)
     if kind == "symbol":
         return backend.move(x, target)
-    if any(place is not target for _, place in backend.model_devices(x)):
+    if not backend.is_all_on(x, target):
         backend.move_model(x, target)
     return x
 
@@ -339,7 +339,7 @@ def _places(x: object, name: str) -> Iterator[tuple[str, Device]]:
 def _traced(backend: Backend, name: str) -> UnsupportedError:
     return UnsupportedError(
         f"{name} stands for a tensor while {backend.name} traces a function, so it has no device yet and nothing to "
-        f"wait for; ask outside of the traced function. to_device and copy_to work inside"
+        f"wait for; ask outside of the traced function. to_device and copy_to work inside, or say why not"
     )
 
 

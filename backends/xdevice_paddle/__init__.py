@@ -37,7 +37,7 @@ with importing(own_symbols="tensorflow" in sys.modules), virtual.importing(wante
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
-    from . import layers, loading, scopes, sharing, threads
+    from . import layers, loading, scopes, sharing, threads, tracing
 
 from . import driver, memory, streams
 
@@ -80,6 +80,7 @@ class PaddleBackend(Backend):
     def __init__(self) -> None:
         self._gpus = _count_gpus()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
+        tracing.keep_out()
 
     # the framework
 
@@ -94,6 +95,8 @@ class PaddleBackend(Backend):
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, paddle.Tensor):
             return "tensor"
+        if issubclass(cls, tracing.SYMBOLS):
+            return "symbol"
         return "model" if issubclass(cls, paddle.nn.Layer | paddle.optimizer.Optimizer) else None
 
     # devices
@@ -142,6 +145,8 @@ class PaddleBackend(Backend):
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        if issubclass(type(x), tracing.SYMBOLS):  # isinstance says yes to any tensor
+            return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported("copy of a sparse tensor", "take x.to_dense(), or copy its indices() and values()")
         return _copied(x, self.to_native(device))
