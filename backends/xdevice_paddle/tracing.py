@@ -1,7 +1,7 @@
 """Inside `paddle.jit.to_static`: our code is called as it is, and a tensor is a symbol.
 
-Paddle rewrites the source of whatever a traced function calls, in a namespace that lacks the module's own names (3.3.1),
-so what it makes of ours fails with a TypeError or an ImportError.
+Paddle rewrites the source of whatever a traced function calls, in a namespace that lacks the module's own names, so
+what it makes of ours fails with a TypeError or an ImportError (3.3.1).
 """
 
 from __future__ import annotations

@@ -469,7 +469,7 @@ def _give_copies_a_gradient() -> None:
 
 
 def _keep_autograph_out() -> None:
-    """AutoGraph rewrites what a `tf.function` calls, warns of what it cannot, and makes a StagingError of our errors."""
+    """AutoGraph rewrites what a `tf.function` calls, warns where it cannot, and makes a StagingError of our errors."""
     ours = tuple(map(_autograph.DoNotConvert, ("xdevice", __name__)))
     _autograph.CONVERSION_RULES = (*ours, *_autograph.CONVERSION_RULES)
     # AutoGraph looks for the attribute, and lets the error through as it is
