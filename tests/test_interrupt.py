@@ -24,9 +24,11 @@ import pathlib, subprocess, sys, time
 import xdevice
 
 xdevice.record("first", xdevice.ones(3))
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"])
-pathlib.Path(sys.argv[1], xdevice.backend().name).touch()
-time.sleep(500 if xdevice.backend().name == sys.argv[2] else 0)
+name = xdevice.backend().name
+if name == sys.argv[2]:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"])
+    pathlib.Path(sys.argv[1], name).touch()
+    time.sleep(500)
 """
 
 

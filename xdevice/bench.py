@@ -71,7 +71,8 @@ class Bench:
     ) -> Row:  # fmt: skip
         return {
             "backend": self.backend.name, "virtual": self.is_virtual, "experiment": experiment, "case": case,
-            "value": value, "unit": unit, "best": None if self.is_virtual else best, "why_not": why_not, "failed": failed,
+            "value": value, "unit": unit, "best": None if self.is_virtual else best, "why_not": why_not,
+            "failed": failed,
         }  # fmt: skip
 
     def square(self, place: Device, size: int | None = None) -> Any:
