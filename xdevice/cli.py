@@ -37,21 +37,17 @@ class _Commands(click.Group):
             ctx.exit(130)
 
 
-class _Target(click.ParamType):
+def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
     """A file for a report, which is written whole or not at all; - is the output.
 
     It is opened at once: not to find out after a long run that it cannot be.
     """
-
-    name = "filename"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "-":
-            return sys.stdout
-        try:
-            return _Whole(value)
-        except OSError as error:
-            self.fail(f"{str(value)!r}: {error.strerror}", param, ctx)
+    if value is None or value == "-":
+        return sys.stdout if value else None
+    try:
+        return _Whole(value)
+    except OSError as error:
+        raise click.BadParameter(f"{value!r}: {error.strerror}", ctx, param) from error
 
 
 class _Whole:
@@ -158,8 +154,14 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; else each dtype's own."),
         click.option("--equal-nan", is_flag=True, help="NaN equals NaN."),
         click.option("--any-dtype", is_flag=True, help="Values of different dtypes may be equal."),
-        click.option("--json", "json_file", type=_Target(), help="Write the report as JSON; - for the output."),
-        click.option("--html", type=_Target(), help="Write one page with plots of the errors."),
+        click.option(
+            "--json",
+            "json_file",
+            metavar="FILENAME",
+            callback=_target,
+            help="Write the report as JSON; - for the output.",
+        ),
+        click.option("--html", metavar="FILENAME", callback=_target, help="Write one page with plots of the errors."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -379,17 +381,23 @@ def _backend(name: str | None) -> Backend:
         raise click.ClickException(str(error)) from error
 
 
+def _end(child: subprocess.Popen[str]) -> None:
+    """A terminal's Ctrl-C is for the child, too; a signal to this process alone is not."""
+    for number in (None, signal.SIGINT):
+        if number is not None:
+            child.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=3)
+            return
+    child.kill()
+
+
 def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """A process that ends with this one, and has ended what it had started by then."""
     with subprocess.Popen(command, text=True, **options) as child:
         try:
             out, _ = child.communicate()
         except BaseException:
-            # a terminal's Ctrl-C is for it too, a signal to this process alone is not
-            for end in (lambda: None, lambda: child.send_signal(signal.SIGINT), child.kill):
-                end()
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(timeout=3)
-                    break
+            _end(child)
             raise
     return subprocess.CompletedProcess(command, child.returncode, out)
