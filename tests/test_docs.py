@@ -123,8 +123,8 @@ def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
 def test_mxnet_without_numpy_semantics_is_as_the_page_says():
     code = """
 import xdevice
+xdevice.set_backend("mxnet")  # which gives MXNet the names that NumPy lacks
 from mxnet import gluon, npx
-xdevice.set_backend("mxnet")
 x, net = xdevice.ones(2, 3), gluon.nn.Dense(1, in_units=3)
 net.initialize()
 assert x.mean().shape == (1,)
