@@ -107,7 +107,7 @@ def test_the_tour_tells_of_a_step_that_fails(monkeypatch, capsys):
         """A step that fails."""
         page.expect("1 + 1", 3)
 
-    monkeypatch.setattr(tour, "STEPS", (tour.query_a_device, broken))
+    monkeypatch.setattr(tour, "STEPS", (tour.choose_a_device, tour.query_a_device, broken))
     outcome = tour.run(xdevice.backend("numpy"))
     assert outcome["failed"] == ["broken: AssertionError: 1 + 1 gave 2, and the chapter says 3"]
     assert "FAILED" in capsys.readouterr().out
