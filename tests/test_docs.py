@@ -116,7 +116,6 @@ def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout
-    assert "failed" not in done.stdout
 
 
 @pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="MXNet is not installed")
