@@ -37,14 +37,6 @@ layer = xdevice.to_device({"weight": xdevice.rand(3, 1), "bias": xdevice.zeros(1
 print("layer(X) =", xdevice.to_numpy(X @ layer["weight"] + layer["bias"]).round(2).tolist())
 print("its parameters are on", {name: str(xdevice.device_of(p)) for name, p in layer.items()})
 
-# The same with the framework's own network class, where it has one.
-net = xdevice.backend().samples().network(inputs=3, outputs=1)
-if net is not None:
-    net = xdevice.to_device(net, device)
-    with device:
-        print("net(X) =", xdevice.to_numpy(net(X)).round(2).tolist())
-    print("the network is on", xdevice.device_of(net))
-
 
 # Exercise 1: how long does a product take? Work on a GPU is asynchronous, so wait before you look at the clock.
 def product_time(size, place):

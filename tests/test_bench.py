@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,25 @@ def test_every_experiment_gives_figures_or_says_why_not(name):
         assert row["value"] is None or row["value"] > 0
 
 
+@pytest.mark.parametrize("name", [param for param in FEW if param != "numpy"])
+def test_virtual_gpus_are_named_and_show_nothing_of_what_is_possible(name):
+    arguments = ("-m", "xdevice", "bench", "--backend", name, "--quick")
+    status, out, err = python(*arguments, "--json", XDEVICE_VIRTUAL_GPUS="2")
+    if "cannot have virtual GPUs here" in err:
+        pytest.skip(err)
+    assert status == 0, err
+    rows = json.loads(out)
+    assert list(dict.fromkeys(row["experiment"] for row in rows)) == EXPERIMENTS
+    for row in rows:
+        assert row["virtual"]
+        assert row["best"] is None
+        assert "pinned" not in row["case"]
+    status, out, err = python(*arguments, XDEVICE_VIRTUAL_GPUS="2")
+    assert status == 0, err
+    assert "virtual" in out
+    assert "share its cores" in " ".join(out.split())
+
+
 def test_the_table_and_the_picture(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "bench.png"
@@ -69,7 +89,7 @@ def test_an_experiment_that_fails_says_so_and_the_others_go_on(monkeypatch):
 
 def test_a_wrong_name_is_refused():
     status, _, err = python("-m", "xdevice", "bench", "--backend", "troch")
-    assert status == 1
+    assert status == 2
     assert "did you mean 'torch'" in err
     assert python("-m", "xdevice", "bench", "--all", "--backend", "torch")[0] == 2
 
@@ -82,3 +102,16 @@ def test_the_chapters_run(chapter, name):
     assert out.startswith(f"This is {name} ")
     last = {"async_computation": "one product takes", "auto_parallelism": "batches prefetched: "}[chapter]
     assert last in out
+
+
+@pytest.mark.parametrize("name", [param for param in FEW if param != "numpy"])
+def test_the_chapter_on_parallelism_takes_small_sizes_where_gpus_are_virtual(name):
+    status, out, err = python(
+        str(ROOT / "examples" / "auto_parallelism.py"), XDEVICE_BACKEND=name, XDEVICE_VIRTUAL_GPUS="2"
+    )
+    if "cannot have virtual GPUs here" in err:
+        pytest.skip(err)
+    assert status == 0, err
+    alone = float(re.search(r"task 1 on gpu:1: ([\d.]+)", out)[1])
+    assert alone < 30, "20 products of 2000 x 2000 took 150 s in all"
+    assert "batches prefetched: " in out

@@ -85,7 +85,7 @@ def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
 def test_an_unknown_name_is_refused():
     for arguments in (["info", "troch"], ["tour", "--backend", "troch"]):
         status, _, err = command(*arguments)
-        assert status == 1
+        assert status == 2
         assert "did you mean 'torch'" in err
     assert command("tour", "--all", "--backend", "torch")[0] == 2
 
@@ -94,7 +94,7 @@ def test_an_unknown_name_is_refused():
 def test_the_tour_runs_to_its_end(name):
     status, out, err = command("tour", "--backend", name)
     assert status == 0, out + err
-    assert "10. Exercise 3" in out
+    assert "12. Exercise 3" in out
     assert "FAILED" not in out
     assert ">>> xdevice.to_device(X, device) is X\n  True" in out
     assert "What came out" in out
@@ -107,7 +107,7 @@ def test_the_tour_tells_of_a_step_that_fails(monkeypatch, capsys):
         """A step that fails."""
         page.expect("1 + 1", 3)
 
-    monkeypatch.setattr(tour, "STEPS", (tour.query_a_device, broken))
+    monkeypatch.setattr(tour, "STEPS", (tour.choose_a_device, tour.query_a_device, broken))
     outcome = tour.run(xdevice.backend("numpy"))
     assert outcome["failed"] == ["broken: AssertionError: 1 + 1 gave 2, and the chapter says 3"]
     assert "FAILED" in capsys.readouterr().out

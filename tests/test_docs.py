@@ -91,3 +91,61 @@ def test_the_training_of_the_page_on_files_goes_on(tmp_path):
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def first_example(page):
+    return re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)[1]
+
+
+@pytest.mark.parametrize("backend", FEW)
+def test_the_first_example_of_a_page_runs_on_every_backend(backend):
+    shared = "\ntry:\n    {}\nexcept xdevice.SharingError:\n    pass"
+    given, copied, forced = first_example("conversion.md").splitlines()
+    converting = f"x = xdevice.ones(2, 3)\n{given}\n{copied}{shared.format(forced)}"
+    if "paddle" not in xdevice.backends():
+        converting = ""
+    code = "\n".join(["import xdevice", converting, first_example("async.md"), first_example("devices.md")])
+    environment = {**os.environ, "XDEVICE_BACKEND": backend}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "waiting: " in done.stdout
+    assert done.stdout.splitlines()[-3:] == ["[(2, 2), (1, 2)]", "[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]", GRADIENTS]
+
+
+GRADIENTS = "[[2.0, 4.0], [2.0, 4.0]]"
+
+
+@pytest.mark.slow
+def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
+    (tmp_path / "test_net.py").write_text(first_example("pytest.md"))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="MXNet is not installed")
+def test_mxnet_without_numpy_semantics_is_as_the_page_says():
+    code = """
+import xdevice
+xdevice.set_backend("mxnet")  # which gives MXNet the names that NumPy lacks
+from mxnet import gluon, npx
+x, net = xdevice.ones(2, 3), gluon.nn.Dense(1, in_units=3)
+net.initialize()
+assert x.mean().shape == (1,)
+for use in (lambda: bool(x.sum() > 0), lambda: net(x)):
+    try:
+        use()
+    except Exception as error:
+        print(type(error).__name__)
+npx.set_np()
+assert x.mean().shape == ()
+assert x.sum() > 0
+new = gluon.nn.Dense(1, in_units=3)
+new.initialize()
+assert new(x).shape == (2, 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == 2, done.stdout

@@ -135,6 +135,10 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
+
+
 class _Package(type(sys)):  # type: ignore[misc]  # types.ModuleType, without importing types
     """Keeps `xdevice.blocking` the class when its module, of the same name, is imported: Python would replace it."""
 

@@ -5,6 +5,7 @@ The chapters: https://d2l.ai/chapter_computational-performance/async-computation
 
 from __future__ import annotations
 
+from io import BytesIO
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -23,9 +24,13 @@ MEGABYTE = 1_000_000
 
 
 class Row(TypedDict):
-    """One figure. `best` is what the same run shows to be possible, in the same unit; `why_not` is said instead."""
+    """One figure. `best` is what the same run shows to be possible, in the same unit; `why_not` is said instead.
+
+    `virtual` is true where the GPUs are virtual: they share the host's cores, so that nothing shows what is possible.
+    """
 
     backend: str
+    virtual: bool
     experiment: str
     case: str
     value: float | None
@@ -57,15 +62,17 @@ class Bench:
         if gpus:
             second = gpus[1] if len(gpus) > 1 else None
         self.second = second if second is not None and second.kind != "meta" else None
-        self.size = Size(bool(gpus) and not backend.virtual, quick)
+        self.is_virtual = bool(gpus) and backend.virtual > 0
+        self.size = Size(bool(gpus) and not self.is_virtual, quick)
 
     def row(
         self, experiment: str, case: str, value: float | None, unit: str = "s", best: float | None = None,
         why_not: str | None = None, failed: bool = False,
     ) -> Row:  # fmt: skip
         return {
-            "backend": self.backend.name, "experiment": experiment, "case": case, "value": value, "unit": unit,
-            "best": best, "why_not": why_not, "failed": failed,
+            "backend": self.backend.name, "virtual": self.is_virtual, "experiment": experiment, "case": case,
+            "value": value, "unit": unit, "best": None if self.is_virtual else best, "why_not": why_not,
+            "failed": failed,
         }  # fmt: skip
 
     def square(self, place: Device, size: int | None = None) -> Any:
@@ -200,7 +207,8 @@ def bandwidth(bench: Bench) -> Iterator[Row]:
         ("device to host", lambda: xdevice.to_numpy(here)),
         ("within the device", lambda: xdevice.copy_to(here, bench.device)),
     ]
-    pinned = bench.backend.samples().pinned_copies(here) if bench.device.kind == "gpu" else None
+    has_pinned = bench.device.kind == "gpu" and not bench.is_virtual
+    pinned = bench.backend.samples().pinned_copies(here) if has_pinned else None
     if pinned is not None:
         ways += [("host to device, pinned", pinned[0]), ("device to host, pinned", pinned[1])]
     if bench.second is not None:
@@ -237,24 +245,35 @@ def _first_line(error: Exception) -> str:
     return f"FAILED: {type(error).__name__}: {error}".strip().splitlines()[0][:300]
 
 
+_VIRTUAL = (
+    "Virtual GPUs are memory of the host and share its cores: these figures show that the experiments run, and nothing "
+    "of what hardware would do (docs/virtual.md)."
+)
+
+
 def show(rows: Iterable[Row]) -> None:
     """The rows as a table."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title="xdevice bench")
+    rows = list(rows)
+    table = Table(title="xdevice bench", caption=_VIRTUAL if any(row["virtual"] for row in rows) else None)
     for heading in ("backend", "experiment", "case"):
         table.add_column(heading, overflow="fold")
     for heading in ("measured", "best possible here"):
         table.add_column(heading, justify="right")
     for row in rows:
         if row["value"] is None:
-            table.add_row(row["backend"], row["experiment"], escape(row["why_not"] or ""), "-", "-")
+            table.add_row(_named(row), row["experiment"], escape(row["why_not"] or ""), "-", "-")
         else:
             best = _readable(row["best"], row["unit"])
-            table.add_row(row["backend"], row["experiment"], row["case"], _readable(row["value"], row["unit"]), best)
+            table.add_row(_named(row), row["experiment"], row["case"], _readable(row["value"], row["unit"]), best)
     Console().print(table)
+
+
+def _named(row: Row) -> str:
+    return f"{row['backend']} (virtual GPUs)" if row["virtual"] else row["backend"]
 
 
 def _readable(value: float | None, unit: str) -> str:
@@ -286,7 +305,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         if aims:
             ends = [place + side for _, place in aims for side in (-0.45, 0.45)]
             lines = panel.vlines([best for best, _ in aims], ends[::2], ends[1::2], color="tab:red")
-        panel.set_yticks(places, [f"{row['backend']}: {row['case']}" for row in group], fontsize=8)
+        panel.set_yticks(places, [f"{_named(row)}: {row['case']}" for row in group], fontsize=8)
         panel.invert_yaxis()
         panel.margins(x=0.15)
         panel.set_title(name, fontsize=10, loc="left")
@@ -296,5 +315,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             panel.set_xlabel("GB/s", fontsize=8)
     if lines is not None:
         figure.legend([lines], ["best possible here"], loc="upper right", fontsize=8)
-    figure.savefig(path, dpi=120)
+    drawn = BytesIO()  # not into the file, which one who is interrupted would find half written
+    figure.savefig(drawn, dpi=120, format=path.suffix.lstrip(".") or "png")
+    path.write_bytes(drawn.getvalue())
     plt.close(figure)

@@ -8,23 +8,68 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__, registry, selection
-from .errors import UnsupportedError, XDeviceError
+from . import __version__, registry, selection, virtual
+from .errors import BackendNotFoundError, UnsupportedError, XDeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .bench import Row
+    from .contract import Backend
     from .parity import Rule
     from .parity_report import Report
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Ctrl-C ends with 130, as shells have it. Click has 1, which says here that something diverges or failed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
+
+
+def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """A file for a report, which is written whole or not at all; - is the output.
+
+    It is opened at once: not to find out after a long run that it cannot be.
+    """
+    if value is None or value == "-":
+        return sys.stdout if value else None
+    try:
+        return _Whole(value)
+    except OSError as error:
+        raise click.BadParameter(f"{value!r}: {error.strerror}", ctx, param) from error
+
+
+class _Whole:
+    """What is written goes beside the file first, so that one who is interrupted keeps the report of the run before."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._path = Path(path).resolve()
+        # of pipes and devices there is no other version to keep
+        is_special = self._path.exists() and not self._path.is_file()
+        self._part = self._path if is_special else self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        self._part.open("a").close()
+        if not is_special:
+            click.get_current_context().call_on_close(lambda: self._part.unlink(missing_ok=True))
+
+    def write(self, text: str) -> None:
+        self._part.write_text(text, encoding="utf-8")
+        if self._part != self._path:
+            self._part.replace(self._path)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="xdevice")
 def main() -> None:
     """One device API for PyTorch, TensorFlow, MXNet, PaddlePaddle, JAX and NumPy."""
@@ -104,19 +149,19 @@ def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, qu
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `parity` and `compare` share: how strictly to compare, and where to report."""
-    options = [  # files are opened at once: not to find out after a long run that one cannot be
+    options = [
         click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; else each dtype's own."),
         click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; else each dtype's own."),
         click.option("--equal-nan", is_flag=True, help="NaN equals NaN."),
         click.option("--any-dtype", is_flag=True, help="Values of different dtypes may be equal."),
         click.option(
-            "--json", "json_file", type=click.File("w", lazy=False), help="Write the report as JSON; - for the output."
+            "--json",
+            "json_file",
+            metavar="FILENAME",
+            callback=_target,
+            help="Write the report as JSON; - for the output.",
         ),
-        click.option(
-            "--html",
-            type=click.File("w", encoding="utf-8", lazy=False),
-            help="Write one page with plots of the errors.",
-        ),
+        click.option("--html", metavar="FILENAME", callback=_target, help="Write one page with plots of the errors."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -151,7 +196,7 @@ def parity(
     from .parity_progress import shown
 
     rule, wanted = _rule(options), _wanted(backends)
-    first = _named((reference or wanted[0],))[0]
+    first = _canonical((reference or wanted[0],))[0]
     plan = parity_run.Plan(script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs)
     if plan.reference not in wanted:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(wanted)}")
@@ -197,15 +242,7 @@ def _make(folder: Path) -> None:
 
 def _wanted(backends: str | None) -> tuple[str, ...]:
     names = tuple(name for name in (backends or "").split(",") if name.strip())
-    return _named(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
-
-
-def _named(names: tuple[str, ...]) -> tuple[str, ...]:
-    """As `_canonical`; the exit status of a wrong name is 2, for 1 says that backends diverge."""
-    try:
-        return _canonical(names)
-    except click.ClickException as error:
-        raise click.UsageError(error.message) from error
+    return _canonical(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
 
 
 def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str, str]:
@@ -214,7 +251,7 @@ def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str
         name, equals, path = given.partition("=")
         if not equals or not path:
             raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {given!r}")
-        backend = _named((name,))[0]
+        backend = _canonical((name,))[0]
         if backend not in wanted:
             raise click.UsageError(f"--python {given}: {backend} is not among the backends {', '.join(wanted)}")
         if not Path(path).is_file():
@@ -244,8 +281,7 @@ def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
     from . import parity_report
 
     if options["json_file"] is not None:
-        json.dump(report.as_json(), options["json_file"], indent=2, allow_nan=False)
-        options["json_file"].write("\n")
+        options["json_file"].write(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
     if options["html"] is not None:
         from .parity_html import page
 
@@ -261,10 +297,7 @@ def _bench(name: str | None, quick: bool) -> list[Row]:
 
     from . import bench as experiments
 
-    try:
-        backend = selection.backend(name)
-    except XDeviceError as error:
-        raise click.ClickException(str(error)) from error
+    backend = _backend(name)
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
 
@@ -276,11 +309,12 @@ def _bench(name: str | None, quick: bool) -> list[Row]:
 
 def _bench_in_child(name: str, quick: bool) -> list[Row]:
     command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    done = _run(command, stdout=subprocess.PIPE)
     if not done.stdout.startswith("["):
         why = f"the process ended with status {done.returncode}"
         nothing: Row = {
             "backend": name,
+            "virtual": False,
             "experiment": "-",
             "case": "-",
             "value": None,
@@ -297,15 +331,12 @@ def _bench_in_child(name: str, quick: bool) -> list[Row]:
 def _tour_here(name: str | None) -> dict[str, Any]:
     from . import tour as chapter
 
-    try:
-        backend = selection.backend(name)
-    except XDeviceError as error:
-        raise click.ClickException(str(error)) from error
+    backend = _backend(name)
     outcome = chapter.run(backend)
-    if any(device.kind == "gpu" for device in backend.devices()):
+    if "gpu" not in backend.kinds or any(device.kind == "gpu" for device in backend.devices()):
         outcome["failed"] += chapter.run_several(backend)
     else:  # virtual GPUs have to be there from the start
-        outcome["failed"] += _tour_in_child(backend.name, "--several", XDEVICE_VIRTUAL_GPUS="2")["failed"]
+        outcome["failed"] += _tour_in_child(backend.name, "--several", **{virtual.VARIABLE: "2"})["failed"]
     return outcome
 
 
@@ -316,7 +347,7 @@ def _tour_several(name: str | None) -> dict[str, Any]:
         backend = selection.backend(name)
     except UnsupportedError as error:
         click.echo(f"No virtual GPUs: {error}")
-        del os.environ["XDEVICE_VIRTUAL_GPUS"]
+        del os.environ[virtual.VARIABLE]
         backend = selection.backend(name)
     return {"backend": backend.name, "version": backend.version, "failed": chapter.run_several(backend)}
 
@@ -326,7 +357,7 @@ def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
-        status = subprocess.run(command, check=False, env={**os.environ, **variables}).returncode
+        status = _run(command, env={**os.environ, **variables}).returncode
         if path.exists():
             outcome: dict[str, Any] = json.loads(path.read_text())
             return outcome
@@ -337,4 +368,36 @@ def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(registry.canonical(name) for name in names))
     except XDeviceError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _backend(name: str | None) -> Backend:
+    """The backend of a name, or the selected one. A wrong name is wrong usage, with the exit status 2."""
+    try:
+        return selection.backend(name)
+    except BackendNotFoundError as error:
+        raise click.UsageError(str(error)) from error
+    except XDeviceError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """A terminal's Ctrl-C is for the child, too; a signal to this process alone is not."""
+    for number in (None, signal.SIGINT):
+        if number is not None:
+            child.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=3)
+            return
+    child.kill()
+
+
+def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """A process that ends with this one, and has ended what it had started by then."""
+    with subprocess.Popen(command, text=True, **options) as child:
+        try:
+            out, _ = child.communicate()
+        except BaseException:
+            _end(child)
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out)

@@ -5,8 +5,8 @@ adapter that
 
 - a `device` handed to it exists on this backend, except in `to_native` and `from_native`;
 - `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
-  `UnsupportedError` because it is spread over several; `move_model` only if some variable is not, or if there is none,
-  because a model may keep what its framework does not list; `device_of` and `wait` only for tensors;
+  `UnsupportedError` because it is spread over several; `move_model` only if `is_all_on` denies; `device_of` and `wait`
+  only for tensors;
 - a `dtype` handed to it is one of its `dtypes`;
 - containers, fallback, device spellings and error texts are the core's business.
 """
@@ -287,13 +287,20 @@ class Backend(ABC):
     # models, where the framework has them
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Name and device of each variable of a model; raises `NotBuiltError` before there are any to come."""
+        """Name and device of each variable that says where a model is; raises `NotBuiltError` before there are any to
+        come."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
     def require_built(self, model: Any) -> None:
         """Raises `NotBuiltError` for a model of which a variable has no values yet: its copies would draw others."""
         for _ in self.model_devices(model):
             pass
+
+    def is_all_on(self, model: Any, device: Device) -> bool:
+        """Whether `move_model` has nothing to do. A model may own more than says where it is (metrics, for instance), and
+        one without variables may keep what its framework does not list."""
+        places = [place for _, place in self.model_devices(model)]
+        return bool(places) and all(place is device for place in places)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         """Name and value of each variable, as the framework's own state dict has them: running statistics, but no

@@ -10,11 +10,12 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import recording, selection
 from .errors import RecordingError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 RUN: Final = "run.json"
 """What is known of a run beside its recordings: the reference, and how each backend's process ended."""
+_INTERRUPTED: Final = "was interrupted"
 _SHOWN: Final = 6
 """The last lines of an error that are worth a row of a table."""
 
@@ -68,23 +70,58 @@ class Watcher:
         """It has ended."""
 
 
+class _Running:
+    """The processes of a run. After `stop` none is there, and none is started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self.is_stopped = False
+
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self.is_stopped:
+                raise InterruptedError("interrupted")
+            process = subprocess.Popen(command, **options)
+            self._processes.add(process)
+            return process
+
+    def ended(self, process: subprocess.Popen[bytes]) -> None:
+        self._processes.discard(process)
+
+    def stop(self) -> None:
+        with self._lock:
+            self.is_stopped = True
+        for process in tuple(self._processes):
+            _kill(process)
+
+
 def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
-    """Runs the script once per backend; `folder` keeps the recordings."""
-    running: set[subprocess.Popen[bytes]] = set()
-    with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
-        try:
-            ended = list(pool.map(lambda backend: _run_one(plan, backend, folder, watcher, running), plan.backends))
-        except BaseException:  # Ctrl-C: nothing that was started stays behind
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in tuple(running):
-                _kill(process)
-            raise
-    about = {"reference": plan.reference, "backends": [one._asdict() for one in ended]}
-    (folder / RUN).write_text(json.dumps(about, indent=2) + "\n")
+    """Runs the script once per backend; `folder` keeps the recordings, also of a run that is interrupted."""
+    running = _Running()
+    done: dict[str, Ended] = {}
+
+    def one(backend: str) -> None:
+        done[backend] = _run_one(plan, backend, folder, watcher, running)
+
+    try:
+        with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
+            try:
+                list(pool.map(one, plan.backends))
+            except BaseException:  # Ctrl-C: nothing that was started stays behind
+                pool.shutdown(wait=False, cancel_futures=True)
+                running.stop()
+                raise
+    finally:
+        cut_off = [Ended(name, None, _INTERRUPTED, plan.pythons[name]) for name in plan.backends if name not in done]
+        ended = [*done.values(), *cut_off]
+        ended.sort(key=lambda one: plan.backends.index(one.backend))
+        about = {"reference": plan.reference, "backends": [one._asdict() for one in ended]}
+        (folder / RUN).write_text(json.dumps(about, indent=2) + "\n")
     return ended
 
 
-def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: set[subprocess.Popen[bytes]]) -> Ended:
+def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: _Running) -> Ended:
     watcher.starts(backend)
     own = folder / backend
     own.mkdir(parents=True)
@@ -97,16 +134,17 @@ def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: 
     started = time.monotonic()
     with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
         try:
-            process = subprocess.Popen(
+            process = running.start(
                 [plan.pythons[backend], str(plan.script), *plan.arguments],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             why = f"did not start: {error}"
         else:
-            running.add(process)
             why = _wait(process, plan.timeout, lambda: watcher.counts(backend, count(own)))
-            running.discard(process)
+            running.ended(process)
+    if running.is_stopped:
+        return Ended(backend, None, _INTERRUPTED, plan.pythons[backend])
     why += _last_lines(own / "stderr.txt") if why else ""
     ended = Ended(backend, time.monotonic() - started, why, plan.pythons[backend])
     watcher.ends(ended, count(own))

@@ -155,7 +155,7 @@ def _nearest(name: str) -> str:
     import difflib
 
     aliases = [alias for known in KNOWN for alias in known.aliases]
-    close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.7)
+    close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.6)  # "jxa" and "jax" are at 0.67
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

@@ -80,8 +80,9 @@ def _preferred() -> str:
 def backend(name: str | Backend | None = None) -> Backend:
     """The backend of a name or alias, loaded on first use; without a name the selected one.
 
-    Its `name`, `version`, `framework` (the module: `torch`, `tensorflow`, ...), `count("gpu")` and `devices()` are of
-    use to programs. Loading imports the framework, so it takes seconds the first time and under 1 us after.
+    Its `name`, `version`, `framework` (the module: `torch`, `tensorflow`, ...), `count("gpu")`, `devices()` and
+    `virtual` (how many of its GPUs are virtual) are of use to programs. Loading imports the framework, so it takes
+    seconds the first time and under 1 us after.
 
     Args:
         name: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy" or a third party's, in any case; "pytorch",

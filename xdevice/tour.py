@@ -1,11 +1,11 @@
 """`xdevice tour`: the GPU chapter of d2l.ai, written once, run on real tensors of one backend.
 
-Each line shown is the line that runs. The chapter: https://d2l.ai/chapter_builders-guide/use-gpu.html
+Each line shown is the line that runs, and runs when it is pasted into a fresh Python. The chapter: https://d2l.ai/chapter_builders-guide/use-gpu.html
 """
 
 from __future__ import annotations
 
-import time
+import ast
 from typing import TYPE_CHECKING, Any
 
 import xdevice
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .contract import Backend
-    from .devices import Device
 
 LARGE, SMALL, PRODUCTS = 1500, 10, 1000
 
@@ -27,20 +26,28 @@ class Page:
 
         self.backend = backend
         self.console = Console(highlight=False, soft_wrap=True)
-        self.names: dict[str, Any] = {"xdevice": xdevice, "backend": backend}
+        self.names: dict[str, Any] = {}
         self.figures: dict[str, Any] = {}
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False)
 
-    def do(self, line: str) -> None:
-        """Shows a line and runs it."""
-        self.say(f"  >>> {line}")
-        exec(line, self.names)
+    def show(self, code: str) -> None:
+        """Shows one statement, as Python's prompt would."""
+        first, *others = code.splitlines()
+        self.say("\n".join([f"  >>> {first}", *(f"  ... {line}" for line in others), *["  ..."][: len(others)]]))
+
+    def do(self, code: str) -> None:
+        """Shows lines and runs them."""
+        lines = code.splitlines()
+        for statement in ast.parse(code).body:
+            text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+            self.show(text)
+            exec(text, self.names)
 
     def look(self, line: str) -> Any:
         """Shows an expression and its value."""
-        self.say(f"  >>> {line}")
+        self.show(line)
         value = eval(line, self.names)
         for row in repr(value).splitlines():
             self.say(f"  {row}")
@@ -55,12 +62,8 @@ class Page:
 
 def run(backend: Backend) -> dict[str, Any]:
     """The GPU chapter on one backend; what came out, step by step, whatever fails on the way."""
-    # before the framework is used, because that is when a second CPU can still be made
-    other = backend.samples().other_device()
     page = Page(backend)
     page.console.rule(f"{backend.name} {backend.version}")
-    page.names["device"] = device = _gpus(backend)[0] if _gpus(backend) else xdevice.cpu()
-    page.names["other"] = xdevice.cpu() if device.kind == "gpu" else other
     return {
         "backend": backend.name,
         "version": backend.version,
@@ -94,21 +97,26 @@ def walk(page: Page, steps: Sequence[Callable[[Page], None]]) -> list[str]:
     return failed
 
 
-def _gpus(backend: Backend) -> list[Device]:
-    return [device for device in backend.devices() if device.kind == "gpu"]
-
-
 # the chapter
+
+
+def choose_a_device(page: Page) -> None:
+    """Choose a framework, and a device: the GPU if there is one, else the CPU."""
+    page.do(f"import xdevice\nxdevice.set_backend({page.backend.name!r})")
+    if page.backend.virtual and "gpu" not in page.backend.kinds:
+        page.say(f"  {page.backend.name} has no virtual GPUs, and whoever asks it for some gets an error.")
+        page.do("device = xdevice.cpu()")
+    else:
+        page.do("device = xdevice.try_gpu()")
+    page.look("device")
 
 
 def list_devices(page: Page) -> None:
     """Which devices are there?"""
     page.look("xdevice.cpu(), xdevice.gpu(), xdevice.gpu(1)")
-    if page.backend.virtual and not _gpus(page.backend):
-        page.say(f"  {page.backend.name} has no virtual GPUs, and whoever asks it for some gets an error.")
-        return
-    page.look("xdevice.num_gpus()")
-    page.look("xdevice.try_gpu(), xdevice.try_gpu(10), xdevice.try_all_gpus()")
+    if not page.backend.virtual or "gpu" in page.backend.kinds:
+        page.look("xdevice.num_gpus()")
+        page.look("xdevice.try_gpu(), xdevice.try_gpu(10), xdevice.try_all_gpus()")
     page.look("device.native")
 
 
@@ -129,10 +137,9 @@ def create_on_a_device(page: Page) -> None:
 
 def copy_to_a_device(page: Page) -> None:
     """Copy: the source stays where it is."""
-    target = "other" if page.names["other"] is not None else "device"
-    page.do(f"Z = xdevice.copy_to(X, {target})")
+    page.do("Z = xdevice.copy_to(X, xdevice.cpu())")
     page.look("xdevice.device_of(X), xdevice.device_of(Z)")
-    page.expect(f"xdevice.device_of(X) == device, xdevice.device_of(Z) == {target}, Z is X", (True, True, False))
+    page.expect("xdevice.device_of(X) == device, xdevice.device_of(Z) == xdevice.cpu(), Z is X", (True, True, False))
 
 
 def move_where_it_is(page: Page) -> None:
@@ -143,62 +150,78 @@ def move_where_it_is(page: Page) -> None:
 def add_on_one_device(page: Page) -> None:
     """Add two tensors on one device."""
     page.expect("xdevice.same_device(X, Y)", True)
-    page.do("with device: S = X + Y")
+    page.do("with device:\n    S = X + Y")
     page.look("S")
     page.expect("xdevice.device_of(S) == device", True)
 
 
 def see_a_mismatch(page: Page) -> None:
-    """Two devices: the mismatch is reported, not mended in silence."""
-    if page.names["other"] is None:
-        page.say(f"  {page.backend.name} has one device here, so nothing can be on another.")
+    """Two devices: the mismatch is reported, not mended silently."""
+    if page.names["device"] == xdevice.cpu():
+        page.say(f"  {page.backend.name} computes on one device here; the part on several devices shows it.")
         return
     page.expect("xdevice.same_device(X, Z)", False)
-    page.say("  >>> xdevice.check_same_device(X=X, Z=Z)")
-    try:
-        xdevice.check_same_device(X=page.names["X"], Z=page.names["Z"])
-    except xdevice.DeviceMismatchError as error:
-        page.say(f"  DeviceMismatchError: {error}")
-        return
-    raise AssertionError("the mismatch was not found")
+    fail_to_match(page, "xdevice.check_same_device(X=X, Z=Z)")
+
+
+def fail_to_match(page: Page, line: str) -> None:
+    page.do(f"try:\n    {line}\nexcept xdevice.DeviceMismatchError as error:\n    mismatch = str(error)")
+    page.look("mismatch")
 
 
 def use_a_network(page: Page) -> None:
     """Put a small network on the device, run it, and see where its parameters are."""
-    page.do("net = backend.samples().network(3, 1)")
-    if page.names["net"] is None:
+    own = page.backend.samples().lines("network")
+    if not own:
         page.say(f"  {page.backend.name} has no network classes: a dict of parameters moves the same way.")
         page.do("net = {'weight': xdevice.rand(3, 1), 'bias': xdevice.zeros(1)}")
         page.do("net = xdevice.to_device(net, device)")
         page.look("X @ net['weight'] + net['bias']")
         page.expect("{name: xdevice.device_of(x) == device for name, x in net.items()}", {"weight": True, "bias": True})
         return
+    page.say(f"  Its class is {page.backend.name}'s own, and so are these lines.")
+    page.do(own)
     page.do("net = xdevice.to_device(net, device)")
-    page.do("with device: out = net(X)")
+    page.do("with device:\n    out = net(X)")
     page.look("out")
     page.expect("xdevice.device_of(out) == device", True)
-    page.look("list(backend.model_devices(net))")
     page.expect("xdevice.device_of(net) == device", True)
 
 
 def exercise_1(page: Page) -> None:
-    """Exercise 1: a large and a small product, on the CPU and on each GPU."""
-    places = [xdevice.cpu(), *_gpus(page.backend)]
-    for size in (LARGE, SMALL):
-        times = {str(place): _product_time(size, place) for place in places}
-        page.figures["large" if size == LARGE else "small"] = times
-        page.say(f"  {size} x {size}: " + ", ".join(f"{place} {1000 * t:.3f} ms" for place, t in times.items()))
+    """Exercise 1: a large and a small product, on the CPU and on the device."""
+    page.do(_PRODUCT_TIME)
+    page.do("places = list(dict.fromkeys([xdevice.cpu(), device]))")
+    for size, figure in ((LARGE, "large"), (SMALL, "small")):
+        times = page.look(f"{{str(place): round(product_time({size}, place), 6) for place in places}}  # seconds")
+        page.figures[figure] = times
+
+
+def exercise_2(page: Page) -> None:
+    """Exercise 2: read the network's parameters, and write others, all on the device."""
+    page.do("import os, tempfile\npath = os.path.join(tempfile.mkdtemp(), 'net.safetensors')")
+    page.do("xdevice.save(path, net)\nread = xdevice.load(path, device=device)")
+    page.look("read")
+    page.do("ones = {name: xdevice.ones(*x.shape, device=device) for name, x in read.items()}")
+    page.expect("xdevice.device_of(read) == xdevice.device_of(ones) == device", True)
+    if page.backend.samples().lines("network"):
+        page.do("xdevice.load_state(net, ones)\nwith device:\n    out = net(X)")
+    else:
+        page.do("net = ones\nout = X @ net['weight'] + net['bias']")
+    page.expect("xdevice.to_numpy(out).tolist()  # 1 + 1 + 1 of the weights, and 1 of the bias", [[4.0], [4.0]])
 
 
 def exercise_3(page: Page) -> None:
-    """Exercise 3: 1000 products of 100 x 100, their norms read one by one, or kept on the device."""
-    for how, read in (("one by one", True), ("on the device", False)):
-        seconds, last = _log_norms(page.names["device"], read)
-        page.figures[how] = seconds
-        page.say(f"  norms {how}: {seconds:.3f} s, the last is {last:.4f}")
+    """Exercise 3: the norms of 1000 products of 100 x 100, read one by one, or kept on the device."""
+    page.do(_NORMS)
+    first, second = page.look("timed(one_by_one)"), page.look("timed(kept)  # seconds, and the last norm")
+    page.figures["one by one"], page.figures["on the device"] = first[0], second[0]
+    if abs(first[1] - second[1]) > 1e-4 * abs(second[1]):
+        raise AssertionError(f"the same products gave the norms {first[1]} and {second[1]}")
 
 
 STEPS: Sequence[Callable[[Page], None]] = (
+    choose_a_device,
     list_devices,
     query_a_device,
     create_on_a_device,
@@ -208,38 +231,46 @@ STEPS: Sequence[Callable[[Page], None]] = (
     see_a_mismatch,
     use_a_network,
     exercise_1,
+    exercise_2,
     exercise_3,
 )
 
 
-def _product_time(size: int, place: Device, repeats: int = 5) -> float:
-    """Seconds of one product: the best of some, each waited for."""
+_PRODUCT_TIME = """\
+import time
+
+def product_time(size, place):
     with place:
-        x, y = xdevice.rand(size, size), xdevice.rand(size, size)
-        xdevice.sync(x @ y)
-        best = float("inf")
-        for _ in range(repeats):
+        a, b = xdevice.rand(size, size), xdevice.rand(size, size)
+        xdevice.sync(a @ b)
+        times = []
+        for _ in range(5):
             start = time.perf_counter()
-            xdevice.sync(x @ y)
-            best = min(best, time.perf_counter() - start)
-    return best
+            xdevice.sync(a @ b)  # work on a GPU is asynchronous: wait, then look at the clock
+            times.append(time.perf_counter() - start)
+    return min(times)
+"""
 
+_NORMS = f"""\
+x = xdevice.rand(100, 100, device=device)
+row, column = xdevice.ones(1, 100, device=device), xdevice.ones(100, 1, device=device)
 
-def _log_norms(place: Device, one_by_one: bool) -> tuple[float, float]:
-    with place:
-        x = xdevice.rand(100, 100)
-        row, column = xdevice.ones(1, 100), xdevice.ones(100, 1)
-        for _ in range(PRODUCTS // 10):  # the first ones compile, and wake threads
-            xdevice.sync((row @ (x @ x) @ column) ** 0.5)
+def norm(y):
+    return (row @ (y * y) @ column) ** 0.5  # by products: the frameworks name their sums differently
+
+def one_by_one():
+    return [xdevice.item(norm(x @ x)) for _ in range({PRODUCTS})][-1]
+
+def kept():
+    return xdevice.item([norm(x @ x) for _ in range({PRODUCTS})][-1])
+
+def timed(work):
+    with device:
+        xdevice.sync(norm(x @ x))  # the first one compiles, and wakes threads
         start = time.perf_counter()
-        log: list[Any] = []
-        for _ in range(PRODUCTS):
-            y = x @ x
-            # the sum of squares by products, because the frameworks name their sums differently
-            norm = (row @ (y * y) @ column) ** 0.5
-            log.append(xdevice.item(norm) if one_by_one else norm)
-        last = float(xdevice.item(log[-1])) if not one_by_one else log[-1]
-    return time.perf_counter() - start, last
+        last = work()
+        return time.perf_counter() - start, last
+"""
 
 
 def show_table(outcomes: Sequence[dict[str, Any]]) -> None:

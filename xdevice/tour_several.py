@@ -7,27 +7,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import xdevice
+from .tour import fail_to_match
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .contract import Backend
-    from .devices import Device
     from .tour import Page
-
-
-def two_devices(backend: Backend) -> list[Device]:
-    """Two GPUs; else the GPU and the CPU; else the CPU twice, which the verbs take too."""
-    gpus = [device for device in backend.devices() if device.kind == "gpu"]
-    return [*gpus, xdevice.cpu(), xdevice.cpu()][:2]
 
 
 def choose_devices(page: Page) -> None:
     """Two devices. Without GPUs they are virtual: devices of the framework, in host memory."""
-    page.names["devices"] = two_devices(page.backend)
+    page.do("import xdevice")
+    has_gpus = "gpu" in page.backend.kinds
+    if page.backend.virtual and has_gpus:
+        page.say("  In a fresh Python, because virtual GPUs are asked for before the framework is used.")
+        page.do(f"xdevice.virtual_gpus({page.backend.virtual})")
+    page.do(f"xdevice.set_backend({page.backend.name!r})")
+    every = "[*xdevice.try_all_gpus(), xdevice.cpu(), xdevice.cpu()][:2]"
+    page.do(f"devices = {every if has_gpus else '[xdevice.cpu(), xdevice.cpu()]'}")
     page.look("devices")
     page.look("[device.native for device in devices]")
+
+
+def see_a_mismatch(page: Page) -> None:
+    """Tensors on two devices: the mismatch is reported, not mended silently."""
+    page.do("x, y = [xdevice.ones(2, device=device) for device in devices]")
+    if page.names["devices"][0] == page.names["devices"][1]:
+        page.expect("xdevice.same_device(x, y)", True)
+        return
+    page.expect("xdevice.same_device(x, y)", False)
+    fail_to_match(page, "xdevice.check_same_device(x=x, y=y)")
 
 
 def split_a_batch(page: Page) -> None:
@@ -46,11 +55,11 @@ def copy_the_parameters(page: Page) -> None:
 
 def take_gradients(page: Page) -> None:
     """The gradient of sum(part @ w) on each device, of its own part."""
-    page.do("def gradient(part, w): return backend.samples().gradient(lambda v: part @ v, w)")
-    if page.look("gradient(parts[0], replicas[0]['w'])") is None:
+    own = page.backend.samples().lines("gradient")
+    if not own:
         page.say(f"  {page.backend.name} has no gradients; this one is known: the sums of the columns.")
-        page.do("def gradient(part, w): return part.sum(axis=0).reshape(2, 1)")
-    page.do("def task(i): return xdevice.to_device(gradient(parts[i], replicas[i]['w']), devices[i])")
+    page.do(own or "def gradient(part, w):\n    return part.sum(axis=0).reshape(2, 1)")
+    page.do("def task(i):\n    return xdevice.to_device(gradient(parts[i], replicas[i]['w']), devices[i])")
     page.do("gradients = xdevice.parallel(lambda: task(0), lambda: task(1))")
     page.expect("[xdevice.to_numpy(g).ravel().tolist() for g in gradients]", [[4, 6], [5, 6]])
 
@@ -69,11 +78,46 @@ def gather_the_batch(page: Page) -> None:
     page.expect("xdevice.device_of(whole) == devices[0]", True)
 
 
+def exercise_4(page: Page) -> None:
+    """Exercise 4: two products on the two devices, one after the other, and both at once."""
+    are_real = not page.backend.virtual and all(device.kind == "gpu" for device in page.names["devices"])
+    size = 4000 if are_real else 500
+    page.do(_TWO_PRODUCTS.format(size=size))
+    page.look("timed(in_sequence)")
+    page.look("timed(at_once)  # seconds")
+    if not are_real:
+        page.say("  Here the two share the cores of this machine, so doing both at once may gain nothing.")
+
+
+_TWO_PRODUCTS = """\
+import time
+xs = [xdevice.rand({size}, {size}, device=device) for device in devices]
+
+def product(x):
+    with xdevice.device_of(x):
+        return x @ x
+
+def in_sequence():
+    for x in xs:
+        xdevice.sync(product(x))
+
+def at_once():
+    xdevice.parallel(lambda: product(xs[0]), lambda: product(xs[1]))
+
+def timed(work):
+    work()  # the first time compiles, and wakes threads
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+"""
+
 STEPS: Sequence[Callable[[Page], None]] = (
     choose_devices,
+    see_a_mismatch,
     split_a_batch,
     copy_the_parameters,
     take_gradients,
     sum_the_gradients,
     gather_the_batch,
+    exercise_4,
 )

@@ -191,8 +191,7 @@ def _move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return x if _is_on(backend, x, target) else backend.move(x, target)
     if kind == "symbol":
         return backend.move(x, target)
-    places = [place for _, place in backend.model_devices(x)]
-    if places and all(place is target for place in places):
+    if backend.is_all_on(x, target):
         return x
     moved = backend.move_model(x, target)
     return x if moved is None else moved
@@ -343,7 +342,7 @@ def _name_inside(name: Callable[[], str], inner: str) -> str:
 def _traced(backend: Backend, name: str) -> UnsupportedError:
     return UnsupportedError(
         f"{name} stands for a tensor while {backend.name} traces a function, so it has no device yet and nothing to "
-        f"wait for; ask outside of the traced function. to_device and copy_to work inside"
+        f"wait for; ask outside of the traced function. to_device and copy_to work inside, or say why not"
     )
 
 

@@ -5,7 +5,7 @@ JAX has no models: its users keep parameters in containers, which move as such.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.devices import Device
+
+
+_GRADIENT = """\
+import jax
+
+def gradient(part, w):
+    return jax.grad(lambda w: (part @ w).sum())(w)
+"""
 
 
 class JaxSamples(Samples):
@@ -43,6 +51,9 @@ class JaxSamples(Samples):
     def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
         gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)
         return gradient
+
+    def lines(self, what: Literal["network", "gradient"]) -> str:
+        return _GRADIENT if what == "gradient" else ""
 
     def failing_work(self) -> jax.Array:
         size = 20_000_000  # of its square there is no memory

@@ -115,6 +115,8 @@ class MxnetBackend(Backend):
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, mx.nd.NDArray):
             return "tensor"
+        if issubclass(cls, mx.sym.Symbol):
+            return "symbol"
         return "model" if issubclass(cls, models.TYPES) else None
 
     # devices
@@ -172,6 +174,10 @@ class MxnetBackend(Backend):
         return self.copy(x, device)
 
     def copy(self, x: Any, device: Device) -> Any:
+        if isinstance(x, mx.sym.Symbol):
+            raise self.unsupported(
+                "moves inside a hybridized block, whose graph runs on one device", "move its inputs before it is called"
+            )
         context = self.to_native(device)
         with mx.util.np_shape(True):
             new = x.copyto(context)

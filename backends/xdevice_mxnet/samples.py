@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import mxnet as mx
 from mxnet.gluon import Trainer, nn
@@ -21,6 +21,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xdevice.devices import Device
+
+
+_NETWORK = """\
+from mxnet import gluon, npx
+npx.set_np()
+net = gluon.nn.Dense(1, in_units=3)
+net.initialize()
+"""
+_GRADIENT = """\
+from mxnet import autograd, npx
+npx.set_np()
+
+def gradient(part, w):
+    w.attach_grad()
+    with autograd.record():
+        total = (part @ w).sum()
+    total.backward()
+    return w.grad
+"""
 
 
 class MxnetSamples(Samples):
@@ -61,6 +80,9 @@ class MxnetSamples(Samples):
 
     def network(self, inputs: int, outputs: int) -> Any:
         return _built(nn.Dense(outputs, in_units=inputs))
+
+    def lines(self, what: Literal["network", "gradient"]) -> str:
+        return _NETWORK if what == "network" else _GRADIENT
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {

@@ -20,7 +20,6 @@ What this adapter must keep:
 from __future__ import annotations
 
 import copy
-import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(wanted()):
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
-    from . import layers, loading, optimizers, scopes, sharing, threads
+    from . import layers, loading, optimizers, scopes, sharing, threads, tracing
 
 from . import driver, memory, streams
 
@@ -82,8 +81,7 @@ class PaddleBackend(Backend):
     def __init__(self) -> None:
         self._gpus = _count_gpus()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
-        # to_static(full_graph=True) rewrites every function that it meets, and the core's fail then
-        paddle.jit.ignore_module([_folder_of(devices.__name__.partition(".")[0]), _folder_of(__name__)])
+        tracing.keep_out()
 
     # the framework
 
@@ -98,6 +96,8 @@ class PaddleBackend(Backend):
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, paddle.Tensor):
             return "tensor"
+        if issubclass(cls, tracing.SYMBOLS):
+            return "symbol"
         return "model" if issubclass(cls, paddle.nn.Layer | paddle.optimizer.Optimizer) else None
 
     # devices
@@ -146,6 +146,8 @@ class PaddleBackend(Backend):
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        if issubclass(type(x), tracing.SYMBOLS):  # isinstance says yes to any tensor
+            return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported("copy of a sparse tensor", "take x.to_dense(), or copy its indices() and values()")
         return _copied(x, self.to_native(device))
@@ -488,13 +490,6 @@ class PaddleBackend(Backend):
         if self.virtual:
             raise self.unsupported("way to a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
         return devices.of("gpu", index)
-
-
-def _folder_of(package: str) -> ModuleType:
-    """What Paddle takes for a package: it looks at the file only, but would go through all that a real one holds."""
-    found = type(sys)(package)
-    found.__file__ = sys.modules[package].__file__
-    return found
 
 
 def _of_plugin(kind: str, index: int) -> Device:

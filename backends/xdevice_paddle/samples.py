@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import paddle
 
@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xdevice.devices import Device
+
+
+_NETWORK = """\
+import paddle
+net = paddle.nn.Linear(3, 1)
+"""
+_GRADIENT = """\
+def gradient(part, w):
+    w = w.detach()
+    w.stop_gradient = False
+    (part @ w).sum().backward()
+    return w.grad
+"""
 
 
 class PaddleSamples(Samples):
@@ -46,6 +59,9 @@ class PaddleSamples(Samples):
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
+
+    def lines(self, what: Literal["network", "gradient"]) -> str:
+        return _NETWORK if what == "network" else _GRADIENT
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {

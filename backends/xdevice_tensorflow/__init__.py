@@ -11,6 +11,9 @@ What this adapter must keep:
 - A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it are given to the core as spellings.
 - Counting starts no runtime: the physical devices and their configuration say the same until it has started.
 - A failed asynchronous op poisons all later ones, until `async_clear_error`.
+- A Keras model is where its weights are: `fit` makes metrics and the optimizer's slots outside of any scope, on the
+  default device. They move with the model.
+- Only inside a graph a copy is a `Snapshot`: XLA has no `DeepCopy`, and an eager `Snapshot` may keep the memory.
 - TensorFlow itself imports Keras, and JAX where it is installed (for tf.lite).
 """
 
@@ -24,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from xdevice import devices
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import DTYPES, SHORT_FLOATS
-from xdevice.errors import DeviceError
+from xdevice.errors import DeviceError, XDeviceError
 from xdevice.loader import importing
 
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
@@ -33,6 +36,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 with importing():
     import keras
     import tensorflow as tf
+    from tensorflow.python.autograph.core import config as _autograph
     from tensorflow.python.eager import context as _context
 
     from . import layers, loading, models, names, reducing, sharing
@@ -69,7 +73,8 @@ class TensorflowBackend(Backend):
         self._natives: dict[Device, str] = {}
         self._counts: dict[str, int] = {}
         self._saw_gpus = False
-        _give_deep_copy_a_gradient()
+        _give_copies_a_gradient()
+        _keep_autograph_out()
 
     # the framework
 
@@ -246,9 +251,12 @@ class TensorflowBackend(Backend):
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in models.variables(model):
+        for name, variable in models.weights(model):
             # not the memory: of an int32 variable on a GPU that is on the host, and cannot be elsewhere
             yield name, self._place(variable.device)
+
+    def is_all_on(self, model: Any, device: Device) -> bool:
+        return all(self._place(variable.device) is device for _, variable in models.variables(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
@@ -440,7 +448,10 @@ class TensorflowBackend(Backend):
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
                 return tf.constant(self.to_numpy(x))  # DeepCopy knows none of them
             try:
-                copied = tf.raw_ops.DeepCopy(x=x)
+                if tf.executing_eagerly() or x.dtype == tf.string:
+                    copied = tf.raw_ops.DeepCopy(x=x)
+                else:
+                    copied = tf.raw_ops.Snapshot(input=x)
             except tf.errors.InvalidArgumentError as error:
                 raise self.unsupported(f"copy of {x.dtype.name}", "copy the numbers that it is made of") from error
         # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
@@ -464,10 +475,19 @@ def _is_started() -> bool:
     return bool(getattr(_context.context(), "_initialized", True))
 
 
-def _give_deep_copy_a_gradient() -> None:
+def _give_copies_a_gradient() -> None:
     """In TensorFlow's registry, because `tf.custom_gradient` takes 100 us a call, ten times what the copy takes."""
-    with suppress(KeyError):  # some later TensorFlow may have one
-        tf.RegisterGradient("DeepCopy")(lambda op, gradient: gradient)
+    for op in ("DeepCopy", "Snapshot"):
+        with suppress(KeyError):  # some later TensorFlow may have one
+            tf.RegisterGradient(op)(lambda op, gradient: gradient)
+
+
+def _keep_autograph_out() -> None:
+    """AutoGraph rewrites what a `tf.function` calls, warns where it cannot, and makes a StagingError of our errors."""
+    ours = tuple(map(_autograph.DoNotConvert, ("xdevice", __name__)))
+    _autograph.CONVERSION_RULES = (*ours, *_autograph.CONVERSION_RULES)
+    # AutoGraph looks for the attribute, and lets the error through as it is
+    XDeviceError.ag_pass_through = True  # type: ignore[attr-defined]
 
 
 def _refuse_keras_tensor(x: Any, backend: Backend) -> None:

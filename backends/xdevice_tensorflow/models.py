@@ -50,6 +50,7 @@ _OWNING = (
 _TRACED_FUNCTION = type(tf.function(lambda: None))
 _SHARED = (tf.distribute.Strategy, ModuleType, _DynamicBackend)
 _LEAVES = (tf.Variable, _TRACED_FUNCTION, FunctionType, *_SHARED)
+_MADE_LATER = (keras.optimizers.Optimizer, keras.Metric)
 _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 
@@ -58,10 +59,21 @@ _BUILDS_NOTHING = (keras.Layer.build, keras.Model.build, keras.Sequential.build)
 
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     """Name and `tf.Variable` of each variable, those of optimizers, metrics and random seeds included."""
-    parts = built_parts(model)
+    return _named(built_parts(model))
+
+
+def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
     names = {id(part._value): part.path for part in parts if isinstance(part, keras.Variable)}
     found = [part for part in parts if isinstance(part, tf.Variable)]
     return [(names.get(id(variable), variable.name.partition(":")[0]), variable) for variable in found]
+
+
+def weights(model: Any) -> list[tuple[str, tf.Variable]]:
+    """The variables that say where a model is. `fit` makes metrics and an optimizer's slots on the default device."""
+    found = built_parts(model, without=_MADE_LATER)
+    if not any(isinstance(part, tf.Variable) for part in found):
+        return variables(model)
+    return _named(found)
 
 
 def built_parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from xdevice.devices import Device
+
+
+_NETWORK = """\
+import torch
+net = torch.nn.Linear(3, 1)
+"""
+_GRADIENT = """\
+def gradient(part, w):
+    w = w.detach().requires_grad_()
+    (part @ w).sum().backward()
+    return w.grad
+"""
 
 
 class TorchSamples(Samples):
@@ -42,6 +54,9 @@ class TorchSamples(Samples):
 
     def network(self, inputs: int, outputs: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
+
+    def lines(self, what: Literal["network", "gradient"]) -> str:
+        return _NETWORK if what == "network" else _GRADIENT
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {

@@ -1,0 +1,51 @@
+"""Inside `paddle.jit.to_static`: our code is called as it is, and a tensor is a symbol.
+
+Paddle rewrites the source of whatever a traced function calls, in a namespace that lacks the module's own names, so
+what it makes of ours fails with a TypeError or an ImportError (3.3.1).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice import devices
+
+if TYPE_CHECKING:
+    from xdevice.contract import Backend
+    from xdevice.devices import Device
+
+SYMBOLS: tuple[type, ...] = tuple(
+    cls
+    for cls in (paddle.static.Variable, getattr(getattr(paddle, "pir", None), "Value", None))  # of 2.6, and of 3.x
+    if cls is not None
+)
+
+
+def keep_out() -> None:
+    """Tells Paddle not to rewrite what lies in our two folders."""
+    stand_ins = []
+    for name, file in (("xdevice", devices.__file__), (__package__ or "", __file__)):
+        # a module without members: Paddle leaves out what it can reach from one, and from ours that is all of Paddle
+        stand_ins.append(ModuleType(name))
+        stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
+    paddle.jit.ignore_module(stand_ins)
+    with suppress(ImportError, AttributeError):  # private, and not in 2.6: the tracer of to_static(full_graph=False)
+        from paddle.jit.sot.opcode_translator import skip_files
+
+        skip_files.skip_file_names |= {str(one.__file__).removesuffix("__init__.py") for one in stand_ins}
+        skip_files.setup_skip_files()
+
+
+def copied(x: Any, device: Device, backend: Backend) -> Any:
+    """A copy in the traced program, which computes on one device: Paddle's default one."""
+    here = devices.parse(paddle.get_device().removeprefix("v"))  # "vgpu:1" is a virtual one
+    if here is not device:
+        raise backend.unsupported(
+            f"moves to {device} inside to_static, whose program runs on {here}", "move its inputs before it is called"
+        )
+    return paddle.assign(x)

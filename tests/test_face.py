@@ -1,0 +1,28 @@
+"""The public face: what `dir` and tab completion show of the package."""
+
+from __future__ import annotations
+
+import rlcompleter
+import subprocess
+import sys
+
+import xdevice
+
+
+def test_dir_has_what_is_public_and_nothing_else():
+    shown = {name for name in dir(xdevice) if not name.startswith("__")}
+    assert shown == set(xdevice.__all__)
+    assert set(xdevice._LAZY) <= shown
+    assert all(hasattr(xdevice, name) for name in shown)
+
+
+def test_completion_shows_names_that_nothing_has_used_yet():
+    code = "import xdevice; print(sorted(set(dir(xdevice)) - set(vars(xdevice))), 'numpy' in __import__('sys').modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
+    assert "'parallel'" in done.stdout
+    assert done.stdout.strip().endswith("False"), "asking for the names imports nothing"
+    completer = rlcompleter.Completer({"xdevice": xdevice})
+    assert completer.attr_matches("xdevice.para") == ["xdevice.parallel("]
+    assert [name.rstrip("(") for name in completer.attr_matches("xdevice.prefe")] == ["xdevice.prefetch"]
+    assert completer.attr_matches("xdevice.regis") == []
+    assert completer.attr_matches("xdevice.annot") == []

@@ -1,0 +1,170 @@
+"""Ctrl-C: the exit status is 130, nothing that was started stays behind, and no report is half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import xdevice
+from xdevice import cli, parity_run
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
+SCRIPT = """
+import pathlib, subprocess, sys, time
+import xdevice
+
+xdevice.record("first", xdevice.ones(3))
+name = xdevice.backend().name
+if name == sys.argv[2]:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"])
+    pathlib.Path(sys.argv[1], name).touch()
+    time.sleep(500)
+"""
+
+
+class Running:
+    """A command, and every process that has come of it."""
+
+    def __init__(self, *arguments):
+        self.mark = f"XDEVICE_TEST_MARK={uuid.uuid4().hex}"
+        name, _, value = self.mark.partition("=")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "xdevice", *map(str, arguments)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, name: value},
+        )  # fmt: skip
+
+    def family(self):
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if self.mark.encode() in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+        return [pid for pid in found if pid != self.process.pid]
+
+    def interrupt(self):
+        """Only this process, as `kill` and a CI do; a terminal tells its children, too."""
+        self.process.send_signal(signal.SIGINT)
+        out, err = self.process.communicate(timeout=100)
+        assert self.process.returncode == 130, out + err
+        assert "interrupted" in err
+        assert "Traceback" not in err
+        wait_for(lambda: not self.family(), f"no process is left of {self.process.args}")
+        return out
+
+
+def wait_for(condition, what, seconds=200):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(*arguments):
+    command = Running(*arguments)
+    try:
+        yield command
+    finally:
+        command.process.kill()
+        command.process.communicate()
+        for pid in command.family():
+            os.kill(pid, signal.SIGKILL)
+
+
+def hanging(folder, *options, at="jax", backends="numpy,jax"):
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "old.html").write_text("the report of the run before")
+    named = ("--html", folder / "old.html", "--json", folder / "new.json", "--save", folder / "saved")
+    return running("parity", folder / "script.py", "--backends", backends, *named, *options, "--", folder, at)
+
+
+def assert_no_report(folder):
+    assert (folder / "old.html").read_text() == "the report of the run before"
+    assert not (folder / "new.json").exists()
+    assert not list(folder.glob(".*"))
+
+
+def test_parity_while_a_process_starts(tmp_path):
+    with hanging(tmp_path) as command:
+        wait_for(command.family, "a process starts")
+        command.interrupt()
+    assert_no_report(tmp_path)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("at", ["numpy", "jax"])
+def test_parity_while_a_script_runs(tmp_path, at, jobs):
+    with hanging(tmp_path, "--jobs", jobs, at=at) as command:
+        wait_for((tmp_path / at).exists, f"{at} runs")
+        command.interrupt()
+    assert_no_report(tmp_path)
+    about = json.loads((tmp_path / "saved" / parity_run.RUN).read_text())
+    how = {one["backend"]: one["error"] for one in about["backends"]}
+    assert list(how) == ["numpy", "jax"]
+    assert how[at] == "was interrupted"
+    done = CliRunner().invoke(cli.main, ["compare", *[str(tmp_path / "saved")] * 2])
+    assert done.exit_code == 2, "what was cut off is not taken for a whole run"
+
+
+def test_a_process_that_would_start_after_the_interrupt_does_not(tmp_path):
+    going = parity_run._Running()
+    going.stop()
+    with pytest.raises(InterruptedError):
+        going.start([sys.executable, "-c", f"open({str(tmp_path / 'made')!r}, 'w')"])
+    assert not (tmp_path / "made").exists()
+
+
+def test_compare_leaves_the_old_report(tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parity_run, "report_of_two", interrupted)
+    (tmp_path / "old.html").write_text("the report of the run before")
+    where = (str(tmp_path), str(tmp_path), "--html", str(tmp_path / "old.html"), "--json", str(tmp_path / "new.json"))
+    done = CliRunner().invoke(cli.main, ["compare", *where])
+    assert (done.exit_code, done.stderr) == (130, "interrupted\n")
+    assert_no_report(tmp_path)
+
+
+COMMANDS = {
+    "bench": ("bench", "--backend", "numpy"),
+    "bench, a child": ("bench", "--all", "--quick"),
+    "tour": ("tour", "--backend", "numpy"),
+    "tour, a child": ("tour", "--all"),
+    "tour, a child of a child": ("tour", "--all"),
+}
+
+
+@pytest.mark.parametrize("which", COMMANDS)
+def test_the_other_commands(which):
+    with running(*COMMANDS[which]) as command:
+        if "child of a child" in which:
+            wait_for(lambda: len(command.family()) > 1, "two generations")
+        elif "child" in which:
+            wait_for(command.family, "a child starts")
+            time.sleep(1)
+        else:  # numpy is imported when the command runs
+            maps = Path(f"/proc/{command.process.pid}/maps")
+            wait_for(lambda: "numpy" in maps.read_text(), "the command has begun")
+        command.interrupt()
+
+
+@pytest.mark.parametrize(
+    "command", [["info"], ["tour", "--backend"], ["bench", "--backend"], ["parity", __file__, "--backends"]]
+)
+def test_a_wrong_name_has_one_exit_status_and_a_suggestion(command):
+    for wrong, right in (("jxa", "jax"), ("troch", "torch"), ("numpi", "numpy")):
+        done = CliRunner().invoke(cli.main, [*command, wrong])
+        assert done.exit_code == 2
+        assert f"did you mean {right!r}" in done.stderr
+    assert xdevice.backends()

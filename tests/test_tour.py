@@ -1,0 +1,59 @@
+"""The tour's lines are what a learner pastes: taken off the screen, they run in a fresh Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import xdevice
+
+FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
+"""Every backend, of which the quickest to import run each time."""
+
+
+def python(*arguments):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=280, check=False, env=environment
+    )
+
+
+def shown(screen):
+    """The code of each part: a part begins with `import xdevice`."""
+    lines = re.findall(r"^  (?:>>>|\.\.\.) ?(.*)$", screen, re.MULTILINE)
+    starts = [number for number, line in enumerate(lines) if line == "import xdevice"]
+    return [lines[start:end] for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_code_of_the_tour_runs_when_it_is_pasted(name):
+    done = python("-m", "xdevice", "tour", "--backend", name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "samples()" not in done.stdout
+    for exercise in (1, 2, 3, 4):
+        assert f"Exercise {exercise}: " in done.stdout
+    first, second = shown(done.stdout)
+    for part in (first, second):
+        pasted = python("-c", "\n".join(part))
+        assert pasted.returncode == 0, pasted.stderr
+    # as it is typed: a prompt shows an expression's value, and goes on after an error
+    typed = subprocess.run(
+        [sys.executable, "-i", "-q"],
+        input="\n".join(first) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+    )
+    assert "Error" not in typed.stderr, typed.stderr
+
+
+def test_both_halves_of_exercise_3_have_the_same_norms():
+    screen = python("-m", "xdevice", "tour", "--backend", "numpy").stdout
+    norms = re.findall(r">>> timed\((?:one_by_one|kept)\).*\n  \([\d.e-]+, ([\d.]+)\)", screen)
+    assert len(norms) == 2
+    assert float(norms[0]) == pytest.approx(float(norms[1]), rel=1e-4)
