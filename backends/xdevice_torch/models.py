@@ -145,7 +145,8 @@ def way_into(x: Any, backend: Backend) -> Way | None:
 
 def _packed(backend: Backend) -> Way:
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
-        twin = type(x)(*(part if part is None else part.clone() for part in x))
+        parts: list[Any] = [part if part is None else part.clone() for part in x]
+        twin = type(x)(*parts)
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
