@@ -1,0 +1,266 @@
+"""The verbs on containers, against one reference of what they mean: on every backend, in containers made by hypothesis.
+
+A plan says how a container is nested: a key stands for a leaf, a pair of a kind and further plans for a container of
+that kind. Built with tensors it is what a verb is given; built with what should have become of them, what it must give.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xdevice
+
+Point = collections.namedtuple("Point", ["x", "y"])
+
+
+class Checked(collections.namedtuple("Base", ["x", "y"])):
+    """A namedtuple with a constructor of its own, and attributes."""
+
+    def __new__(cls, *, both):
+        return super().__new__(cls, *both)
+
+
+class SlottedBase:
+    __slots__ = ("x",)
+
+
+@dataclasses.dataclass
+class Plain(SlottedBase):
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: Any
+    y: Any = dataclasses.field(init=False)
+
+
+class MyDict(dict):
+    pass
+
+
+class MyList(list):
+    pass
+
+
+class Registered:
+    def __init__(self, x: Any, y: Any) -> None:
+        self.both = (x, y)
+
+
+class Kind(NamedTuple):
+    """One kind of container: how it is made of its two children, and how they are read again."""
+
+    make: Callable[[Any, Any], Any]
+    read: Callable[[Any], tuple[Any, Any]]
+
+
+def _frozen(x: Any, y: Any) -> Frozen:
+    new = Frozen(x)
+    object.__setattr__(new, "y", y)
+    return new
+
+
+def _with_attribute(new: Any, y: Any) -> Any:
+    new.y = y
+    return new
+
+
+def _by_key(x: Any) -> tuple[Any, Any]:
+    return x["x"], x["y"]
+
+
+def _by_index(x: Any) -> tuple[Any, Any]:
+    one, two = x
+    return one, two
+
+
+def _by_attribute(x: Any) -> tuple[Any, Any]:
+    return x.x, x.y
+
+
+KINDS = {
+    "dict": Kind(lambda x, y: {"x": x, "y": y}, _by_key),
+    "OrderedDict": Kind(lambda x, y: collections.OrderedDict(x=x, y=y), _by_key),
+    "defaultdict": Kind(lambda x, y: collections.defaultdict(list, x=x, y=y), _by_key),
+    "UserDict": Kind(lambda x, y: collections.UserDict(x=x, y=y), _by_key),
+    "MappingProxyType": Kind(lambda x, y: types.MappingProxyType({"x": x, "y": y}), _by_key),
+    "ChainMap": Kind(lambda x, y: collections.ChainMap({"x": x}, {"x": 0, "y": y}), _by_key),
+    "dict with an attribute": Kind(
+        lambda x, y: _with_attribute(MyDict(x=x), y),
+        lambda d: (d["x"], d.y),
+    ),
+    "list": Kind(lambda x, y: [x, y], _by_index),
+    "list with an attribute": Kind(lambda x, y: _with_attribute(MyList([x]), y), lambda d: (d[0], d.y)),
+    "UserList": Kind(lambda x, y: collections.UserList([x, y]), _by_index),
+    "deque": Kind(lambda x, y: collections.deque([x, y], maxlen=2), _by_index),
+    "tuple": Kind(lambda x, y: (x, y), _by_index),
+    "namedtuple": Kind(Point, _by_index),
+    "namedtuple of its own": Kind(lambda x, y: Checked(both=(x, y)), _by_index),
+    "dataclass": Kind(Plain, _by_attribute),
+    "frozen dataclass": Kind(_frozen, _by_attribute),
+    "SimpleNamespace": Kind(lambda x, y: types.SimpleNamespace(x=x, y=y), _by_attribute),
+    "registered": Kind(Registered, lambda r: r.both),
+}
+
+STRANGER = object()
+OTHERS = {"number": 3, "text": "cat", "nothing": None, "class": Plain, "stranger": STRANGER}
+TENSORS = ("t0", "t1", "t2")
+MODELS = ("m0",)
+
+
+def plans(keys: tuple[str, ...]) -> st.SearchStrategy[Any]:
+    leaf = st.sampled_from(keys)
+    return st.recursive(leaf, lambda inner: st.tuples(st.sampled_from(list(KINDS)), inner, inner), max_leaves=8).filter(
+        lambda plan: not isinstance(plan, str)
+    )
+
+
+# the reference
+
+
+def built(plan: Any, leaves: dict[str, Any]) -> Any:
+    """The container of a plan, with these leaves."""
+    if isinstance(plan, str):
+        return leaves[plan]
+    kind, x, y = plan
+    return KINDS[kind].make(built(x, leaves), built(y, leaves))
+
+
+def held(plan: Any, x: Any, like: Any) -> list[tuple[str, Any]]:
+    """Key and value of every leaf in a container, which has to have the types of `like`."""
+    if isinstance(plan, str):
+        return [(plan, x)]
+    assert type(x) is type(like)
+    kind = KINDS[plan[0]]
+    ways = zip(plan[1:], kind.read(x), kind.read(like), strict=True)
+    return [leaf for inner, value, was in ways for leaf in held(inner, value, was)]
+
+
+def keys_of(plan: Any) -> set[str]:
+    return {plan} if isinstance(plan, str) else keys_of(plan[1]) | keys_of(plan[2])
+
+
+class World:
+    """The leaves that a plan's keys stand for, and where each of them is."""
+
+    def __init__(self, places: dict[str, xdevice.Device]) -> None:
+        self.places = places
+        self.values = {key: np.array([i + 0.5, -i, 2.0**20 + i], "float32") for i, key in enumerate(TENSORS)}
+        self.leaves: dict[str, Any] = dict(OTHERS)
+        self.backend = xdevice.backend()
+        for key, place in places.items():
+            self.leaves[key] = self.model(place) if key in MODELS else xdevice.tensor(self.values[key], device=place)
+
+    def model(self, place: xdevice.Device) -> Any:
+        return xdevice.to_device(self.backend.samples().network(3, 1), place)
+
+    def where(self, plan: Any) -> set[xdevice.Device]:
+        return {self.places[key] for key in keys_of(plan) if key in self.places}
+
+    def is_right(self, key: str, value: Any, place: xdevice.Device) -> bool:
+        """Whether a leaf is on a device with the values of its key, or is no tensor and the very same object."""
+        if key not in self.places:
+            return value is self.leaves[key]
+        if xdevice.device_of(value) is not place or type(value) is not type(self.leaves[key]):
+            return False
+        return key in MODELS or xdevice.to_numpy(value).tolist() == self.values[key].tolist()
+
+
+def check_to_device(world: World, plan: Any, target: xdevice.Device) -> None:
+    x = built(plan, world.leaves)
+    before = held(plan, x, x)
+    moved = xdevice.to_device(x, target)
+    after = held(plan, moved, x)
+    assert all(world.is_right(key, value, target) for key, value in after)
+    for key in keys_of(plan):
+        assert len({id(value) for other, value in after if other == key}) == 1, f"{key} has come apart"
+        if key in MODELS or world.places.get(key, target) is target:
+            assert dict(after)[key] is world.leaves[key]
+    if world.where(plan) <= {target}:
+        assert moved is x
+    assert all(old is new for (_, old), (_, new) in zip(before, held(plan, x, x), strict=True)), "the source has changed"
+    assert all(world.is_right(key, value, world.places[key]) for key, value in before if key in TENSORS)
+
+
+def check_copy_to(world: World, plan: Any, target: xdevice.Device) -> None:
+    x = built(plan, world.leaves)
+    copied = xdevice.copy_to(x, target)
+    after = held(plan, copied, x)
+    assert all(world.is_right(key, value, target) for key, value in after)
+    address = world.backend.samples().address
+    for key in keys_of(plan) & set(world.places):
+        assert len({id(value) for other, value in after if other == key}) == 1, f"{key} has come apart"
+        new = dict(after)[key]
+        assert new is not world.leaves[key]
+        if key in TENSORS:
+            assert address(new) is None or address(new) != address(world.leaves[key])
+    assert all(world.is_right(key, value, world.places.get(key, target)) for key, value in held(plan, x, x))
+
+
+def check_comparing(world: World, plan: Any) -> None:
+    x = built(plan, world.leaves)
+    places = world.where(plan)
+    assert xdevice.same_device(x) is (len(places) <= 1)
+    if len(places) > 1:
+        with pytest.raises(xdevice.DeviceMismatchError):
+            xdevice.device_of(x)
+        with pytest.raises(xdevice.DeviceMismatchError) as refused:
+            xdevice.check_same_device(x=x)
+        path, _, rest = str(refused.value).partition(" is on ")
+        if not keys_of(plan) & set(MODELS):
+            assert str(xdevice.device_of(eval(path, {"x": x}))) == rest.split(",")[0], "it names another tensor"
+    elif places:
+        assert {xdevice.device_of(x)} == {xdevice.check_same_device(x)} == places
+    else:
+        assert xdevice.check_same_device(x) is None
+        with pytest.raises(xdevice.NotATensorError):
+            xdevice.device_of(x)
+    assert xdevice.sync(x) is None
+
+
+# the runs
+
+BACKENDS = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
+
+
+def places_of(names: list[str]) -> st.SearchStrategy[dict[str, xdevice.Device]]:
+    place = st.sampled_from([xdevice.device(name) for name in names])
+    return st.fixed_dictionaries({key: place for key in (*TENSORS, *MODELS)})
+
+
+def run(backend: str, names: list[str], data: st.DataObject) -> None:
+    with xdevice.use(backend) as adapter:
+        has_models = adapter.samples().network(3, 1) is not None
+        plan = data.draw(plans((*TENSORS, *OTHERS, *(MODELS if has_models else ()))))
+        places = {key: place for key, place in data.draw(places_of(names)).items() if key in keys_of(plan)}
+        target = data.draw(st.sampled_from([xdevice.device(name) for name in names]))
+        check_comparing(World(places), plan)
+        check_copy_to(World(places), plan, target)
+        check_to_device(World(places), plan, target)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_containers_on_the_cpu(backend: str, data: st.DataObject) -> None:
+    run(backend, ["cpu:0"], data)
+
+
+@pytest.mark.gpu
+@pytest.mark.virtual
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_containers_on_the_cpu_and_two_gpus(backend: str, data: st.DataObject) -> None:
+    run(backend, ["cpu:0", "gpu:0", "gpu:1"], data)
