@@ -53,6 +53,7 @@ class MyList(list):
     pass
 
 
+@xdevice.register
 class Registered:
     def __init__(self, x: Any, y: Any) -> None:
         self.both = (x, y)
@@ -113,10 +114,20 @@ KINDS = {
     "registered": Kind(Registered, lambda r: r.both),
 }
 
-STRANGER = object()
-OTHERS = {"number": 3, "text": "cat", "nothing": None, "class": Plain, "stranger": STRANGER}
+
+class Unknown:
+    """Nobody said how it is walked, and it holds a tensor."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+OTHERS = {"number": 3, "text": "cat", "nothing": None, "class": Plain, "stranger": object()}
 TENSORS = ("t0", "t1", "t2")
 MODELS = ("m0",)
+UNKNOWN = ("u0",)
+ARRAYS = ("a0",)
+"""NumPy arrays beside the tensors of another backend: data, as numbers are."""
 
 
 def plans(keys: tuple[str, ...]) -> st.SearchStrategy[Any]:
@@ -157,27 +168,58 @@ class World:
     def __init__(self, places: dict[str, xdevice.Device]) -> None:
         self.places = places
         self.values = {key: np.array([i + 0.5, -i, 2.0**20 + i], "float32") for i, key in enumerate(TENSORS)}
-        self.leaves: dict[str, Any] = dict(OTHERS)
+        self.leaves: dict[str, Any] = {**OTHERS, "a0": np.arange(3.0)}
         self.backend = xdevice.backend()
+        self.makers = {"t": self.tensor, "m": self.model, "u": lambda key, place: Unknown(self.tensor("t0", place))}
         for key, place in places.items():
-            self.leaves[key] = self.model(place) if key in MODELS else xdevice.tensor(self.values[key], device=place)
+            self.leaves[key] = self.makers[key[0]](key, place)
 
-    def model(self, place: xdevice.Device) -> Any:
+    def tensor(self, key: str, place: xdevice.Device) -> Any:
+        return xdevice.tensor(self.values[key], device=place)
+
+    def model(self, key: str, place: xdevice.Device) -> Any:
         return xdevice.to_device(self.backend.samples().network(3, 1), place)
 
     def where(self, plan: Any) -> set[xdevice.Device]:
-        return {self.places[key] for key in keys_of(plan) if key in self.places}
+        """The places that count: those of the arrays only where nothing else has one."""
+        places = {self.places[key] for key in keys_of(plan) if key in self.places}
+        return places or ({xdevice.cpu()} if keys_of(plan) & set(ARRAYS) else set())
 
     def is_right(self, key: str, value: Any, place: xdevice.Device) -> bool:
         """Whether a leaf is on a device with the values of its key, or is no tensor and the very same object."""
-        if key not in self.places:
+        if key not in TENSORS + MODELS:
             return value is self.leaves[key]
-        if xdevice.device_of(value) is not place or type(value) is not type(self.leaves[key]):
+        if xdevice.device_of(value) is not place:
             return False
         return key in MODELS or xdevice.to_numpy(value).tolist() == self.values[key].tolist()
 
+    def refusal(self, plan: Any, target: xdevice.Device, is_copy: bool) -> type[Exception] | None:
+        """The error of what cannot be moved there whole."""
+        keys = keys_of(plan)
+        if any(is_copy or self.places[key] is not target for key in keys & set(UNKNOWN)):
+            return xdevice.ContainerError
+        if keys & set(ARRAYS) and not keys & set(self.places) and target is not xdevice.cpu():
+            return xdevice.DeviceNotFoundError
+        return None
+
+
+def assert_refused(verb: Callable[[Any, Any], Any], world: World, plan: Any, target: xdevice.Device) -> bool:
+    """Whether a verb has to refuse; then it names the error, and has changed nothing."""
+    error = world.refusal(plan, target, verb is xdevice.copy_to)
+    if error is None:
+        return False
+    x = built(plan, world.leaves)
+    with pytest.raises(error):
+        verb(x, target)
+    for key, value in held(plan, x, x):
+        assert value is world.leaves[key]
+        assert key not in world.places or key in UNKNOWN or world.is_right(key, value, world.places[key])
+    return True
+
 
 def check_to_device(world: World, plan: Any, target: xdevice.Device) -> None:
+    if assert_refused(xdevice.to_device, world, plan, target):
+        return
     x = built(plan, world.leaves)
     before = held(plan, x, x)
     moved = xdevice.to_device(x, target)
@@ -189,20 +231,27 @@ def check_to_device(world: World, plan: Any, target: xdevice.Device) -> None:
             assert dict(after)[key] is world.leaves[key]
     if world.where(plan) <= {target}:
         assert moved is x
-    assert all(old is new for (_, old), (_, new) in zip(before, held(plan, x, x), strict=True)), "the source has changed"
+    assert all(old is new for (_, old), (_, new) in zip(before, held(plan, x, x), strict=True)), (
+        "the source has changed"
+    )
     assert all(world.is_right(key, value, world.places[key]) for key, value in before if key in TENSORS)
 
 
 def check_copy_to(world: World, plan: Any, target: xdevice.Device) -> None:
+    if assert_refused(xdevice.copy_to, world, plan, target):
+        return
     x = built(plan, world.leaves)
     copied = xdevice.copy_to(x, target)
     after = held(plan, copied, x)
-    assert all(world.is_right(key, value, target) for key, value in after)
+    assert all(key in ARRAYS or world.is_right(key, value, target) for key, value in after)
     address = world.backend.samples().address
-    for key in keys_of(plan) & set(world.places):
+    for key in keys_of(plan) - set(OTHERS):
         assert len({id(value) for other, value in after if other == key}) == 1, f"{key} has come apart"
         new = dict(after)[key]
         assert new is not world.leaves[key]
+        if key in ARRAYS:
+            assert not np.shares_memory(new, world.leaves[key])
+            assert new.tolist() == world.leaves[key].tolist()
         if key in TENSORS:
             assert address(new) is None or address(new) != address(world.leaves[key])
     assert all(world.is_right(key, value, world.places.get(key, target)) for key, value in held(plan, x, x))
@@ -218,7 +267,7 @@ def check_comparing(world: World, plan: Any) -> None:
         with pytest.raises(xdevice.DeviceMismatchError) as refused:
             xdevice.check_same_device(x=x)
         path, _, rest = str(refused.value).partition(" is on ")
-        if not keys_of(plan) & set(MODELS):
+        if not keys_of(plan) & {*MODELS, *UNKNOWN}:
             assert str(xdevice.device_of(eval(path, {"x": x}))) == rest.split(",")[0], "it names another tensor"
     elif places:
         assert {xdevice.device_of(x)} == {xdevice.check_same_device(x)} == places
@@ -236,13 +285,15 @@ BACKENDS = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
 
 def places_of(names: list[str]) -> st.SearchStrategy[dict[str, xdevice.Device]]:
     place = st.sampled_from([xdevice.device(name) for name in names])
-    return st.fixed_dictionaries({key: place for key in (*TENSORS, *MODELS)})
+    return st.fixed_dictionaries({key: place for key in (*TENSORS, *MODELS, *UNKNOWN)})
 
 
 def run(backend: str, names: list[str], data: st.DataObject) -> None:
     with xdevice.use(backend) as adapter:
         has_models = adapter.samples().network(3, 1) is not None
-        plan = data.draw(plans((*TENSORS, *OTHERS, *(MODELS if has_models else ()))))
+        # NumPy's arrays in an unknown object are data that can be nowhere else
+        more = () if backend == "numpy" else ARRAYS + UNKNOWN
+        plan = data.draw(plans((*TENSORS, *OTHERS, *more, *(MODELS if has_models else ()))))
         places = {key: place for key, place in data.draw(places_of(names)).items() if key in keys_of(plan)}
         target = data.draw(st.sampled_from([xdevice.device(name) for name in names]))
         check_comparing(World(places), plan)

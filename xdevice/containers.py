@@ -100,7 +100,7 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
     for i, stranger in contents.strangers:
         if stranger.moves:
             _require(stranger, target, contents, i)
-        elif not stranger.is_on(target):
+        elif is_copy or not stranger.is_on(target):
             raise stranger.refusal(contents.tree.path(i) or "it", target)
     if models and touched:
         contents.tree.check_rebuilding(touched)

@@ -297,7 +297,7 @@ class Backend(ABC):
             pass
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether `move_model` has nothing to do. A model may own more than says where it is (metrics, for instance), and
+        """Whether `move_model` has nothing to do. A model may own more than says where it is, metrics for instance, and
         one without variables may keep what its framework does not list."""
         places = [place for _, place in self.model_devices(model)]
         return bool(places) and all(place is device for place in places)
