@@ -285,7 +285,7 @@ BACKENDS = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
 
 def places_of(names: list[str]) -> st.SearchStrategy[dict[str, xdevice.Device]]:
     place = st.sampled_from([xdevice.device(name) for name in names])
-    return st.fixed_dictionaries({key: place for key in (*TENSORS, *MODELS, *UNKNOWN)})
+    return st.fixed_dictionaries(dict.fromkeys((*TENSORS, *MODELS, *UNKNOWN), place))
 
 
 def run(backend: str, names: list[str], data: st.DataObject) -> None:

@@ -112,7 +112,7 @@ def _children(x: Any) -> Iterator[tuple[str, Any]]:
         items = dict.items(x) if isinstance(x, dict) else x.items()
         yield from ((f"[{key!r}]", value) for key, value in list(items))
     elif isinstance(x, _LISTS):
-        yield from ((f"[{i}]", value) for i, value in enumerate(list(x)))
+        yield from ((f"[{i}]", value) for i, value in enumerate([*x]))
     yield from ((f".{name}", value) for name, value in attributes(x).items())
 
 
