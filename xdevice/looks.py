@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST: Final = 10_000
 """How many things are looked at in one object before the rest is left: a training loop holds half of the program."""
 
-_LISTS: Final[tuple[type, ...]] = (list, tuple, set, frozenset, deque, type({}.values()), type({}.items()))
+_LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, type({}.values()), type({}.items()))
 _KEYED: Final = (dict, types.MappingProxyType)
 _PLAIN: Final = (bool, int, float, str, bytes)
 _NEVER: Final = (type, types.ModuleType, types.FunctionType, types.MethodType, types.GeneratorType)
@@ -112,7 +112,7 @@ def _children(x: Any) -> Iterator[tuple[str, Any]]:
         items = dict.items(x) if isinstance(x, dict) else x.items()
         yield from ((f"[{key!r}]", value) for key, value in list(items))
     elif isinstance(x, _LISTS):
-        yield from ((f"[{i}]", value) for i, value in enumerate([*x]))
+        yield from ((f"[{i}]", value) for i, value in enumerate(list(x)))
     yield from ((f".{name}", value) for name, value in attributes(x).items())
 
 
