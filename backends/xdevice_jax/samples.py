@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from xdevice import devices, registry
 from xdevice.samples import Samples, Work
@@ -43,6 +44,9 @@ class JaxSamples(Samples):
     def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
         gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)
         return gradient
+
+    def seed(self, number: int) -> None:
+        np.random.seed(number)
 
     def failing_work(self) -> jax.Array:
         size = 20_000_000  # of its square there is no memory
