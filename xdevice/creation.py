@@ -101,7 +101,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     """Uniform numbers in [0, 1), `rand(2, 3)` or `rand((2, 3))`; float32 unless `dtype` names another float type.
 
     Drawn by the framework's own generator, so its own seed function makes them repeatable (`torch.manual_seed`,
-    `tf.random.set_seed`, `mx.np.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
+    `tf.random.set_seed`, `mx.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
     drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
     of `ones`.
 

@@ -19,6 +19,7 @@ from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from xdevice.devices import Device
 
@@ -77,6 +78,12 @@ class MxnetSamples(Samples):
         leaf = x.copy()
         leaf.attach_grad()
         return leaf
+
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"record": (mx.autograd.record, mx.autograd.is_recording)}
+
+    def seed(self, number: int) -> None:
+        mx.random.seed(number)
 
     def network(self, inputs: int, outputs: int) -> Any:
         return _built(nn.Dense(outputs, in_units=inputs))

@@ -13,6 +13,7 @@ from . import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from xdevice.devices import Device
 
@@ -56,6 +57,12 @@ class PaddleSamples(Samples):
         leaf = x.detach()
         leaf.stop_gradient = False
         return leaf
+
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
+
+    def seed(self, number: int) -> None:
+        paddle.seed(number)
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))

@@ -101,6 +101,9 @@ class TensorflowSamples(Samples):
             total = tf.reduce_sum(function(x))
         return tape.gradient(total, x)
 
+    def seed(self, number: int) -> None:
+        tf.random.set_seed(number)
+
     def network(self, inputs: int, outputs: int) -> Any:
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])

@@ -11,6 +11,7 @@ from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from xdevice.devices import Device
 
@@ -51,6 +52,12 @@ class TorchSamples(Samples):
 
     def marked(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().requires_grad_()
+
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)
 
     def network(self, inputs: int, outputs: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
