@@ -100,7 +100,8 @@ class Way(NamedTuple):
     copy: Callable[[Any, Device], Any] | None = None
     """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """The tensors that tell where one is that moves itself, by name; left out, all that can be seen in it."""
+    """The tensors that tell where one is that moves itself, by what is written behind its name to get at them; left
+    out, all that can be seen in it."""
 
 
 class Backend(ABC):

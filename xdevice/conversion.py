@@ -86,7 +86,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         return _convert_one(*found, x, number, target, copy)
     from . import trees
 
-    if not trees.is_container(x):
+    if not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
             f"cannot convert {x!r:.100} of type {type(x).__qualname__}: expected a tensor, or a container of tensors"
         )

@@ -154,7 +154,7 @@ def to_numpy(x: Any) -> Any:
         return _read(found[0], held)
     from . import trees
 
-    if found is not None or not trees.is_container(x):
+    if found is not None or not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
             f"cannot read {x!r:.100} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
         )

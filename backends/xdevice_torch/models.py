@@ -17,6 +17,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from xdevice.contract import Way
 
+from . import tensordicts
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -128,11 +130,14 @@ def _moved(value: Any, native: torch.device) -> Any:
 
 
 def way_into(x: Any, backend: Backend) -> Way | None:
-    """The way that PyTorch knows: of a packed sequence, and of the types registered with its pytrees."""
+    """The way that PyTorch knows: of a packed sequence, of a TensorDict, and of the types registered with its pytrees."""
     if isinstance(x, PackedSequence):
         return _packed(backend)
     if isinstance(x, tuple):
         return None
+    collection = tensordicts.way_into(x, backend)
+    if collection is not None:
+        return collection
     node = getattr(torch.utils._pytree, "SUPPORTED_NODES", {}).get(type(x))
     if node is None:
         return None
@@ -150,6 +155,6 @@ def _packed(backend: Backend) -> Way:
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
-        return [(name, part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
+        return [(f".{name}", part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
 
     return Way(move=lambda x, device: x.to(backend.to_native(device)), copy=copy, tensors=tensors)
