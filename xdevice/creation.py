@@ -354,6 +354,8 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return _whole(array, target)
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
+            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes takes no int that NumPy's ints do not hold
+                array = array.astype("float64")
             cast = array.astype(target)
         except OverflowError as error:  # of a Python int
             raise DTypeError(f"a value of {array!r:.100} does not fit into {name}: {error}") from error
