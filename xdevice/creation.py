@@ -136,7 +136,7 @@ def to_numpy(x: Any) -> Any:
     as a dict.
 
     Raises:
-        NotATensorError: no tensor and no container. ContainerError: an object that holds tensors and is not known as one.
+        NotATensorError: no tensor and no container. ContainerError: an unknown object that holds tensors.
         UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
             masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
             JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.
