@@ -346,6 +346,11 @@ class Backend(ABC):
         is made of. A copy has as many, in the same order, so that `copy_to` finds the parts of the copy."""
         return ()
 
+    def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
+        """Puts these in the places of the model's tensors with these `id`s: what two models share, where a move makes
+        new tensors of some."""
+        raise self.unsupported("models that share tensors", "override Backend.rebind()")
+
     # what is neither a tensor nor a model
 
     def way_into(self, x: Any) -> Way | None:

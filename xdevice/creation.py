@@ -132,10 +132,11 @@ def to_numpy(x: Any) -> Any:
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
     comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet and Paddle dense. A container comes back with
     its tensors replaced. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`. A scalar of NumPy,
-    which its `x.sum()` gives, comes as an array without dimensions.
+    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which takes no arrays, comes
+    as a dict.
 
     Raises:
-        NotATensorError: no tensor and no container.
+        NotATensorError: no tensor and no container. ContainerError: an unknown object that holds tensors.
         UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
             masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
             JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.

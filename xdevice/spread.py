@@ -10,8 +10,8 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import containers, registry, trees, verbs
 from . import devices as _devices
-from . import registry, trees, verbs
 from .devices import Device
 from .dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from .errors import (
@@ -185,9 +185,10 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         2
     """
     places = _places(devices)
-    found = _leaves(x, "x")
-    _require_built(found)
-    _require(found, places)
+    for backend, kind, value in containers.owned(x):
+        if kind == "model":
+            backend.require_built(value)
+    containers.check_copies(x, places)
     return [verbs.copy_to(x, place) for place in places]
 
 

@@ -4,8 +4,8 @@ An object moves itself if it was registered with `move`, or if its type has the 
 framework do (`Backend.moves_by`) and the tensors seen in it are all of that framework. Any other stays where it is,
 and since then something would stay behind, that is an error where things are moved.
 
-What an object's own method leaves where it is does not count: a batch of graphs keeps its bookkeeping on the host. Which
-of its attributes these are is found out, once for a type, when its tensors are seen on several devices.
+What an object's own method leaves where it is does not count: a batch of graphs keeps its bookkeeping on the host.
+Which attributes these are is found out, once for a type, when the tensors of one are seen on several devices.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Stranger:
     def _find_staying(self) -> frozenset[str]:
         """Seen on copies, each moved to one of the places where the tensors are."""
         staying: set[str] = set()
-        try:
-            for target in {place for _, place in self._seen()}:
+        for target in {place for _, place in self._seen()}:
+            try:
                 arrived = find(self._by_itself(self._duplicate(), target), None)
-                seen = arrived._seen() if arrived is not None else []
-                moved = {_attribute(path) for path, place in seen if place is target}
-                staying.update(_attribute(path) for path, _ in seen if _attribute(path) not in moved)
-        except Exception:  # it is no mover then, and where it is moved the error is told
-            return frozenset()
+            except Exception:  # it cannot go there, which is told where it is moved
+                continue
+            seen = arrived._seen() if arrived is not None else []
+            moved = {_attribute(path) for path, place in seen if place is target}
+            staying.update(_attribute(path) for path, _ in seen if _attribute(path) not in moved)
         return frozenset(staying) if {_attribute(path) for path, _ in self._seen()} - staying else frozenset()
 
     def is_on(self, target: Device) -> bool:

@@ -20,7 +20,7 @@ from xdevice.contract import Way
 from . import tensordicts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from xdevice.contract import Backend
     from xdevice.devices import Device
@@ -100,6 +100,14 @@ def parts(model: Any) -> Iterable[Any]:
     return [*model.modules(), *model.parameters(), *model.buffers()] if isinstance(model, Module) else []
 
 
+def rebind(model: Any, new: Mapping[int, Any]) -> None:
+    """Puts other buffers in the places of those with these `id`s; parameters stay the same objects."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if id(buffer) in new:
+                module._buffers[name] = new[id(buffer)]
+
+
 class _MovingState:
     """The part of a parameter's optimizer state that lives where the parameter does, written through."""
 
@@ -130,7 +138,7 @@ def _moved(value: Any, native: torch.device) -> Any:
 
 
 def way_into(x: Any, backend: Backend) -> Way | None:
-    """The way that PyTorch knows: of a packed sequence, of a TensorDict, and of the types registered with its pytrees."""
+    """The way that PyTorch knows: of a packed sequence, a TensorDict, and the types registered with its pytrees."""
     if isinstance(x, PackedSequence):
         return _packed(backend)
     if isinstance(x, tuple):
