@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import xdevice
 from xdevice import registry, trees
@@ -21,6 +22,12 @@ def _make_a_second_device(backend) -> None:
 
 
 registry.on_load.append(_make_a_second_device)
+
+# how long an example takes says how busy the machine is
+settings.register_profile(
+    "xdevice", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("xdevice")
 
 
 @pytest.fixture(autouse=True)

@@ -291,7 +291,7 @@ def _end_all() -> None:
         producer.join(workers.PATIENCE)
 
 
-workers.at_exit.append(_end_all)
+workers.at_exit(_end_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)  # the threads of the parent do not exist in its child
 
