@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import xdevice
@@ -117,13 +118,15 @@ def virtual(name: str) -> None:
 
 
 def _started(name: str) -> list[str]:
-    """The GPUs that counting and asking about devices has started, where the adapter can tell."""
+    """The GPUs that counting, asking about devices and an event of none yet have started, where the adapter can tell."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)
     with xdevice.use(name):
         xdevice.num_gpus()
         xdevice.try_all_gpus()
+        with suppress(xdevice.UnsupportedError):
+            xdevice.Event()
     if backend.virtual or type(backend).is_started is Backend.is_started:
         return []
     return [str(gpu) for gpu in (xdevice.gpu(i) for i in range(backend.count("gpu"))) if backend.is_started(gpu)]

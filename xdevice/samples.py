@@ -112,6 +112,16 @@ class Samples(ABC):
         """
         return None
 
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]] | None:
+        """As `trainable`, with the optimizer between the two; None where optimizers are no models of the adapter's, or
+        have their state from the start."""
+        return None
+
+    def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
+        """Objects around a tensor that the framework knows without their being tensors or models: by name, the object,
+        and how to read the tensor in it and something beside it."""
+        return {}
+
     def failing_work(self) -> Any:
         """A tensor whose computation is under way and fails; None where errors appear at the line."""
         return None

@@ -125,10 +125,15 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net, _, step = self.optimized()
+        return net, step
+
+    @use_np  # type: ignore[untyped-decorator]
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
-        return net, lambda x, y: _step(net, trainer, x, y)
+        return net, trainer, lambda x, y: _step(net, trainer, x, y)
 
     @use_np  # type: ignore[untyped-decorator]
     def failing_work(self) -> Any:

@@ -96,6 +96,10 @@ class PaddleSamples(Samples):
             return paddle.nn.Linear(4, 1)
 
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net, _, step = self.optimized()
+        return net, step
+
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         half = paddle.nn.initializer.Constant(0.5)
         net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
         optimizer = paddle.optimizer.Momentum(learning_rate=0.1, momentum=0.9, parameters=net.parameters())
@@ -111,7 +115,7 @@ class PaddleSamples(Samples):
             optimizer.clear_grad()
             return float(loss)
 
-        return net, step
+        return net, optimizer, step
 
     def pinned_copies(self, x: paddle.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
         pinned = paddle.CUDAPinnedPlace()

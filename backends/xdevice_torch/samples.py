@@ -86,6 +86,10 @@ class TorchSamples(Samples):
         return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))
 
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net, _, step = self.optimized()
+        return net, step
+
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         net = torch.nn.Linear(4, 1)
         torch.nn.init.constant_(net.weight, 0.5)
         torch.nn.init.constant_(net.bias, 0.0)
@@ -102,7 +106,7 @@ class TorchSamples(Samples):
             optimizer.step()
             return loss.item()
 
-        return net, step
+        return net, optimizer, step
 
     def pinned_copies(self, x: torch.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
         host, there = torch.empty_like(x, device="cpu", pin_memory=True), torch.empty_like(x)

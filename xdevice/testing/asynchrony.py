@@ -173,6 +173,12 @@ class Streams(Suite):
             assert_same(xdevice.to_numpy(y), expected + expected, way)
             assert_same(xdevice.to_numpy(z), expected * 4, way)
 
+    def test_events_are_there_or_refused(self) -> None:
+        for place in self.places():
+            there_is_none = refused(lambda place=place: self.adapter.new_event(place))  # type: ignore[misc]
+            asked = refused(lambda place=place: self.adapter.require_events(place))  # type: ignore[misc]
+            assert (asked is None) is (there_is_none is None), f"{place}: {asked!r}, and new_event: {there_is_none!r}"
+
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
         self.streams()
         start, middle, end = (xdevice.Event(self.here()) for _ in range(3))

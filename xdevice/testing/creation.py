@@ -223,6 +223,37 @@ class Creation(Suite):
         assert found[0] == found[1], "one seed gives two sequences"
         assert found[0] != found[2], "two seeds give one sequence"
 
+    def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
+        axes, longest = self.adapter.most_axes, self.adapter.longest_axis
+        assert type(axes) is int
+        assert type(longest) is int
+        fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]  # what NumPy 1 takes
+        too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
+        if longest < 1 << 24:
+            fitting.append((longest,))
+            too_much.append((longest + 1,))
+        for shape in fitting:
+            array = np.full(shape, 3, "uint8")
+            try:
+                x = self.adapter.from_numpy(array, self.here())
+            except Exception as error:
+                raise AssertionError(f"{len(shape)} axes of up to {max(shape)} do not fit: {error}") from error
+            self.assert_holds(x, array)
+        for shape in too_much:
+            with pytest.raises(Exception, match=r".+"):
+                self.adapter.wait(self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.here()))
+
+    def test_what_is_given_away_is_nobody_elses(self) -> None:
+        for name, array in self.odd_arrays().items():
+            x = self.odd_tensors()[name]
+            first = self.adapter.to_numpy(x)
+            if not self.adapter.gives_away(x):
+                continue
+            assert not np.shares_memory(first, self.adapter.to_numpy(x)), f"{name}: given away twice"
+            if first.flags.writeable:
+                first[...] = np.zeros_like(first)
+                self.assert_holds(x, array, f"{name}: what it gave away was its own")
+
     # sharing memory
 
     def test_converting_to_numpy_and_back_keeps_every_tensor(self) -> None:

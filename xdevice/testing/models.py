@@ -185,6 +185,108 @@ class Models(Suite):
             with pytest.raises(xdevice.NotBuiltError):
                 ask(model)
 
+    def test_a_model_is_built_or_refused(self) -> None:
+        models = {**self.samples.models(), "unbuilt": self.samples.unbuilt}
+        for name, make in models.items():
+            if (model := make()) is None:
+                continue
+            try:
+                list(self.adapter.variables(model))
+            except xdevice.NotBuiltError:
+                with pytest.raises(xdevice.NotBuiltError):
+                    self.adapter.require_built(model)
+            else:
+                assert self.accepts(model), f"{name} is built"
+
+    def accepts(self, model: Any) -> bool:
+        try:
+            self.adapter.require_built(model)
+        except xdevice.NotBuiltError:
+            return False
+        return True
+
+    def test_a_model_is_all_on_the_device_where_it_is(self) -> None:
+        there = self.there()
+        for name, model in self.built():
+            if not list(self.adapter.model_devices(model)):
+                continue
+            assert self.adapter.is_all_on(model, self.here()), f"{name} is on {self.here()}"
+            assert not self.adapter.is_all_on(model, there), f"{name} is not on {there}"
+        far = there if there is not devices.CPU else self.here()
+        model = need(self.samples.spread(far), "a model spread over two devices")
+        assert not any(self.adapter.is_all_on(model, place) for place in (devices.CPU, far)), "it is spread"
+
+    def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
+        for target in filter(None, (self.here(), self.second())):
+            for name, model in self.built():
+                parts = list(self.adapter.model_parts(model))
+                copied = xdevice.copy_to([model, *parts], target)
+                its = list(self.adapter.model_parts(copied[0]))
+                assert len(its) == len(parts), f"{name}: a copy has as many parts"
+                for part, twin, found in zip(parts, its, copied[1:], strict=True):
+                    assert type(twin) is type(part), f"{name}: the parts come in another order"
+                    assert found is twin, f"{name}: a {type(part).__qualname__} is no part of the copy any more"
+                    if self.adapter.classify(type(part)) == "tensor":
+                        self.assert_equal(twin, part, name)
+        self.has_its_variables_among_its_parts()
+
+    def has_its_variables_among_its_parts(self) -> None:
+        net = self.linear()
+        parts = {id(part) for part in self.adapter.model_parts(net)}
+        own = [x for x in getattr(net, "__dict__", {}).values() if self.adapter.classify(type(x)) == "tensor"]
+        tensors = [x for x in self.samples.variables(net).values() if any(x is one for one in own)]
+        assert len(parts) >= 2, "at least a weight and a bias"
+        assert all(id(x) in parts for x in tensors)
+
+    def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
+        self.needs_kernels()
+        model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
+        fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
+        x, y = (xdevice.to_device(data, self.home) for data in self.training_data())
+        for net in (model, fresh):
+            xdevice.to_device(net, self.home)
+        with self.here():
+            losses = [step(x, y) for _ in range(3)]
+        wanted = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}
+        before = {name for name, _ in self.adapter.variables(untrained)}
+        lacking = [name for name in wanted if name not in before]
+        assert lacking, "an optimizer that has taken a step has state"
+        assert not self.adapter.state_to_come(untrained, []), "state that nobody asks for"
+        assert not self.adapter.state_to_come(fresh, lacking), "a network is no optimizer"
+        to_come = self.adapter.state_to_come(untrained, lacking)
+        assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
+        assert {name for name, _ in self.adapter.variables(untrained)} == before, (
+            "the state is there before it is given"
+        )
+        with self.here():
+            assert other_step(x, y) == losses[0], "asking has changed what the optimizer computes"
+        self.resumes(model, optimizer, step, x, y)
+
+    def resumes(self, model: Any, optimizer: Any, step: Any, x: Any, y: Any) -> None:
+        """Written into another model and its optimizer, variables and state go on as they would have gone."""
+        fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
+        xdevice.to_device(fresh, self.home)
+        values = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}
+        state = dict(self.adapter.variables(untrained))
+        state.update(self.adapter.state_to_come(untrained, [name for name in values if name not in state]))
+        self.put(
+            dict(self.adapter.variables(fresh)), {n: self.adapter.to_numpy(v) for n, v in self.adapter.variables(model)}
+        )
+        self.put(state, values)
+        self.adapter.take_state(untrained, state)
+        found = dict(self.adapter.variables(untrained))
+        assert set(found) == set(values), "state that was given is its variables"
+        for name, value in values.items():
+            assert_same(np.asarray(self.adapter.to_numpy(found[name])), value, name)
+        for _ in range(2):
+            with self.here():
+                assert other_step(x, y) == step(x, y), "training goes on otherwise"
+
+    def put(self, variables: dict[str, Any], values: dict[str, Any]) -> None:
+        for name, x in variables.items():
+            place = self.adapter.device_of(x)
+            self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
+
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
         self.needs_kernels()
         (model, step), (stayed, twin_step) = (need(self.samples.trainable(), "training") for _ in range(2))

@@ -141,6 +141,54 @@ class Moving(Suite):
         assert_same(xdevice.to_numpy(gradient), np.full((2, 3), factor, "float32"))
         assert xdevice.device_of(gradient) is xdevice.device_of(x)
 
+    def test_objects_that_the_framework_knows_are_walked(self) -> None:
+        for thing in (object(), 3, "text", self.make(), *(make() for make in self.samples.models().values())):
+            assert self.adapter.way_into(thing) is None, f"{thing!r:.60} has no way into it"
+        there = self.there()
+        holders = self.samples.holders(self.make())
+        if not holders:
+            pytest.skip("the samples do not have: objects that the framework knows")
+        array = xdevice.to_numpy(self.make())
+        for name, (held, read) in holders.items():
+            x, beside = read(held)
+            for verb in (xdevice.to_device, xdevice.copy_to):
+                for target in (there, self.here()):
+                    moved = verb(held, target)
+                    assert type(moved) is type(held), name
+                    assert xdevice.device_of(moved) is target, name
+                    inside, its = read(moved)
+                    assert xdevice.device_of(inside) is target, name
+                    self.assert_holds(inside, array, name)
+                    assert str(its) == str(beside), f"{name}: what is beside the tensor"
+                    if verb is xdevice.copy_to and self.holds_values(target):
+                        self.assert_apart(inside, x, name)
+                    assert read(held)[0] is x, f"{name}: the source has changed"
+                    assert xdevice.device_of(held) is self.here(), name
+
+    def test_what_moves_itself_is_told_a_native_device(self) -> None:
+        method = need(self.adapter.moves_by, "a method by which objects move themselves")
+        assert isinstance(method, str)
+        there = self.there()
+        x = self.make()
+        assert callable(getattr(x, method, None)), f"tensors of {self.backend} have no {method}()"
+        assert xdevice.device_of(getattr(x, method)(there.native)) is there
+        told: list[Any] = []
+
+        class Mover:
+            def __init__(self, x: Any) -> None:
+                self.x = x
+
+        def move(mover: Mover, native: Any) -> Mover:
+            told.append(native)
+            return Mover(getattr(mover.x, method)(native))
+
+        setattr(Mover, method, move)
+        mover = Mover(x)
+        moved = xdevice.to_device([mover], there)[0]
+        assert told == [there.native], "it is asked once, with the framework's own device"
+        assert xdevice.device_of(moved.x) is there
+        assert xdevice.device_of(mover.x) is self.here()
+
     def test_what_cannot_move_is_refused(self) -> None:
         for thing in (object(), 3, 2.5, "gpu", None, iter(())):
             for verb in (xdevice.to_device, xdevice.copy_to):

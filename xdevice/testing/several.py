@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +112,61 @@ class Several(Suite):
             if has_address:
                 self.assert_apart(leaf, value, name)
             self.assert_holds(x, arrays[name], f"{name}: what the leaf was made of")
+
+    def test_where_write_writes_is_known(self) -> None:
+        self.needs_kernels()
+        for name, x in self.odd_tensors().items():
+            if 0 in tuple(x.shape) or not self.adapter.can_write(x):
+                continue
+            memory = self.adapter.memory_of(x)
+            if memory is None:
+                self.shares_nothing(x, name)
+                continue
+            address, strides = memory
+            assert address == need(self.samples.address(x), "addresses"), f"{name}: another address"
+            assert len(strides) == len(tuple(x.shape)), f"{name}: {strides}"
+            self.assert_strides(x, strides, name)
+        self.waits_for_nothing()
+
+    def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
+        """Each element is where the strides say: there the view of it alone begins."""
+        first = self.samples.address(x)
+        for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
+            index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
+            with self.here():
+                view = x[tuple(slice(i, i + 1) for i in index)]
+            memory = self.adapter.memory_of(view)
+            if memory is not None and self.is_view(view, x, index):
+                assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
+
+    def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
+        """Whether what is written into a slice is seen in the whole."""
+        value = self.make(np.zeros((1,) * len(index)), dtype=dtype_name(x.dtype))
+        before = self.adapter.to_numpy(x).tobytes()
+        kept = xdevice.copy_to(view, self.home)
+        for _ in range(2):
+            self.adapter.write(view, value)
+            if self.adapter.to_numpy(x).tobytes() != before:
+                self.adapter.write(view, kept)
+                return True
+            value = self.make(np.ones((1,) * len(index)), dtype=dtype_name(x.dtype))
+        self.adapter.write(view, kept)
+        return False
+
+    def shares_nothing(self, x: Any, name: str) -> None:
+        with self.here():
+            view = x[:1] if tuple(x.shape) else x
+        if view is not x:
+            assert not self.is_view(view, x, (0,) * len(tuple(x.shape))), f"{name}: a view that shares memory"
+
+    def waits_for_nothing(self) -> None:
+        began = perf_counter()
+        work = self.samples.long_work(self.here())
+        if work is None or not self.adapter.can_write(work.result):
+            return
+        self.adapter.memory_of(work.result)
+        is_done = work.is_done()
+        assert not is_done or perf_counter() - began > 0.1, "it waits for the computation"
 
     def test_a_written_value_is_not_aliased(self) -> None:
         self.needs_kernels()

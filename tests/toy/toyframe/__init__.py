@@ -18,6 +18,8 @@ import numpy as np
 
 __version__ = "1.2"
 TOTAL = 1 << 30
+MOST_AXES = 12
+LONGEST_AXIS = 1 << 20
 _RUBBISH = 0xA5
 
 
@@ -310,6 +312,10 @@ class ToyArray:
         return self._values.dtype
 
     @property
+    def strides(self):
+        return self._values.strides
+
+    @property
     def address(self):
         return self._values.__array_interface__["data"][0]
 
@@ -499,6 +505,8 @@ class ElsewhereError(ToyError):
 
 
 def empty(shape, place, dtype):
+    if len(shape) > MOST_AXES or max(shape, default=0) > LONGEST_AXIS:
+        raise ToyError(f"no array of shape {shape}: {MOST_AXES} axes of {LONGEST_AXIS} at most")
     array = np.empty(shape, np.dtype(dtype))
     _spoil(array)
     block = _Block(array)
@@ -676,11 +684,23 @@ class Sequential(Module):
         return x
 
 
+class Padded:
+    """Rows of different lengths in one array: neither an array nor a model."""
+
+    def __init__(self, rows, lengths):
+        self.rows, self.lengths = rows, lengths
+
+
 class SGD:
-    """Gradient descent with momentum, whose state follows its parameters."""
+    """Gradient descent with momentum, whose state is made in the first step and follows its parameters."""
 
     def __init__(self, parameters, rate):
         self.parameters, self.rate, self.speed = list(parameters), rate, {}
+
+    def named(self):
+        """The state, by the number of its parameter."""
+        numbered = ((i, self.speed.get(id(x))) for i, x in enumerate(self.parameters))
+        return [(f"{i}.speed", speed) for i, speed in numbered if speed is not None]
 
     def step(self):
         with no_grad():

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from xdevice import devices, layouts
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way
 from xdevice.dtypes import DTYPES, host_dtype
 from xdevice.errors import DeviceMismatchError, NotBuiltError
 from xdevice.hooks import Hooks
@@ -32,6 +32,9 @@ class ToyBackend(Backend):
     modules = ("toyframe",)
     minimum = (1, 0)
     dtypes = frozenset(DTYPES)
+    moves_by = "to"
+    most_axes = toyframe.MOST_AXES
+    longest_axis = toyframe.LONGEST_AXIS
     most_virtual_gpus = 8
     compiler = "toyframe.hurry"
 
@@ -48,7 +51,7 @@ class ToyBackend(Backend):
     def classify(self, cls):
         if issubclass(cls, toyframe.ToyArray):
             return "tensor"
-        return "model" if issubclass(cls, (toyframe.Module, toyframe.Variable)) else None
+        return "model" if issubclass(cls, (toyframe.Module, toyframe.Variable, toyframe.SGD)) else None
 
     # devices
 
@@ -101,6 +104,9 @@ class ToyBackend(Backend):
     def to_numpy(self, x):
         return (x.value if isinstance(x, toyframe.Variable) else x).numpy()
 
+    def gives_away(self, x):
+        return False
+
     def peek(self, x):
         return self.to_numpy(x)
 
@@ -147,6 +153,12 @@ class ToyBackend(Backend):
     def model_devices(self, model):
         return [(name, self.device_of(x)) for name, x in self.variables(model)]
 
+    def require_built(self, model):
+        self.variables(model)
+
+    def is_all_on(self, model, device):
+        return all(place is device for _, place in self.model_devices(model))
+
     def variables(self, model):
         if isinstance(model, toyframe.Variable):
             return [("", model)]
@@ -154,6 +166,17 @@ class ToyBackend(Backend):
         if any(x is None for _, x in found):
             raise NotBuiltError(f"{type(model).__name__} has no weights yet; call it once")
         return found
+
+    def state_to_come(self, optimizer, names):
+        if not isinstance(optimizer, toyframe.SGD):
+            return {}
+        numbered = ((f"{i}.speed", x) for i, x in enumerate(optimizer.parameters) if id(x) not in optimizer.speed)
+        return {name: toyframe.full(x.shape, 0, x.place, x.dtype) for name, x in numbered if name in names}
+
+    def take_state(self, optimizer, state):
+        if isinstance(optimizer, toyframe.SGD):
+            for name, x in state.items():
+                optimizer.speed[id(optimizer.parameters[int(name.partition(".")[0])])] = x
 
     def layers(self, model):
         names = {name for name, _ in self.variables(model)}
@@ -171,20 +194,39 @@ class ToyBackend(Backend):
         if isinstance(model, toyframe.Variable):
             model.value = model.value.to(place)
             return
+        if isinstance(model, toyframe.SGD):
+            model.speed = {key: x.to(place) for key, x in model.speed.items()}
+            return
         _each(model, lambda x: x if x.place == place else _moved(x, place), {})
 
     def copy_model(self, model, device):
         place = self.to_native(device)
         if isinstance(model, toyframe.Variable):
             return toyframe.Variable(model.value.clone(place))
+        if isinstance(model, toyframe.SGD):
+            raise self.unsupported("copy of an optimizer", "make one for the copied model")
         twin = _bare(model)
         self.variables(model)
         _each(twin, lambda x: self._twin(x, place), {})
         return twin
 
+    def model_parts(self, model):
+        if not isinstance(model, toyframe.Module):
+            return ()
+        return [
+            part for _, module in _modules(model) for part in (module, *module.own.values(), *module.buffers.values())
+        ]
+
     def _twin(self, x, place):
         copied = x.detach().clone(place)
         return toyframe.Parameter(copied) if isinstance(x, toyframe.Parameter) else copied
+
+    # what is neither a tensor nor a model
+
+    def way_into(self, x):
+        if not isinstance(x, toyframe.Padded):
+            return None
+        return Way(lambda x: [x.rows], lambda x, inside: toyframe.Padded(inside[0], x.lengths))
 
     # several devices
 
@@ -213,6 +255,9 @@ class ToyBackend(Backend):
 
     def can_write(self, x):
         return True
+
+    def memory_of(self, x):
+        return x.address, x.strides
 
     def write(self, x, value):
         (x.value if isinstance(x, toyframe.Variable) else x).write(value)
@@ -246,6 +291,9 @@ class ToyBackend(Backend):
     def new_event(self, device):
         self._only_gpus(device, "events")
         return toyframe.Event(self.to_native(device))
+
+    def require_events(self, device):
+        self._only_gpus(device, "events")
 
     def record(self, event, stream):
         event.record(stream)

@@ -68,6 +68,10 @@ class ToySamples(Samples):
         return toyframe.Sequential(toyframe.Linear(None, 2))
 
     def trainable(self):
+        net, _, step = self.optimized()
+        return net, step
+
+    def optimized(self):
         net = toyframe.Linear(4, 1)
         optimizer = toyframe.SGD(net.parameters(), 0.05)
 
@@ -78,7 +82,10 @@ class ToySamples(Samples):
             optimizer.step()
             return loss.item()
 
-        return net, step
+        return net, optimizer, step
+
+    def holders(self, x):
+        return {"padded": (toyframe.Padded(x, "kept"), lambda held: (held.rows, held.lengths))}
 
     def modes(self):
         return {"no_grad": (toyframe.no_grad, lambda: not toyframe.state.grad)}
