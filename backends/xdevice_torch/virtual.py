@@ -66,6 +66,8 @@ def install(count: int) -> None:
     torch._has_compatible_shallow_copy_type = _can_have_contents  # type: ignore[assignment]
     storage: Any = torch.UntypedStorage
     storage.clone, storage.cpu = _for_ours(storage.clone, _cloned), _for_ours(storage.cpu, _storage_to_host)
+    storage._write_file = _for_ours(storage._write_file, lambda x, *args: x.cpu()._write_file(*args))
+    storage.__new__ = staticmethod(_making_storages(storage.__new__))
     autograd: Any = torch.autograd
     autograd._engine_run_backward = _without_threads(autograd._engine_run_backward)
 
@@ -275,8 +277,20 @@ def _can_have_contents(*tensors: torch.Tensor) -> bool:  # torch.compile checks 
 # storages
 
 
-def _for_ours(function: Callable[[Any], Any], ours: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda storage: ours(storage) if storage.device.type == NAME else function(storage)
+def _for_ours(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda storage, *args: (ours if storage.device.type == NAME else function)(storage, *args)
+
+
+def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's own crashes: it asks the device for an allocator."""
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None or torch.device(device).type != NAME:
+            return make(cls, *args, device=device, **kwargs)
+        index = getattr(torch, NAME)._index(device)
+        return operations.new_storage(make(cls, *args, device="cpu", **kwargs), torch.device(NAME, index))
+
+    return new
 
 
 def _cloned(storage: Any) -> Any:

@@ -58,6 +58,13 @@ def after_fork() -> None:
     _is_forked = is_used()
 
 
+def _in_fork() -> Exception:
+    return RuntimeError(
+        f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use the "
+        f"'spawn' start method"
+    )
+
+
 # tensors
 
 
@@ -80,6 +87,8 @@ _storage_at = _private._construct_storage_from_data_pointer
 
 def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
     """A storage of a virtual GPU on the host's memory."""
+    if _is_forked:
+        raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
     storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)  # type: ignore[call-overload]
     return storage
@@ -96,9 +105,12 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
     host: torch.Tensor = x.untyped_storage().host  # type: ignore[attr-defined]
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
-    elif not is_own and host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr():
-        return host
-    return host.as_strided(x.size(), x.stride(), x.storage_offset())
+    is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
+    if is_own or not is_same:
+        host = host.as_strided(x.size(), x.stride(), x.storage_offset())
+    if x.is_conj():
+        host = torch.conj(host)
+    return torch._neg_view(host) if x.is_neg() else host
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
@@ -153,10 +165,7 @@ _facts: dict[Any, _Facts] = {}
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """One operation, computed on the host."""
     if _is_forked:
-        raise RuntimeError(
-            f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use "
-            f"the 'spawn' start method"
-        )
+        raise _in_fork()
     if torch.is_autocast_enabled("cpu"):  # of no concern to a GPU
         with torch.autocast("cpu", enabled=False):
             return run(op, *args, **kwargs)
@@ -290,8 +299,10 @@ def _wrapped(
     if isinstance(result, torch.Tensor):
         if id(result) in known:
             return known[id(result)]
-        if result.is_complex():
-            result = result.resolve_conj()
+        if result.is_conj():
+            return torch.conj(_wrapped(torch.conj(result), place, known, storages))
+        if result.is_neg():
+            return torch._neg_view(_wrapped(torch._neg_view(result), place, known, storages))
         is_shared = storages and result.layout is _STRIDED
         return placed(result, place, storages.get(result.untyped_storage()._cdata) if is_shared else None)
     if type(result) in (list, tuple):
@@ -394,6 +405,8 @@ def register() -> list[torch.library.Library]:
             by_name[name] = _kernel_by_name(name)
     for name, kernel in by_name.items():
         aten.impl(name, kernel, "PrivateUse1")
+        if name not in _OF_STORAGES:
+            aten.impl(name, kernel, "SparsePrivateUse1")
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
     aten.impl("_to_copy", _compressed_to_copy, "SparseCsrCPU")
@@ -401,12 +414,21 @@ def register() -> list[torch.library.Library]:
     aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
     # else these pick the fused kernels of a GPU
-    aten.impl("lstm.input", decompositions.lstm_impl, "AutogradPrivateUse1")
-    aten.impl("lstm.data", decompositions.lstm_data_impl, "AutogradPrivateUse1")
-    aten.impl("gru.input", decompositions.gru_impl, "AutogradPrivateUse1")
-    aten.impl("gru.data", decompositions.gru_impl_data, "AutogradPrivateUse1")
-    aten.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
+    for name, kernel in {
+        "lstm.input": decompositions.lstm_impl,
+        "lstm.data": decompositions.lstm_data_impl,
+        "gru.input": decompositions.gru_impl,
+        "gru.data": decompositions.gru_impl_data,
+        "lstm_cell": _lstm_cell,
+        "gru_cell": _gru_cell,
+        "ctc_loss.Tensor": _ctc_loss,
+    }.items():
+        aten.impl(name, kernel, "AutogradPrivateUse1")
+        aten.impl(name, kernel, "PrivateUse1")  # in inference mode
     return [everything, aten]
+
+
+_OF_STORAGES = ("as_strided", "view", "set_.source_Storage_storage_offset", "set_.source_Storage", "set_.source_Tensor")
 
 
 def _composed() -> Iterator[str]:
@@ -436,6 +458,8 @@ def _kernel_by_name(name: str) -> Callable[..., Any]:
 
 
 def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    if _is_forked:
+        raise _in_fork()
     return _set_view(_CPU, x, size, stride, storage_offset)
 
 
@@ -447,6 +471,8 @@ def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()
 
 
 def _view(x: torch.Tensor, size: Any) -> Any:
+    if _is_forked:
+        raise _in_fork()
     return _set_shape(_CPU, x, size)
 
 
@@ -468,6 +494,21 @@ def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
         )
     data, sizes = _aten._pack_padded_sequence.default(on_host(x), lengths, batch_first)
     return placed(data, x.device), sizes  # the lengths stay on the host
+
+
+def _lstm_cell(x: Any, state: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
+    linear, (h, c) = torch.nn.functional.linear, state
+    i, f, g, o = (linear(x, w_x, b_x) + linear(h, w_h, b_h)).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_cell(x: Any, h: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
+    linear = torch.nn.functional.linear
+    r_x, z_x, n_x = linear(x, w_x, b_x).chunk(3, -1)
+    r_h, z_h, n_h = linear(h, w_h, b_h).chunk(3, -1)
+    z, n = (z_x + z_h).sigmoid(), (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
+    return (h - n) * z + n
 
 
 def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
