@@ -102,7 +102,9 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
     """The values of a tensor on a virtual GPU, in the same memory; a tensor that nobody else has, if wanted."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
-    host: torch.Tensor = x.untyped_storage().host  # type: ignore[attr-defined]
+    host: torch.Tensor | None = getattr(x.untyped_storage(), "host", None)
+    if host is None:
+        raise UnsupportedError(f"this storage of {x.device} was made by C++, without memory; make it on the CPU, and move it")
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
     is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
