@@ -212,7 +212,7 @@ class _Indexed:
 
 
 def _with_index(device: Any) -> Any:
-    if type(device) is str and device == NAME or type(device) is torch.device and device == torch.device(NAME):
+    if (type(device) is str and device == NAME) or (type(device) is torch.device and device == torch.device(NAME)):
         return torch.device(NAME, getattr(torch, NAME).current_device())
     return device
 

@@ -104,7 +104,9 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
         return _sparse_on_host(x)
     host: torch.Tensor | None = getattr(x.untyped_storage(), "host", None)
     if host is None:
-        raise UnsupportedError(f"this storage of {x.device} was made by C++, without memory; make it on the CPU, and move it")
+        raise UnsupportedError(
+            f"a storage of {x.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
+        )
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
     is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
@@ -148,7 +150,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 class _Facts:
     """What is asked of each operation at each call."""
 
-    __slots__ = ("checks", "from_host", "generators", "is_view", "names", "written", "changes")
+    __slots__ = ("changes", "checks", "from_host", "generators", "is_view", "names", "written")
 
     def __init__(self, op: Any) -> None:
         arguments = op._schema.arguments
