@@ -474,6 +474,7 @@ def test_sparse_embeddings_train_as_on_the_host(gpu):
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
