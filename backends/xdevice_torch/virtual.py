@@ -54,7 +54,8 @@ def install(count: int) -> None:
     module = _Module(count)
     backend_registration._setup_privateuseone_for_python_backend(NAME, module)
     _libraries.extend(operations.register())
-    os.register_at_fork(after_in_child=operations.after_fork)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=operations.after_fork)
     for name, answer in _accelerator(module).items():
         setattr(_private, f"_accelerator_{name}", answer)
     for name in ("_scatter", "_gather", "_broadcast", "_broadcast_coalesced"):
