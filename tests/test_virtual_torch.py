@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import threading
 
 import pytest
@@ -474,7 +475,7 @@ def test_sparse_embeddings_train_as_on_the_host(gpu):
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, that these are in beta, prototypes, or deprecated
 def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
@@ -499,6 +500,66 @@ def test_what_cuda_refuses_is_refused(gpu):
     ):
         with pytest.raises(RuntimeError, match=message):
             use()
+
+
+class Marked(torch.Tensor):
+    """A tensor class of a user's, which pickle finds by its name."""
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_torch_saves_and_loads_in_both_formats(gpu, is_legacy):
+    x = torch.arange(6.0, device=gpu).reshape(2, 3)
+
+    def loaded(saved, **how):
+        file = io.BytesIO()
+        torch.save(saved, file, _use_new_zipfile_serialization=not is_legacy)
+        file.seek(0)
+        return torch.load(file, **how)
+
+    whole, row = loaded((x, x[1]))
+    assert whole.device == row.device == gpu
+    assert torch.equal(whole, x)
+    whole[1, 0] = 9
+    assert row[0] == 9
+    assert x[1, 0] == 3
+    for place in ("cpu", "vgpu:0"):
+        moved = loaded(x, map_location=place)
+        assert str(moved.device) == place
+        assert torch.equal(moved.cpu(), x.cpu())
+    assert torch.equal(loaded(x.cpu(), map_location=gpu), x)
+    model = loaded(torch.nn.Linear(3, 2).to(gpu), weights_only=False)
+    model(x).sum().backward()
+    assert type(model.weight) is torch.nn.Parameter
+    assert model.weight.grad.device == gpu
+
+
+def test_pickle_keeps_values_devices_and_kinds(gpu):
+    x = torch.arange(6.0, device=gpu).reshape(2, 3)
+    kept = (x, x.t(), x[:0], x.sum(), x.bfloat16(), x > 2, (x * 1j).conj(), x.clone().requires_grad_())
+    for one in (*kept, torch.nn.Parameter(x), x.as_subclass(Marked)):
+        for protocol in (0, 2, pickle.HIGHEST_PROTOCOL):
+            new = pickle.loads(pickle.dumps(one, protocol=protocol))
+            assert (type(new), new.device, new.requires_grad) == (type(one), gpu, one.requires_grad)
+            assert torch.equal(new, one)
+
+
+def test_processes_send_each_other_tensors(gpu):
+    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    x = torch.arange(6.0, device=gpu).reshape(2, 3)
+    for one in (x, x.t(), torch.nn.Parameter(x)):
+        queue.put(one)
+        new = queue.get()
+        assert (type(new), new.device, new.requires_grad) == (type(one), gpu, one.requires_grad)
+        assert torch.equal(new, one)
+
+
+def test_torch_compile_runs_the_graph_and_says_so(gpu):
+    here, x = torch.nn.Linear(3, 2), torch.rand(4, 3)
+    there = torch.compile(copy.deepcopy(here).to(gpu), fullgraph=True)
+    with pytest.warns(UserWarning, match="does not compile for virtual GPUs"):
+        there(x.to(gpu)).sum().backward()
+    here(x).sum().backward()
+    torch.testing.assert_close(there.weight.grad.cpu(), here.weight.grad)
 
 
 @pytest.mark.parametrize("make", [torch.nn.LSTMCell, torch.nn.GRUCell])

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils import backend_registration
 
 from xdevice.errors import UnsupportedError
@@ -69,6 +72,10 @@ def install(count: int) -> None:
     storage.clone, storage.cpu = _for_ours(storage.clone, _cloned), _for_ours(storage.cpu, _storage_to_host)
     storage._write_file = _for_ours(storage._write_file, lambda x, *args: x.cpu()._write_file(*args))
     storage.__new__ = staticmethod(_making_storages(storage.__new__))
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, _sent)
+    inductor: Any = torch._TorchCompileInductorWrapper
+    inductor.__call__ = _leaving_graphs(inductor.__call__)
     autograd: Any = torch.autograd
     autograd._engine_run_backward = _without_threads(autograd._engine_run_backward)
 
@@ -77,6 +84,19 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         with torch.autograd.set_multithreading_enabled(False):
             return run_backward(*args, **kwargs)
+
+    return run
+
+
+def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's compiler has no code for devices written in Python, and ends in a KeyError."""
+
+    def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
+        if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
+            return compile_graph(compiler, graph, inputs)
+        warnings.warn("torch.compile does not compile for virtual GPUs: the graph runs as it is", stacklevel=2)
+        return graph
 
     return run
 
@@ -166,7 +186,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "emptyCache": lambda: None,
         "emptyHostCache": lambda: None,
         **dict.fromkeys(("getDeviceStats", "getMemoryInfo", "resetPeakStats", "resetAccumulatedStats"), _no_memory),
-        **dict.fromkeys(("getStream", "setStream"), _no_stream),
+        "setStream": _no_stream,
     }
 
 
@@ -273,6 +293,20 @@ _is_compatible = torch._has_compatible_shallow_copy_type
 
 def _can_have_contents(*tensors: torch.Tensor) -> bool:  # torch.compile checks a signature that is more
     return _is_compatible(*tensors) or NAME in {x.device.type for x in tensors}
+
+
+def _sent(x: torch.Tensor) -> Any:
+    """For another process: by the host's shared memory, as a copy; CUDA sends the memory itself."""
+    if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
+        return reduce_tensor(x)
+    values = x.detach().cpu()
+    if isinstance(x, torch.nn.Parameter):
+        return _received_parameter, (values, str(x.device), x.requires_grad)
+    return torch._utils._rebuild_device_tensor_from_cpu_tensor, (values, x.dtype, str(x.device), x.requires_grad)
+
+
+def _received_parameter(values: torch.Tensor, device: str, requires_grad: bool) -> torch.nn.Parameter:
+    return torch.nn.Parameter(values.to(device), requires_grad)
 
 
 # storages

@@ -102,11 +102,10 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
     """The values of a tensor on a virtual GPU, in the same memory; a tensor that nobody else has, if wanted."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
-    host: torch.Tensor | None = getattr(x.untyped_storage(), "host", None)
+    storage = x.untyped_storage()
+    host: torch.Tensor | None = getattr(storage, "host", None)
     if host is None:
-        raise UnsupportedError(
-            f"a storage of {x.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
-        )
+        host = _at_memory(storage)
     if host.dtype is not x.dtype:
         host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
     is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
@@ -115,6 +114,16 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
     if x.is_conj():
         host = torch.conj(host)
     return torch._neg_view(host) if x.is_neg() else host
+
+
+def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Of a storage that C++ made of memory whose owner it knows, as `torch.load` does."""
+    if storage.nbytes() and not storage.data_ptr():
+        raise UnsupportedError(
+            f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
+        )
+    memory = _storage_at(storage.data_ptr(), _HOST, storage.nbytes())
+    return torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
 
 
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
