@@ -479,9 +479,11 @@ def test_sparse_embeddings_train_as_on_the_host(gpu):
 def test_layouts_that_are_not_there_are_refused_by_name(gpu):
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
-    for x in (torch.eye(3).to_sparse_csr(), nested, quantized):
+    for x in (torch.eye(3).to_sparse_csr(), torch.eye(4).to_sparse_bsr((2, 2)), nested, quantized):
         with pytest.raises(xdevice.UnsupportedError, match=r"virtual GPUs of torch do not support .* tensors"):
             x.to(gpu)
+    with pytest.raises(xdevice.UnsupportedError, match="do not support sparse_csc tensors"):
+        torch.eye(3, device=gpu).to_sparse_csc()
     model = torch.nn.DataParallel(torch.nn.Linear(2, 1).to("vgpu:0"), device_ids=[0, 1])
     with pytest.raises(xdevice.UnsupportedError, match=r"DataParallel .*use xdevice\.replicate"):
         model(torch.ones(2, 2, device="vgpu:0"))

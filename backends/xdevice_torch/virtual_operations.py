@@ -358,18 +358,14 @@ def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _compressed_to_copy(x: torch.Tensor, *, device: Any = None, **kwargs: Any) -> Any:
-    if device is not None and torch.device(device).type == NAME:
-        raise _unsupported(str(x.layout).removeprefix("torch."))
-    return _copy_compressed(_ANY, x, device=device, **kwargs)
+def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
+    raise _unsupported("sparse compressed" if layout is None else str(layout).removeprefix("torch."))
 
 
 def _redispatched(op: Any) -> Any:
     return op.default._handle.redispatch_boxed
 
 
-_ANY = _private.DispatchKeySet(_private.DispatchKey.CompositeExplicitAutograd)
-_copy_compressed = _redispatched(_aten._to_copy)
 _SPARSE = _private.DispatchKeySet(_private.DispatchKey.SparseCPU)
 _make_sparse = _redispatched(_aten._sparse_coo_tensor_with_dims_and_tensors)
 _get_indices, _get_values = _redispatched(_aten._indices), _redispatched(_aten._values)
@@ -422,7 +418,6 @@ def register() -> list[torch.library.Library]:
             aten.impl(name, kernel, "SparsePrivateUse1")
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
-    aten.impl("_to_copy", _compressed_to_copy, "SparseCsrCPU")
     # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
     aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
@@ -435,6 +430,7 @@ def register() -> list[torch.library.Library]:
         "lstm_cell": _lstm_cell,
         "gru_cell": _gru_cell,
         "ctc_loss.Tensor": _ctc_loss,
+        "_sparse_compressed_tensor_unsafe": _refuse_compressed,  # what comes from the host is made of its parts by this
     }.items():
         aten.impl(name, kernel, "AutogradPrivateUse1")
         aten.impl(name, kernel, "PrivateUse1")  # in inference mode
