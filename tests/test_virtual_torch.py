@@ -508,6 +508,14 @@ class Marked(torch.Tensor):
     """A tensor class of a user's, which pickle finds by its name."""
 
 
+def test_the_first_tensor_of_a_kind_may_be_made_in_inference_mode(gpu):
+    with torch.inference_mode():
+        torch.ones(2, dtype=torch.complex128, device=gpu)  # no other test uses it on gpu:1
+    x = torch.ones(2, dtype=torch.complex128, device=gpu, requires_grad=True)
+    (x * 2).abs().sum().backward()
+    assert x.grad.tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("is_legacy", [False, True])
 def test_torch_saves_and_loads_in_both_formats(gpu, is_legacy):
     x = torch.arange(6.0, device=gpu).reshape(2, 3)

@@ -129,12 +129,13 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
-    capsule = torch.utils.dlpack.to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
-    about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
-    about.kind, about.index = _EXTENSION, device.index
-    new = torch.utils.dlpack.from_dlpack(capsule)
-    if dtype is not torch.uint8:
-        new = _aten.view.dtype._handle.redispatch_boxed(_CPU, new, dtype)
+    with torch.inference_mode(False):  # what is made in it is never of use outside
+        capsule = torch.utils.dlpack.to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
+        about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
+        about.kind, about.index = _EXTENSION, device.index
+        new = torch.utils.dlpack.from_dlpack(capsule)
+        if dtype is not torch.uint8:
+            new = _aten.view.dtype._handle.redispatch_boxed(_CPU, new, dtype)
     _templates[device, dtype] = new
     return new
 
@@ -418,6 +419,8 @@ def register() -> list[torch.library.Library]:
             aten.impl(name, kernel, "SparsePrivateUse1")
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
+    # what comes from the host is made of its parts by this, which the fallback does not see
+    aten.impl("_sparse_compressed_tensor_unsafe", _refuse_compressed, "SparseCsrPrivateUse1")
     # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
     aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
@@ -430,7 +433,6 @@ def register() -> list[torch.library.Library]:
         "lstm_cell": _lstm_cell,
         "gru_cell": _gru_cell,
         "ctc_loss.Tensor": _ctc_loss,
-        "_sparse_compressed_tensor_unsafe": _refuse_compressed,  # what comes from the host is made of its parts by this
     }.items():
         aten.impl(name, kernel, "AutogradPrivateUse1")
         aten.impl(name, kernel, "PrivateUse1")  # in inference mode
