@@ -354,18 +354,53 @@ for name in ("numpy", "mxnet"):
     assert [line for line in lines if line.startswith("[")] == ["[false]", "[false, true, true]"]
 
 
-def test_a_forked_child_has_them():
+def test_a_forked_child_has_those_of_torch_unless_its_parent_used_them():
     code = """
 import os, xdevice
 xdevice.set_backend("torch")
 xdevice.virtual_gpus(2)
-x = xdevice.ones(2, device="gpu:1")
-child = os.fork()
-if child == 0:
-    os._exit(int(xdevice.item((x + 1)[0])))
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+xdevice.num_gpus()
+def child():
+    pid = os.fork()
+    if pid == 0:
+        try:
+            x = xdevice.ones(2, device="gpu:1")
+            os._exit(int(xdevice.item((x + 1)[0])))
+        except RuntimeError as error:
+            os._exit(7 if "Cannot re-initialize vgpu in forked subprocess" in str(error) else 8)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+before = child()
+xdevice.ones(2, device="gpu:1")
+print(before, child())
 """
-    assert python(code) == "2"
+    assert python(code) == "2 7"
+
+
+def test_mxnet_refuses_a_result_on_another_device_and_knows_no_more_than_there_are():
+    code = """
+import xdevice
+mx = xdevice.backend("mxnet").framework
+mx.npx.set_np()
+here, there = xdevice.cpu(), xdevice.gpu(1)
+with xdevice.use("mxnet"):
+    here, there = here.native, there.native
+refused = 0
+for add, ones in ((mx.np.add, mx.np.ones), (mx.nd.elemwise_add, mx.nd.ones)):
+    x, out = ones((2,), ctx=here), ones((2,), ctx=there)
+    try:
+        add(x, x, out=out)
+    except mx.MXNetError as error:
+        refused += "cpu(0) and cpu(2)" in str(error)
+    x.copyto(out)
+    out[:] = x
+    assert out.asnumpy().tolist() == [1, 1] and out.ctx == there
+try:
+    xdevice.device_of(mx.np.ones(2, ctx=mx.cpu(9)))
+except xdevice.DeviceNotFoundError as error:
+    refused += "beside 3 virtual GPUs" in str(error)
+print(refused)
+"""
+    assert python(code, XDEVICE_VIRTUAL_GPUS="3") == "3"
 
 
 def test_a_trainer_of_mxnet_keeps_two_of_them_in_step():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 import threading
 
 import pytest
@@ -280,10 +281,10 @@ def test_parameters_stay_the_same_objects_when_a_module_moves(gpu):
 
 def test_lazy_modules_move_before_they_have_a_shape(gpu):
     model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(1))
+    linear = torch.nn.Sequential(torch.nn.LazyLinear(3))
     for place in (gpu, "cpu", "vgpu:2", gpu):
-        model.to(place)
-    twin = copy.deepcopy(model)
-    for one in (model, twin):
+        model.to(place), linear.to(place)
+    for one in (model, copy.deepcopy(linear)):  # PyTorch copies no lazy batch norm, on the CPU either
         one(torch.ones(2, 4, device=gpu)).sum().backward()
         assert {p.device for p in (*one.parameters(), *one.buffers())} == {gpu}
         assert all(isinstance(p, torch.nn.Parameter) for p in one.parameters())
@@ -355,6 +356,14 @@ def test_what_asks_the_accelerator_works(gpu):
     assert torch.accelerator.device_count() == 4
     torch.accelerator.synchronize()
     torch.vgpu.synchronize(1)
+    with pytest.raises(RuntimeError, match="invalid device ordinal 7"):
+        torch.accelerator.synchronize(7)
+    for ask in (torch.accelerator.memory_allocated, torch.accelerator.get_memory_info):
+        with pytest.raises(xdevice.UnsupportedError, match="does not count the memory"):
+            ask()
+    with pytest.raises(xdevice.UnsupportedError, match="do not have streams"):
+        torch.accelerator.current_stream()
+    torch.accelerator.empty_cache(), torch.accelerator.empty_host_cache()
     assert torch.ones(2).pin_memory().tolist() == [1, 1]
     data = torch.utils.data.TensorDataset(torch.arange(4.0))
     batches = [x.to(gpu, non_blocking=True) for (x,) in torch.utils.data.DataLoader(data, 2, pin_memory=True)]
@@ -387,3 +396,205 @@ def test_transfers_are_seen(gpu):
         ("to", "gpu:1", "gpu:2"),
         ("print", "gpu:1", "cpu:0"),
     ]
+
+
+def test_the_current_device_is_the_one_chosen(gpu):
+    accelerator, host = torch.accelerator, torch.ones(2)
+    try:
+        with accelerator.device_index(2):
+            assert accelerator.current_device_index() == 2
+        assert accelerator.current_device_index() == 0
+        accelerator.set_device_index(1)
+        place = accelerator.current_accelerator()
+        for made in (
+            torch.ones(1, device=place), host.to(place), host.to(device="vgpu"), torch.tensor([1.0], device="vgpu"),
+            torch.as_tensor([1.0], device=place), host.vgpu(), torch.nn.Linear(2, 1).to(place).weight,
+        ):  # fmt: skip
+            assert made.device == gpu
+        x = torch.ones(1, device=gpu)
+        assert x.to("vgpu") is x
+        with pytest.raises(RuntimeError, match="invalid device ordinal 9"):
+            accelerator.set_device_index(9)
+        assert accelerator.current_device_index() == 1
+    finally:
+        accelerator.set_device_index(0)
+
+
+class Boxes(torch.Tensor):
+    """A tensor with a class and attributes of its own, as `tv_tensors` are."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            out = func(*args, **(kwargs or {}))
+        return out.as_subclass(cls) if isinstance(out, torch.Tensor) and func is not torch.Tensor.sum else out
+
+
+def test_subclasses_of_tensors_move_and_compute(gpu):
+    here = torch.arange(4.0).as_subclass(Boxes)
+    there = here.to(gpu)
+    for x in (there, there * 2, there[1:], there.clone(), there.cpu()):
+        assert type(x) is Boxes
+    assert (there.device, (there * 2).tolist(), there.sum().item()) == (gpu, [0, 2, 4, 6], 6)
+    with pytest.raises(RuntimeError, match="found at least two devices"):
+        there + here
+
+
+def test_a_tensor_has_the_class_that_it_has_on_cuda(gpu):
+    assert type(torch.ones(2, device=gpu)) is torch.Tensor
+    assert type(torch.nn.Linear(1, 1).to(gpu).weight) is torch.nn.Parameter
+
+
+def test_contents_go_to_a_device_and_back(gpu):
+    p = torch.nn.Parameter(torch.ones(2))
+    for place in (gpu, HOST, gpu):
+        p.data = p.data.to(place)
+        assert (p.device, p.requires_grad, type(p)) == (place, True, torch.nn.Parameter)
+        (p * 2).sum().backward()
+        assert p.grad.device == place
+    one = torch.ones((), device=gpu)
+    assert torch.tensor([one, one]).tolist() == [1, 1]
+
+
+def test_conjugates_and_negatives_keep_their_sign(gpu):
+    z = torch.ones(2, 2, dtype=torch.cfloat) * 1j
+    for value in (lambda x: x.conj().imag + 1, lambda x: torch.view_as_real(x.mH @ x), lambda x: x.conj().tolist()):
+        torch.testing.assert_close(*(torch.as_tensor(value(x)).cpu() for x in (z, z.to(gpu))))
+
+
+def test_sparse_embeddings_train_as_on_the_host(gpu):
+    found = []
+    for place in (HOST, gpu):
+        torch.manual_seed(0)
+        layer = torch.nn.Embedding(5, 3, sparse=True).to(place)
+        optimizer = torch.optim.SparseAdam(layer.parameters())
+        layer(torch.tensor([1, 1, 2], device=place)).pow(2).sum().backward()
+        assert layer.weight.grad.device == place
+        optimizer.step()
+        found.append(layer.weight.detach().cpu())
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PyTorch's, that these are in beta, prototypes, or deprecated
+def test_layouts_that_are_not_there_are_refused_by_name(gpu):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
+    for x in (torch.eye(3).to_sparse_csr(), torch.eye(4).to_sparse_bsr((2, 2)), nested, quantized):
+        with pytest.raises(xdevice.UnsupportedError, match=r"virtual GPUs of torch do not support .* tensors"):
+            x.to(gpu)
+    with pytest.raises(xdevice.UnsupportedError, match="do not support sparse_csc tensors"):
+        torch.eye(3, device=gpu).to_sparse_csc()
+    model = torch.nn.DataParallel(torch.nn.Linear(2, 1).to("vgpu:0"), device_ids=[0, 1])
+    with pytest.raises(xdevice.UnsupportedError, match=r"DataParallel .*use xdevice\.replicate"):
+        model(torch.ones(2, 2, device="vgpu:0"))
+
+
+def test_what_cuda_refuses_is_refused(gpu):
+    x = torch.ones(3, 2, 3, device=gpu)
+    data = torch.utils.data.TensorDataset(x)
+    for message, use in (
+        ("1D CPU int64", lambda: torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2], device=gpu))),
+        ("device type for generator", lambda: torch.randn(2, device=gpu, generator=torch.Generator())),
+        ("device type for generator", lambda: x.normal_(generator=torch.Generator())),
+        ("only dense CPU tensors can be pinned", x.pin_memory),
+        ("only dense CPU tensors can be pinned", lambda: torch.ones(2, device=gpu, pin_memory=True)),
+        ("only dense CPU tensors can be pinned", lambda: list(torch.utils.data.DataLoader(data, pin_memory=True))),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            use()
+
+
+class Marked(torch.Tensor):
+    """A tensor class of a user's, which pickle finds by its name."""
+
+
+def test_the_first_tensor_of_a_kind_may_be_made_in_inference_mode(gpu):
+    with torch.inference_mode():
+        torch.ones(2, dtype=torch.complex128, device=gpu)  # no other test uses it on gpu:1
+    x = torch.ones(2, dtype=torch.complex128, device=gpu, requires_grad=True)
+    (x * 2).abs().sum().backward()
+    assert x.grad.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_torch_saves_and_loads_in_both_formats(gpu, is_legacy):
+    x = torch.arange(6.0, device=gpu).reshape(2, 3)
+
+    def loaded(saved, **how):
+        file = io.BytesIO()
+        torch.save(saved, file, _use_new_zipfile_serialization=not is_legacy)
+        file.seek(0)
+        return torch.load(file, **how)
+
+    whole, row = loaded((x, x[1]))
+    assert whole.device == row.device == gpu
+    assert torch.equal(whole, x)
+    whole[1, 0] = 9
+    assert row[0] == 9
+    assert x[1, 0] == 3
+    for place in ("cpu", "vgpu:0"):
+        moved = loaded(x, map_location=place)
+        assert str(moved.device) == place
+        assert torch.equal(moved.cpu(), x.cpu())
+    assert torch.equal(loaded(x.cpu(), map_location=gpu), x)
+    model = loaded(torch.nn.Linear(3, 2).to(gpu), weights_only=False)
+    model(x).sum().backward()
+    assert type(model.weight) is torch.nn.Parameter
+    assert model.weight.grad.device == gpu
+
+
+def test_pickle_keeps_values_devices_and_kinds(gpu):
+    x = torch.arange(6.0, device=gpu).reshape(2, 3)
+    kept = (x, x.t(), x[:0], x.sum(), x.bfloat16(), x > 2, (x * 1j).conj(), x.clone().requires_grad_())
+    for one in (*kept, torch.nn.Parameter(x), x.as_subclass(Marked)):
+        for protocol in (0, 2, pickle.HIGHEST_PROTOCOL):
+            new = pickle.loads(pickle.dumps(one, protocol=protocol))
+            assert (type(new), new.device, new.requires_grad) == (type(one), gpu, one.requires_grad)
+            assert torch.equal(new, one)
+
+
+def test_processes_send_each_other_tensors(gpu):
+    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    x = torch.arange(6.0, device=gpu).reshape(2, 3)
+    for one in (x, x.t(), torch.nn.Parameter(x)):
+        queue.put(one)
+        new = queue.get()
+        assert (type(new), new.device, new.requires_grad) == (type(one), gpu, one.requires_grad)
+        assert torch.equal(new, one)
+
+
+def test_torch_compile_runs_the_graph_and_says_so(gpu):
+    here, x = torch.nn.Linear(3, 2), torch.rand(4, 3)
+    there = torch.compile(copy.deepcopy(here).to(gpu), fullgraph=True)
+    with pytest.warns(UserWarning, match="does not compile for virtual GPUs"):
+        there(x.to(gpu)).sum().backward()
+    here(x).sum().backward()
+    torch.testing.assert_close(there.weight.grad.cpu(), here.weight.grad)
+
+
+@pytest.mark.parametrize("make", [torch.nn.LSTMCell, torch.nn.GRUCell])
+def test_cells_give_what_they_give_on_the_host(gpu, make):
+    here = make(4, 3)
+    there, x = copy.deepcopy(here).to(gpu), torch.rand(2, 4)
+    first = lambda out: out[0] if isinstance(out, tuple) else out  # noqa: E731
+    torch.testing.assert_close(first(there(x.to(gpu))).cpu(), first(here(x)))
+    with torch.inference_mode():
+        torch.testing.assert_close(first(there(x.to(gpu))).cpu(), first(here(x)))
+
+
+class Samples(torch.utils.data.Dataset):
+    def __init__(self, x):
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_a_forked_worker_is_told_that_it_cannot_use_them(gpu):
+    loader = torch.utils.data.DataLoader(Samples(torch.arange(4.0, device=gpu)), 2, num_workers=1)
+    with pytest.raises(RuntimeError, match=r"Cannot re-initialize vgpu in forked subprocess.*'spawn'"):
+        next(iter(loader))

@@ -27,7 +27,7 @@ from xdevice import devices, nvidia
 from xdevice.blocking import is_wanted
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import dtype_name, host_dtype
-from xdevice.errors import ShapeError
+from xdevice.errors import DeviceNotFoundError, ShapeError
 from xdevice.loader import importing
 
 from .numpy_names import restored
@@ -424,6 +424,11 @@ class MxnetBackend(Backend):
         if native.device_type == "gpu":
             raise self.unsupported(f"way to {native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         is_gpu = native.device_type == "cpu" and native.device_id > 0
+        if is_gpu and native.device_id > self.virtual:
+            raise DeviceNotFoundError(
+                f"{native} does not exist on mxnet beside {self.virtual} virtual GPUs, which are cpu(1) to "
+                f"cpu({self.virtual}); use xdevice.gpu(i).native"
+            )
         return devices.of("gpu", native.device_id - 1) if is_gpu else devices.CPU
 
 

@@ -29,12 +29,14 @@ def refuse_mixed_devices() -> None:
     if hasattr(call, "refuses_mixed"):
         return
 
-    def invoke(operator: Any, count: Any, handles: Any, *rest: Any) -> int:
-        if count.value > 1:
-            places = {index for kind, index in map(_place, handles) if kind == _CPU}
-            if len(places) > 1:
+    def invoke(operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any) -> int:
+        given = outputs._obj.value  # of `out=`; MXNet itself writes them wherever they are
+        if count.value + given > 1:
+            arrays = handles if not given else [*handles[: count.value], *results._obj[:given]]
+            places = {index for kind, index in map(_place, arrays) if kind == _CPU}
+            if len(places) > 1 and not (given and _is_copy(operator)):
                 raise _mixed(operator, sorted(places))
-        return int(call(operator, count, handles, *rest))
+        return int(call(operator, count, handles, outputs, results, *rest))
 
     invoke.refuses_mixed = True  # type: ignore[attr-defined]
     library.MXImperativeInvokeEx = invoke
@@ -47,12 +49,20 @@ def _place(handle: int) -> tuple[int, int]:
     return kind.value, index.value
 
 
-def _mixed(operator: Any, places: list[int]) -> Exception:
+def _name(operator: Any) -> str:
     name = ctypes.c_char_p()
     mx.base.check_call(mx.base._LIB.MXSymbolGetAtomicSymbolName(operator, ctypes.byref(name)))
+    return (name.value or b"").decode()
+
+
+def _is_copy(operator: Any) -> bool:
+    return "copyto" in _name(operator)
+
+
+def _mixed(operator: Any, places: list[int]) -> Exception:
     found = " and ".join(f"cpu({index})" for index in places)
     error: Exception = mx.MXNetError(
-        f"operator {(name.value or b'').decode()} requires all its arrays on one device, but they are on {found}, "
+        f"operator {_name(operator)} requires all its arrays on one device, but they are on {found}, "
         f"where cpu(1) is the virtual gpu:0; move them with xdevice.to_device"
     )
     return error

@@ -19,7 +19,6 @@ from xdevice.devices import CPU
 from xdevice.hooks import Hooks, Shared
 
 from .virtual import NAME as VIRTUAL
-from .virtual import VirtualTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +59,6 @@ def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator
         hooks.reads(torch.Tensor, *_READS)
         hooks.moves(torch.Tensor, "to", target)
         hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-        hooks.reads(VirtualTensor, *(name for name in _READS if name in vars(VirtualTensor)))
         for name in ("cuda", "xpu", VIRTUAL):
             if hasattr(torch.Tensor, name):
                 hooks.moves(torch.Tensor, name, accelerator)

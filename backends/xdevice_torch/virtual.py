@@ -1,47 +1,42 @@
-"""Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, a tensor class, and one function for every op.
+"""Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, whose memory is the host's.
 
-PyTorch keeps the device type PrivateUse1 free for others, and since 2.13 a Python program may be one. A tensor there is
-a `VirtualTensor`: sizes, dtype and device as PyTorch sees them, around a host tensor with the values. Every operation
-on one comes to `_run`, which computes on the host tensors and wraps what comes out. Autograd, views and in-place
-changes are PyTorch's own, a level above.
+PyTorch keeps the device type PrivateUse1 free for others, and since 2.13 a Python program may be one. What its
+operations do is in virtual_operations.py; here is what the rest of PyTorch asks of a device.
 
 What must be kept:
 
-- The device guard for Python tells autograd of one device, so that its engine has no queue for index 1 and fails.
-  Without threads of its own it needs no queue: they are off while it runs.
-- `torch.tensor` calls some operations below the level at which the fallback is found: those have a kernel by name.
-- `Module.to` gives a module new parameters where the kinds of tensor differ, and an optimizer would go on with the old
-  ones. On CUDA the parameters stay, so here their contents are swapped first. PyTorch's own switch for that
-  (`set_swap_module_params_on_conversion`) breaks lazy modules.
+- The device guard for Python tells PyTorch of one device. So autograd's engine has no queue for index 1 and fails:
+  without threads of its own it needs none, and they are off while it runs. And C++ takes a device without index for
+  index 0: where another one is current, the index is added before C++ sees the device.
+- PyTorch does not put the contents of a tensor there into one of the host (`p.data = x`, as `Module.to` does it), so
+  here the two are swapped. On CUDA parameters stay the same objects, and optimizers count on it.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections import OrderedDict
+import warnings
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils import backend_registration
 
+from xdevice.errors import UnsupportedError
+
+from . import virtual_operations as operations
+from .virtual_operations import NAME
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-NAME = "vgpu"
-
-_aten = torch.ops.aten
 _FREE = "privateuseone"
-_BETWEEN_DEVICES = {_aten._to_copy, _aten.copy_, _aten._foreach_copy_}
-_INDEX_PUTS = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_}
-_FROM_HOST = {
-    **dict.fromkeys((_aten.index, *_INDEX_PUTS), ("indices",)),
-    _aten.ctc_loss: ("input_lengths", "target_lengths"),
-    _aten._pack_padded_sequence: ("lengths",),
-}
-"""Arguments that an operation on a GPU takes from the host."""
 
+_private: Any = torch._C
 _libraries: list[torch.library.Library] = []  # what they register ends with them
 
 
@@ -59,13 +54,28 @@ def install(count: int) -> None:
     """Makes `vgpu:0` to `vgpu:{count-1}` devices of PyTorch, until the process ends."""
     if _libraries:
         return
-    backend_registration._setup_privateuseone_for_python_backend(NAME, _Module(count))
-    _register_kernels()
-    # PyTorch would ask the device guard, which cannot be told to wait in Python; there is nothing to wait for
-    private: Any = torch._C
-    private._accelerator_synchronizeDevice = lambda index: None
+    module = _Module(count)
+    backend_registration._setup_privateuseone_for_python_backend(NAME, module)
+    _libraries.extend(operations.register())
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=operations.after_fork)
+    for name, answer in _accelerator(module).items():
+        setattr(_private, f"_accelerator_{name}", answer)
+    for name in ("_scatter", "_gather", "_broadcast", "_broadcast_coalesced"):
+        setattr(_private, name, _no_communication)
     torch.serialization.register_package(0, lambda storage: None, _restored)
-    torch.nn.Module._apply = _keeping_parameters(torch.nn.Module._apply)  # type: ignore[method-assign]
+    tensor: Any = torch.Tensor
+    tensor.data = property(_get_data, _set_data)
+    tensor.new, tensor.new_tensor = _New(tensor.new), _NewTensor(tensor.new_tensor)
+    torch._has_compatible_shallow_copy_type = _can_have_contents  # type: ignore[assignment]
+    storage: Any = torch.UntypedStorage
+    storage.clone, storage.cpu = _for_ours(storage.clone, _cloned), _for_ours(storage.cpu, _storage_to_host)
+    storage._write_file = _for_ours(storage._write_file, lambda x, *args: x.cpu()._write_file(*args))
+    storage.__new__ = staticmethod(_making_storages(storage.__new__))
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, _sent)
+    inductor: Any = torch._TorchCompileInductorWrapper
+    inductor.__call__ = _leaving_graphs(inductor.__call__)
     autograd: Any = torch.autograd
     autograd._engine_run_backward = _without_threads(autograd._engine_run_backward)
 
@@ -76,6 +86,22 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
             return run_backward(*args, **kwargs)
 
     return run
+
+
+def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's compiler has no code for devices written in Python, and ends in a KeyError."""
+
+    def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
+        if all(x.device.type != NAME for x in values if isinstance(x, torch.Tensor)):
+            return compile_graph(compiler, graph, inputs)
+        warnings.warn("torch.compile does not compile for virtual GPUs: the graph runs as it is", stacklevel=2)
+        return graph
+
+    return run
+
+
+# devices
 
 
 class _Module:
@@ -98,11 +124,15 @@ class _Module:
         return int(getattr(self._thread, "index", 0))
 
     def set_device(self, device: Any) -> None:
-        self._thread.index = self._index(device)
+        index = self._index(device)
+        if index:
+            _add_indices()
+        self._thread.index = index
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
-        before, self._thread.index = self.current_device(), self._index(device)
+        before = self.current_device()
+        self.set_device(device)
         try:
             yield
         finally:
@@ -110,6 +140,7 @@ class _Module:
 
     def synchronize(self, device: Any = None) -> None:
         """The host computes synchronously."""
+        self._index(device)
 
     def manual_seed_all(self, seed: int) -> None:
         """The host's generator draws the numbers, and is seeded by itself."""
@@ -124,343 +155,190 @@ class _Module:
         return [torch.float16, torch.bfloat16]
 
     def _is_in_bad_fork(self) -> bool:
-        return False
+        return operations.is_in_bad_fork()
 
     def _index(self, device: Any) -> int:
         """The index of a device that exists; of none, the current one's."""
-        index = device if isinstance(device, int) else torch.device(device).index
+        index = device if device is None or isinstance(device, int) else torch.device(device).index
         if index is None:
             return self.current_device()
-        if index >= self._count:
+        if not 0 <= index < self._count:
             raise RuntimeError(f"{NAME} error: invalid device ordinal {index}, there are {self._count}")
         return int(index)
 
 
-# tensors
-
-
-class VirtualTensor(torch.Tensor):
-    """A tensor on a virtual GPU; `host` has its values."""
-
-    host: torch.Tensor
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @staticmethod
-    def __new__(cls, host: torch.Tensor, device: torch.device) -> VirtualTensor:
-        tensor: VirtualTensor = torch.Tensor._make_wrapper_subclass(
-            cls,
-            host.size(),
-            strides=host.stride(),
-            storage_offset=host.storage_offset(),
-            dtype=host.dtype,
-            layout=host.layout,
-            device=device,
-        )
-        tensor.host = host
-        return tensor
-
-    @classmethod
-    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        return _run(op, args, kwargs or {})
-
-    @property
-    def data(self) -> torch.Tensor:
-        return VirtualTensor(self.host.detach(), self.device)  # unlike detach(), autograd does not see its changes
+def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
+    """The answers to `torch.accelerator`, whose own ask the device guard or an allocator, and fail or crash."""
 
-    @data.setter
-    def data(self, new: Any) -> None:
-        _set_data(self, new)
-        self.host = new.host
+    def exchange(index: int) -> int:
+        before = module.current_device()
+        if index >= 0:
+            module.set_device(index)
+        return before
 
-    def new_tensor(self, data: Any, *, device: Any = None, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
-        return super().new_tensor(data, device=self.device if device is None else device, **kwargs)
+    return {
+        "getDeviceIndex": module.current_device,
+        "setDeviceIndex": exchange,
+        "exchangeDevice": exchange,
+        "maybeExchangeDevice": exchange,
+        "synchronizeDevice": module.synchronize,
+        "isAllocatorInitialized": lambda: True,
+        "emptyCache": lambda: None,
+        "emptyHostCache": lambda: None,
+        **dict.fromkeys(("getDeviceStats", "getMemoryInfo", "resetPeakStats", "resetAccumulatedStats"), _no_memory),
+        "setStream": _no_stream,
+    }
 
-    def new(self, *args: Any, **kwargs: Any) -> Any:
-        takes_device = not any(isinstance(x, torch.Tensor) for x in args)  # of a tensor it makes an alias
-        if takes_device and kwargs.get("device") is None:
-            kwargs["device"] = self.device
-        with getattr(torch, NAME).device(kwargs.get("device", self.device)):  # PyTorch asks the one or the other
-            return super().new(*args, **kwargs)
-
-    def data_ptr(self) -> int:
-        return self.host.data_ptr()
-
-    def tolist(self) -> Any:
-        return self.host.tolist()
-
-    def numpy(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
-            f"memory first."
-        )
-
-    __array__ = numpy
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        about = f", device='{self.device}'"
-        if self.grad_fn is not None:
-            about += f", grad_fn=<{type(self.grad_fn).__name__}>"
-        elif self.requires_grad:
-            about += ", requires_grad=True"
-        prefix = "Parameter containing:\n" if isinstance(self, torch.nn.Parameter) else ""
-        return f"{prefix}{repr(self.host)[:-1]}{about})"
-
-    def __format__(self, spec: str) -> str:
-        return format(self.host.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        if id(self) not in memo:
-            if not self.is_leaf:
-                raise RuntimeError("only tensors created explicitly by the user support the deepcopy protocol")
-            copied = memo[id(self)] = self._like_this(VirtualTensor(self.host.clone(), self.device))
-            if self.grad is not None:
-                copied.grad = self.grad.clone()
-        return memo[id(self)]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        if isinstance(self, torch.nn.Parameter):
-            return torch._utils._rebuild_parameter, (self.detach(), self.requires_grad, OrderedDict())
-        # as XLA's tensors, so that `torch.load` knows the function, and `map_location` holds
-        state = self.host, self.dtype, str(self.device), self.requires_grad
-        return torch._utils._rebuild_device_tensor_from_cpu_tensor, state
-
-    def _like_this(self, new: torch.Tensor) -> Any:
-        is_parameter = isinstance(self, torch.nn.Parameter)
-        return torch.nn.Parameter(new, self.requires_grad) if is_parameter else new.requires_grad_(self.requires_grad)
-
-
-class _Lazy(VirtualTensor):
-    """What has no shape before the first call of its lazy module."""
-
-    @staticmethod
-    def __new__(cls, requires_grad: bool, device: torch.device, dtype: torch.dtype) -> Any:
-        tensor: Any = VirtualTensor.__new__(cls, torch.empty(0, dtype=dtype, device="cpu"), device)
-        tensor.requires_grad = requires_grad
-        # by which a tensor of any class is a parameter or a buffer
-        tensor._is_param = issubclass(cls, UninitializedParameter)
-        tensor._is_buffer = tensor.persistent = not tensor._is_param
-        return tensor
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        if id(self) not in memo:
-            memo[id(self)] = type(self)(self.requires_grad, self.device, self.dtype)
-        return memo[id(self)]
-
-
-_refuse_use: Any = vars(UninitializedParameter.__mro__[1])["__torch_function__"]
-"""What lazy tensors say to whoever uses them."""
-
-
-class LazyVirtualParameter(_Lazy, UninitializedParameter):  # pyright: ignore[reportIncompatibleVariableOverride]
-    cls_to_become = VirtualTensor
-    __torch_function__ = _refuse_use
-
-
-class LazyVirtualBuffer(_Lazy, UninitializedBuffer):  # pyright: ignore[reportIncompatibleVariableOverride]
-    cls_to_become = VirtualTensor
-    __torch_function__ = _refuse_use
-
-
-_set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
-
-
-# operations
-
 
-def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """One operation, computed on the host."""
-    if op.overloadpacket is _aten.to:  # comes here in inference mode only; it decides whether to copy
-        return op.decompose(*args, **kwargs)
-    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # a number may come from any device, as on CUDA
-        args = *args[:2], _aten._to_copy.default(args[2], device=args[0].device), *args[3:]
-    tensors = [*_tensors(args), *_tensors(kwargs.values())]
-    ours = [x for x in tensors if isinstance(x, VirtualTensor)]
-    if ours and op.overloadpacket not in _BETWEEN_DEVICES:
-        _check_devices(op, ours, _misplaced(op, args, kwargs) if len(ours) < len(tensors) else [])
-    place = _place(op, args, kwargs, ours)
-    result = op(*_on_host(args), **_host_keywords(kwargs))
-    if op._schema.is_mutable:
-        for x in ours:
-            _follow_shape(x)
-    if op.overloadpacket is _aten.copy_:
-        return args[0]
-    if op.overloadpacket is _aten._pack_padded_sequence and place is not None:
-        return VirtualTensor(result[0], place), result[1]  # the lengths stay on the host
-    return result if place is None else _wrapped(result, place, {id(x.host): x for x in ours})
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
-
-
-def _check_devices(op: Any, ours: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> None:
-    found = {str(x.device) for x in (*ours, *others)}
-    if len(found) > 1:
-        raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, "
-            f"{' and '.join(sorted(found))}! (when calling {op._schema.name})"
-        )
-
-
-def _misplaced(op: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors on the host that an operation on a GPU does not take."""
-    from_host = _FROM_HOST.get(op.overloadpacket, ())
-    arguments = op._schema.arguments
-    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
-    for argument in arguments:
-        if argument.name in from_host:
-            continue
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        for x in _tensors([given.get(argument.name)]):
-            if x.device.type != NAME and (x.dim() or written):  # a number that is only read goes along, as on CUDA
-                yield x
-
-
-def _place(op: Any, args: Any, kwargs: dict[str, Any], ours: list[VirtualTensor]) -> torch.device | None:
-    """Where the result is; None for the host."""
-    wanted = kwargs.get("device")
-    if wanted is not None:
-        wanted = torch.device(wanted)
-        return torch.device(NAME, getattr(torch, NAME)._index(wanted)) if wanted.type == NAME else None
-    return ours[0].device if ours else None
-
-
-def _on_host(value: Any) -> Any:
-    if isinstance(value, VirtualTensor):
-        return value.host
-    if type(value) in (list, tuple):
-        return type(value)(map(_on_host, value))
-    return value
-
-
-def _host_keywords(kwargs: dict[str, Any]) -> dict[str, Any]:
-    found = {name: _on_host(value) for name, value in kwargs.items()}
-    wanted = found.get("device")
-    if wanted is not None and torch.device(wanted).type == NAME:
-        found["device"] = torch.device("cpu")
-    if found.get("pin_memory"):
-        found["pin_memory"] = False
-    return found
-
-
-def _wrapped(result: Any, place: torch.device, known: dict[int, VirtualTensor]) -> Any:
-    """The result on its device; what was changed in place, or filled as `out=`, stays the tensor that it was."""
-    if isinstance(result, torch.Tensor):
-        return known[id(result)] if id(result) in known else VirtualTensor(result, place)
-    if type(result) in (list, tuple):
-        return type(result)(_wrapped(one, place, known) for one in result)
-    return result
-
-
-def _follow_shape(x: VirtualTensor) -> None:
-    """`unsqueeze_`, `resize_`, `set_` and `out=` change more than values."""
-    host = x.host
-    if x.shape != host.shape or x.stride() != host.stride() or x.storage_offset() != host.storage_offset():
-        _set_data(x, VirtualTensor(host, x.device))
-
-
-# modules
-
-
-def _keeping_parameters(apply: Callable[..., Any]) -> Callable[..., Any]:
-    def _apply(self: torch.nn.Module, fn: Any, recurse: bool = True) -> torch.nn.Module:
-        for x in (*self._parameters.values(), *self._buffers.values()):
-            if x is not None and (isinstance(x, torch.nn.Parameter) or is_lazy(x)):
-                _cross(x, fn)
-        module: torch.nn.Module = apply(self, fn, recurse)
-        return module
-
-    return _apply
-
-
-def _cross(x: torch.Tensor, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Takes a parameter to the device that `fn` takes tensors to, if just one of the two is virtual."""
-    with torch.no_grad():
-        there = fn(torch.empty(0, dtype=x.dtype, device=x.device))
-        virtual = [device.type == NAME for device in (x.device, there.device)]
-        if is_lazy(x) and any(virtual):
-            _swap(x, _lazy(x, there))
-        elif not is_lazy(x) and any(virtual) and not all(virtual):
-            grad, x.grad = x.grad, None
-            torch.utils.swap_tensors(x, torch.nn.Parameter(fn(x), x.requires_grad))
-            if grad is not None:
-                x.grad = fn(grad)
-
-
-def _lazy(x: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """A parameter or buffer without a shape, as `x` is one, on the device of `there`."""
-    kinds: tuple[Any, Any] = (LazyVirtualParameter, LazyVirtualBuffer)
-    if there.device.type != NAME:
-        kinds = UninitializedParameter, UninitializedBuffer
-    kind = kinds[0] if isinstance(x, UninitializedParameter) else kinds[1]
-    lazy: torch.Tensor = kind(x.requires_grad, there.device, there.dtype)
-    return lazy
-
-
-def _swap(x: torch.Tensor, other: torch.Tensor) -> None:
-    """As `torch.utils.swap_tensors`, which asks things of tensors that lazy ones refuse."""
-    x.__class__, other.__class__ = other.__class__, x.__class__
-    x.__dict__, other.__dict__ = other.__dict__, x.__dict__
-    torch._C._swap_tensor_impl(x, other)
-
-
-# registration
-
-
-def _register_kernels() -> None:
-    from torch._decomp import decompositions
-    from torch.fx.experimental import proxy_tensor
-
-    everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
-    _libraries.extend([everything, aten])
-    everything.fallback(lambda op, *args, **kwargs: _run(op, args, kwargs), "PrivateUse1")
-    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    aten.impl("lift_fresh", lambda x: x, "PrivateUse1")
-    # forward-mode derivatives' zero, which has no memory that the host's kernels could read
-    aten.impl("_efficientzerotensor", _kernel(_aten.zeros.default), "PrivateUse1")
-    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
-    aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
-    aten.impl("is_pinned", lambda x, device=None: False, "CPU")
-    for op in (_aten.detach.default, _aten._to_copy.default):
-        aten.impl(op.name().removeprefix("aten::"), _kernel(op), "PrivateUse1")
-    # else these pick the fused kernels of a GPU
-    aten.impl("lstm.input", decompositions.lstm_impl, "AutogradPrivateUse1")
-    aten.impl("lstm.data", decompositions.lstm_data_impl, "AutogradPrivateUse1")
-    aten.impl("gru.input", decompositions.gru_impl, "AutogradPrivateUse1")
-    aten.impl("gru.data", decompositions.gru_impl_data, "AutogradPrivateUse1")
-    aten.impl("ctc_loss.Tensor", _ctc_loss, "AutogradPrivateUse1")
-    # else `make_fx`, and so `torch.func.linearize`, take a tensor's host for a constant
-    tracing: Any = proxy_tensor
-    tracing.HANDLED_TYPES += (VirtualTensor,)
-
-
-def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
-    """With lengths as numbers, as on CUDA; of a tensor class PyTorch would divide the loss by tensors on the host."""
-    return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)
-
-
-def _kernel(op: Any) -> Callable[..., Any]:
-    return lambda *args, **kwargs: _run(op, args, kwargs)
-
-
-class _Placed(torch.UntypedStorage):
-    """Storage on the host that a tensor of a virtual GPU is rebuilt on, by `torch.load(map_location="vgpu:1")`."""
-
-    place: torch.device
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return self.place
+def _no_memory(*args: Any) -> Any:
+    raise UnsupportedError(
+        "torch does not count the memory of virtual GPUs, which is the host's; measure the process, or use a real GPU"
+    )
+
+
+def _no_stream(*args: Any) -> Any:
+    raise UnsupportedError(
+        "virtual GPUs of torch do not have streams: their work is done when it is asked for; leave the stream out"
+    )
+
+
+def _no_communication(*args: Any) -> Any:
+    raise UnsupportedError(
+        "torch.nn.DataParallel and torch.nn.parallel do not support virtual GPUs; "
+        "use xdevice.replicate, xdevice.split_batch, xdevice.parallel and xdevice.all_reduce"
+    )
+
+
+class _Indexed:
+    """A function of PyTorch that takes `"vgpu"` for the current device; equal to the one that it stands for."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+
+    def __get__(self, x: Any, owner: Any = None) -> Any:
+        return self if x is None else MethodType(self, x)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = tuple([_with_index(value) for value in args])
+        if "device" in kwargs:
+            kwargs["device"] = _with_index(kwargs["device"])
+        return self._function(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:  # subclasses of tensors look the functions up that they treat
+        return other is self or other == self._function
+
+    def __hash__(self) -> int:
+        return hash(self._function)
+
+
+def _with_index(device: Any) -> Any:
+    if (type(device) is str and device == NAME) or (type(device) is torch.device and device == torch.device(NAME)):
+        return torch.device(NAME, getattr(torch, NAME).current_device())
+    return device
+
+
+class _NewTensor(_Indexed):
+    """`Tensor.new_tensor`, which takes the device guard's index."""
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is None:
+            kwargs["device"] = x.device
+        return super().__call__(x, *args, **kwargs)
+
+
+class _New(_Indexed):
+    """`Tensor.new`, which takes the device guard's index."""
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # of a tensor it makes an alias
+        device = _with_index(kwargs.get("device") or x.device)
+        if torch.device(device).type != NAME or not takes_device:
+            return self._function(x, *args, **kwargs)
+        return self._function(torch.empty(0, dtype=x.dtype, device="cpu"), *args).to(device)
+
+
+def _add_indices() -> None:
+    """For where C++ itself would make index 0 of a device without one."""
+    for owner, name in (
+        (torch.Tensor, "to"),
+        *((torch, name) for name in ("tensor", "as_tensor", "asarray")),
+    ):
+        function = getattr(owner, name)
+        if not isinstance(function, _Indexed):
+            setattr(owner, name, _Indexed(function))
+
+
+# contents
+
+
+_get_data = torch._C.TensorBase.data.__get__  # type: ignore[attr-defined]
+
+
+def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
+    if (x.device.type == NAME) == (new.device.type == NAME):
+        operations.set_data(x, new)
+        return
+    contents = new.detach()
+    contents.requires_grad = x.requires_grad
+    contents._backward_hooks = x._backward_hooks
+    grad, x.grad = x.grad, None
+    _private._swap_tensor_impl(x, contents)
+    if grad is not None:  # on CUDA it would stay where it is, which the swapped tensor refuses
+        x.grad = grad.to(x.device, x.dtype)
+
+
+_is_compatible = torch._has_compatible_shallow_copy_type
+
+
+def _can_have_contents(*tensors: torch.Tensor) -> bool:  # torch.compile checks a signature that is more
+    return _is_compatible(*tensors) or NAME in {x.device.type for x in tensors}
+
+
+def _sent(x: torch.Tensor) -> Any:
+    """For another process: by the host's shared memory, as a copy; CUDA sends the memory itself."""
+    if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
+        return reduce_tensor(x)
+    values = x.detach().cpu()
+    if isinstance(x, torch.nn.Parameter):
+        return _received_parameter, (values, str(x.device), x.requires_grad)
+    return torch._utils._rebuild_device_tensor_from_cpu_tensor, (values, x.dtype, str(x.device), x.requires_grad)
+
+
+def _received_parameter(values: torch.Tensor, device: str, requires_grad: bool) -> torch.nn.Parameter:
+    return torch.nn.Parameter(values.to(device), requires_grad)
+
+
+# storages
+
+
+def _for_ours(function: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda storage, *args: (ours if storage.device.type == NAME else function)(storage, *args)
+
+
+def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
+    """PyTorch's own crashes: it asks the device for an allocator."""
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None or torch.device(device).type != NAME:
+            return make(cls, *args, device=device, **kwargs)
+        index = getattr(torch, NAME)._index(device)
+        return operations.new_storage(make(cls, *args, device="cpu", **kwargs), torch.device(NAME, index))
+
+    return new
+
+
+def _cloned(storage: Any) -> Any:
+    return operations.new_storage(_storage_to_host(storage), storage.device)
+
+
+def _storage_to_host(storage: Any) -> Any:
+    return storage.host.untyped_storage().clone()
 
 
 def _restored(storage: Any, location: str) -> Any:
+    """For `torch.load`, of what was saved from a virtual GPU or is mapped to one."""
     if not location.startswith(NAME):
         return None
-    storage.__class__ = _Placed
-    storage.place = torch.device(location)
-    return storage
+    index = getattr(torch, NAME)._index(location)
+    return operations.new_storage(storage, torch.device(NAME, index))

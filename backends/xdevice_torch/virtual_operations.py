@@ -1,0 +1,527 @@
+"""Operations of PyTorch's virtual GPUs: one function for all of them, which computes on the host.
+
+A tensor there is a plain `torch.Tensor`. Its storage says the device, points to the host's memory, and keeps a tensor
+in that memory as `host`; sizes, strides and offset are the tensor's own. So views share their storage, and what C++
+makes without asking (`detach`, what autograd saves, `as_subclass`) finds its values too.
+
+What must be kept:
+
+- An operation that PyTorch would put together from others has a kernel by name: each part would cost what an operation
+  costs, and would be checked for its devices alone. Views are left to PyTorch, which makes them by `as_strided`.
+- A tensor on another index than 0 is made from a template, which came by DLPack: nothing else in Python makes one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NAME = "vgpu"
+
+_aten = torch.ops.aten
+_private: Any = torch._C
+_HOST = torch.device("cpu")
+_CPU = _private.DispatchKeySet(_private.DispatchKey.CPU)
+
+_BETWEEN_DEVICES = {_aten._to_copy, _aten.copy_, _aten._foreach_copy_, _aten._copy_from, _aten._copy_from_and_resize}
+_INDEX_PUTS = {_aten.index_put, _aten.index_put_, _aten._index_put_impl_}
+_FROM_HOST = {
+    **dict.fromkeys((_aten.index, *_INDEX_PUTS), ("indices",)),
+    _aten.ctc_loss: ("input_lengths", "target_lengths"),
+}
+"""Arguments that an operation on a GPU takes from the host."""
+
+_NOTHING: dict[int, Any] = {}
+_templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
+"""An empty tensor of each device and dtype."""
+_is_forked = False
+
+
+def is_used() -> bool:
+    return bool(_templates)
+
+
+def is_in_bad_fork() -> bool:
+    return _is_forked
+
+
+def after_fork() -> None:
+    """In a child of a fork: as on CUDA, what the parent has used is of no use there."""
+    global _is_forked
+    _is_forked = is_used()
+
+
+def _in_fork() -> Exception:
+    return RuntimeError(
+        f"Cannot re-initialize {NAME} in forked subprocess. To use virtual GPUs with multiprocessing, you must use the "
+        f"'spawn' start method"
+    )
+
+
+# tensors
+
+
+def placed(host: torch.Tensor, device: torch.device, storage: Any = None) -> torch.Tensor:
+    """The tensor on a virtual GPU whose values are the host's; on `storage`, if they are in it."""
+    if host.layout is not _STRIDED:
+        return _placed_sparse(host, device)
+    if storage is None:
+        memory = host.untyped_storage()
+        storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+        storage.host = host
+    template = _templates.get((device, host.dtype))
+    new = (_template(device, host.dtype) if template is None else template).detach()
+    return _set_storage(_CPU, new, storage, host.storage_offset(), host.size(), host.stride())  # type: ignore[no-any-return]
+
+
+_STRIDED = torch.strided
+_storage_at = _private._construct_storage_from_data_pointer
+
+
+def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
+    """A storage of a virtual GPU on the host's memory."""
+    if _is_forked:
+        raise _in_fork()
+    storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
+    storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)  # type: ignore[call-overload]
+    return storage
+
+
+_set_storage = _aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
+"""Below the device's own kernel; it only sets fields."""
+
+
+def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
+    """The values of a tensor on a virtual GPU, in the same memory; a tensor that nobody else has, if wanted."""
+    if x.layout is not _STRIDED:
+        return _sparse_on_host(x)
+    storage = x.untyped_storage()
+    host: torch.Tensor | None = getattr(storage, "host", None)
+    if host is None:
+        host = _at_memory(storage)
+    if host.dtype is not x.dtype:
+        host = torch.empty(0, dtype=x.dtype, device=_HOST).set_(host.untyped_storage())
+    is_same = host.size() == x.size() and host.stride() == x.stride() and host.data_ptr() == x.data_ptr()
+    if is_own or not is_same:
+        host = host.as_strided(x.size(), x.stride(), x.storage_offset())
+    if x.is_conj():
+        host = torch.conj(host)
+    return torch._neg_view(host) if x.is_neg() else host
+
+
+def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Of a storage that C++ made of memory whose owner it knows, as `torch.load` does."""
+    if storage.nbytes() and not storage.data_ptr():
+        raise UnsupportedError(
+            f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
+        )
+    memory = _storage_at(storage.data_ptr(), _HOST, storage.nbytes())
+    return torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
+
+
+def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    if str(dtype) in _QUANTIZED:
+        raise _unsupported("quantized")
+    with torch.inference_mode(False):  # what is made in it is never of use outside
+        capsule = torch.utils.dlpack.to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
+        about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
+        about.kind, about.index = _EXTENSION, device.index
+        new = torch.utils.dlpack.from_dlpack(capsule)
+        if dtype is not torch.uint8:
+            new = _aten.view.dtype._handle.redispatch_boxed(_CPU, new, dtype)
+    _templates[device, dtype] = new
+    return new
+
+
+_QUANTIZED = ("torch.quint8", "torch.qint8", "torch.qint32", "torch.quint4x2", "torch.quint2x4")
+
+
+class _DLDevice(ctypes.Structure):
+    """The start of a DLManagedTensor."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32))
+
+
+_EXTENSION = 12  # kDLExtDev
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+# operations
+
+
+class _Facts:
+    """What is asked of each operation at each call."""
+
+    __slots__ = ("changes", "checks", "from_host", "generators", "is_view", "names", "written")
+
+    def __init__(self, op: Any) -> None:
+        arguments = op._schema.arguments
+        self.names = tuple(argument.name for argument in arguments)
+        self.written = frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+        self.changes = op._schema.is_mutable
+        self.is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
+        self.checks = op.overloadpacket not in _BETWEEN_DEVICES
+        self.from_host = _FROM_HOST.get(op.overloadpacket, ())
+        self.generators = any("Generator" in str(argument.type) for argument in arguments)
+
+
+_facts: dict[Any, _Facts] = {}
+
+
+def run(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """One operation, computed on the host."""
+    if _is_forked:
+        raise _in_fork()
+    if torch.is_autocast_enabled("cpu"):  # of no concern to a GPU
+        with torch.autocast("cpu", enabled=False):
+            return run(op, *args, **kwargs)
+    with _NoOverrides():
+        return _computed(op, args, kwargs)
+
+
+_NoOverrides = _private.DisableTorchFunctionSubclass
+"""What is asked of tensors here is not for the `__torch_function__` of a user's tensor class."""
+
+
+def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    facts = _facts.get(op)
+    if facts is None:
+        facts = _facts[op] = _Facts(op)
+    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # a number may come from any device, as on CUDA
+        args = *args[:2], _aten._to_copy.default(args[2], device=args[0].device), *args[3:]
+    hosts: dict[int, torch.Tensor] = {}
+    tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
+    place = None
+    is_mixed = False
+    for x in tensors:
+        device = x.device
+        if device.type != NAME:
+            is_mixed = True
+            continue
+        if place is None:
+            place = device
+        elif place != device:
+            is_mixed = True
+        hosts[id(x)] = on_host(x, facts.changes)
+    if is_mixed and place is not None and facts.checks:
+        _check_devices(op, facts, tensors, args, kwargs)
+    if kwargs:
+        place = _place(kwargs, place)
+        if facts.generators:
+            _check_generator(kwargs, place)
+        result = op(*_replaced(args, hosts), **_host_keywords(kwargs, hosts))
+    else:
+        result = op(*_replaced(args, hosts))
+    if facts.changes:
+        for x in tensors:
+            if id(x) in hosts:
+                _follow_shape(x, hosts[id(x)])
+    if op.overloadpacket is _aten.copy_:
+        return args[0]
+    if place is None:
+        return result
+    if not facts.changes and not facts.is_view:
+        return _wrapped(result, place)
+    ours = [x for x in tensors if id(x) in hosts]
+    known = {id(hosts[id(x)]): x for x in ours}
+    dense = [x for x in ours if x.layout is _STRIDED]
+    storages = {hosts[id(x)].untyped_storage()._cdata: x.untyped_storage() for x in dense}
+    return _wrapped(result, place, known, storages)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: Any, kwargs: dict[str, Any]) -> None:
+    found = {x.device for x in tensors if x.device.type == NAME}
+    found.update(x.device for x in _misplaced(facts, args, kwargs))
+    if len(found) > 1:
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, "
+            f"{' and '.join(sorted(map(str, found)))}! (when calling {op._schema.name})"
+        )
+
+
+def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors on the host that an operation on a GPU does not take."""
+    for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
+        if name in facts.from_host:
+            continue
+        for x in _tensors([value]):
+            # a number that is only read goes along, as on CUDA
+            if x.device.type != NAME and (x.dim() or name in facts.written):
+                yield x
+
+
+def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
+    for value in kwargs.values():  # keywords only, in all of PyTorch's
+        if place is not None and isinstance(value, torch.Generator):
+            raise RuntimeError(
+                f"Expected a '{NAME}' device type for generator but found '{value.device.type}'; a virtual GPU draws "
+                f"from the host's default generator: leave the generator out and call torch.manual_seed"
+            )
+
+
+def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
+    """Where the result is, that of the operands being `place`; None for the host."""
+    wanted = kwargs.get("device")
+    if wanted is None:
+        return place
+    wanted = torch.device(wanted)
+    return torch.device(NAME, getattr(torch, NAME)._index(wanted)) if wanted.type == NAME else None
+
+
+def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return hosts.get(id(value), value)
+    if type(value) in (list, tuple):
+        return type(value)([_replaced(one, hosts) for one in value])
+    return value
+
+
+def _host_keywords(kwargs: dict[str, Any], hosts: dict[int, torch.Tensor]) -> dict[str, Any]:
+    found = {name: _replaced(value, hosts) for name, value in kwargs.items()}
+    wanted = found.get("device")
+    if wanted is not None and torch.device(wanted).type == NAME:
+        found["device"] = _HOST
+        if found.get("pin_memory"):
+            raise _not_pinned()
+    return found
+
+
+def _not_pinned() -> Exception:
+    return RuntimeError(f"cannot pin a tensor of {NAME}: only dense CPU tensors can be pinned")
+
+
+def _wrapped(
+    result: Any, place: torch.device, known: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
+) -> Any:
+    """The result on its device; what was changed in place, or filled as `out=`, stays the tensor that it was."""
+    if isinstance(result, torch.Tensor):
+        if id(result) in known:
+            return known[id(result)]
+        if result.is_conj():
+            return torch.conj(_wrapped(torch.conj(result), place, known, storages))
+        if result.is_neg():
+            return torch._neg_view(_wrapped(torch._neg_view(result), place, known, storages))
+        is_shared = storages and result.layout is _STRIDED
+        return placed(result, place, storages.get(result.untyped_storage()._cdata) if is_shared else None)
+    if type(result) in (list, tuple):
+        return type(result)([_wrapped(one, place, known, storages) for one in result])
+    return result
+
+
+def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
+    """`unsqueeze_`, `resize_`, `set_` and `out=` change more than values."""
+    if host.layout is not _STRIDED:
+        set_data(x, placed(host, x.device))
+        return
+    if x.size() == host.size() and x.stride() == host.stride() and x.storage_offset() == host.storage_offset():
+        return
+    storage, memory = x.untyped_storage(), host.untyped_storage()
+    is_same = storage.host.untyped_storage()._cdata == memory._cdata and storage.data_ptr() == memory.data_ptr()  # type: ignore[attr-defined]
+    set_data(x, placed(host, x.device, storage if is_same and storage.nbytes() == memory.nbytes() else None))
+
+
+set_data = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+
+
+# layouts
+
+
+def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if host.layout is not torch.sparse_coo:
+        raise _unsupported(str(host.layout).removeprefix("torch."))
+    parts = [placed(part, device) for part in (host._indices(), host._values())]
+    about = {"dtype": host.dtype, "layout": host.layout, "device": device, "is_coalesced": host.is_coalesced()}
+    with getattr(torch, NAME).device(device):  # PyTorch takes the current one
+        new: torch.Tensor = _make_sparse(_SPARSE, host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about)
+    return new
+
+
+def _sparse_on_host(x: torch.Tensor) -> torch.Tensor:
+    indices, values = on_host(_get_indices(_SPARSE, x)), on_host(_get_values(_SPARSE, x))
+    return torch.sparse_coo_tensor(
+        indices, values, x.size(), is_coalesced=_is_coalesced(_SPARSE, x), check_invariants=False
+    )
+
+
+def _refuse_compressed(*parts: Any, layout: Any = None, **kwargs: Any) -> Any:
+    raise _unsupported("sparse compressed" if layout is None else str(layout).removeprefix("torch."))
+
+
+def _redispatched(op: Any) -> Any:
+    return op.default._handle.redispatch_boxed
+
+
+_SPARSE = _private.DispatchKeySet(_private.DispatchKey.SparseCPU)
+_make_sparse = _redispatched(_aten._sparse_coo_tensor_with_dims_and_tensors)
+_get_indices, _get_values = _redispatched(_aten._indices), _redispatched(_aten._values)
+_is_coalesced = _redispatched(_aten.is_coalesced)
+
+
+def _unsupported(kind: str) -> Exception:
+    return UnsupportedError(f"virtual GPUs of torch do not support {kind} tensors; keep them on the CPU, or dense")
+
+
+def _refusing(kind: str) -> Callable[..., Any]:
+    def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+        raise _unsupported(kind)
+
+    return refuse
+
+
+# registration
+
+
+def register() -> list[torch.library.Library]:
+    """Gives PyTorch the kernels, until the libraries returned end."""
+    from torch._decomp import decompositions
+
+    everything, aten = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    for key in ("PrivateUse1", "SparsePrivateUse1"):
+        everything.fallback(run, key)
+    everything.fallback(_refusing("sparse compressed"), "SparseCsrPrivateUse1")
+    everything.fallback(_refusing("strided nested"), "NestedTensorPrivateUse1")
+    everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    by_name = {
+        # forward-mode derivatives' zero, which has no memory that the host's kernels could read
+        "_efficientzerotensor": _kernel(_aten.zeros.default),
+        "_pin_memory": _refuse_pinning,
+        "is_pinned": lambda x, device=None: False,
+        "_pack_padded_sequence": _pack,
+        "as_strided": _as_strided,
+        "view": _view,
+        "set_.source_Storage_storage_offset": _set,
+        "set_.source_Storage": lambda x, storage: _set(x, storage, 0, (storage.nbytes() // x.itemsize,)),
+        "set_.source_Tensor": lambda x, y: _set(x, y.untyped_storage(), y.storage_offset(), y.size(), y.stride()),
+    }
+    for name in _composed():
+        if name not in by_name:
+            by_name[name] = _kernel_by_name(name)
+    for name, kernel in by_name.items():
+        aten.impl(name, kernel, "PrivateUse1")
+        if name not in _OF_STORAGES:
+            aten.impl(name, kernel, "SparsePrivateUse1")
+    for name in ("indices", "values"):
+        aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
+    # what comes from the host is made of its parts by this, which the fallback does not see
+    aten.impl("_sparse_compressed_tensor_unsafe", _refuse_compressed, "SparseCsrPrivateUse1")
+    # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
+    aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
+    aten.impl("is_pinned", lambda x, device=None: False, "CPU")
+    # else these pick the fused kernels of a GPU
+    for name, kernel in {
+        "lstm.input": decompositions.lstm_impl,
+        "lstm.data": decompositions.lstm_data_impl,
+        "gru.input": decompositions.gru_impl,
+        "gru.data": decompositions.gru_impl_data,
+        "lstm_cell": _lstm_cell,
+        "gru_cell": _gru_cell,
+        "ctc_loss.Tensor": _ctc_loss,
+    }.items():
+        aten.impl(name, kernel, "AutogradPrivateUse1")
+        aten.impl(name, kernel, "PrivateUse1")  # in inference mode
+    return [everything, aten]
+
+
+_OF_STORAGES = ("as_strided", "view", "set_.source_Storage_storage_offset", "set_.source_Storage", "set_.source_Tensor")
+
+
+def _composed() -> Iterator[str]:
+    """The operations, other than views, that PyTorch would put together from others."""
+    has_kernel = _private._dispatch_has_kernel_for_dispatch_key
+    for full in _private._dispatch_get_all_op_names():
+        if not full.startswith("aten::") or has_kernel(full, "PrivateUse1"):
+            continue
+        if has_kernel(full, "CompositeExplicitAutograd") or has_kernel(full, "CompositeExplicitAutogradNonFunctional"):
+            name = full.removeprefix("aten::")
+            returns = _private._get_schema("aten::" + name.partition(".")[0], name.partition(".")[2]).returns
+            if not any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
+                yield name
+
+
+def _kernel_by_name(name: str) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    op = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal op
+        if op is None:  # finding it takes PyTorch half a second for all of them
+            op = getattr(getattr(_aten, packet), overload or "default")
+        return run(op, *args, **kwargs)
+
+    return kernel
+
+
+def _as_strided(x: torch.Tensor, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    if _is_forked:
+        raise _in_fork()
+    return _set_view(_CPU, x, size, stride, storage_offset)
+
+
+_set_view = _aten.as_strided.default._handle.redispatch_boxed
+
+
+def _set(x: torch.Tensor, storage: Any, offset: int, size: Any, stride: Any = ()) -> Any:
+    return _set_storage(_CPU, x, storage, offset, size, stride)
+
+
+def _view(x: torch.Tensor, size: Any) -> Any:
+    if _is_forked:
+        raise _in_fork()
+    return _set_shape(_CPU, x, size)
+
+
+_set_shape = _aten.view.default._handle.redispatch_boxed
+
+
+def _kernel(op: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: run(op, *args, **kwargs)
+
+
+def _refuse_pinning(x: torch.Tensor, device: Any = None) -> torch.Tensor:
+    raise _not_pinned()
+
+
+def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    if lengths.device.type != "cpu":
+        raise RuntimeError(
+            f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} tensor"
+        )
+    data, sizes = _aten._pack_padded_sequence.default(on_host(x), lengths, batch_first)
+    return placed(data, x.device), sizes  # the lengths stay on the host
+
+
+def _lstm_cell(x: Any, state: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
+    linear, (h, c) = torch.nn.functional.linear, state
+    i, f, g, o = (linear(x, w_x, b_x) + linear(h, w_h, b_h)).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def _gru_cell(x: Any, h: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = None) -> Any:
+    linear = torch.nn.functional.linear
+    r_x, z_x, n_x = linear(x, w_x, b_x).chunk(3, -1)
+    r_h, z_h, n_h = linear(h, w_h, b_h).chunk(3, -1)
+    z, n = (z_x + z_h).sigmoid(), (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
+    return (h - n) * z + n
+
+
+def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
+    """With lengths as numbers, as on CUDA; of a tensor class PyTorch would divide the loss by tensors on the host."""
+    return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)
