@@ -118,7 +118,7 @@ def virtual(name: str) -> None:
 
 
 def _started(name: str) -> list[str]:
-    """The GPUs that counting, asking about devices and an event of none yet have started, where the adapter can tell."""
+    """The GPUs that counting, asking about devices and an unused event have started, where the adapter can tell."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)

@@ -29,7 +29,7 @@ from torch.utils import backend_registration
 from xdevice.errors import UnsupportedError
 
 from . import virtual_operations as operations
-from .virtual_operations import NAME
+from .virtual_operations import NAME as NAME  # read by the modules beside this one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
