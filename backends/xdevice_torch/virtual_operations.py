@@ -90,7 +90,7 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
     if _is_forked:
         raise _in_fork()
     storage = _storage_at(memory.data_ptr(), device, memory.nbytes())
-    storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)  # type: ignore[call-overload]
+    storage.host = torch.empty(0, dtype=torch.uint8, device=_HOST).set_(memory)
     return storage
 
 
@@ -130,7 +130,7 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     with torch.inference_mode(False):  # what is made in it is never of use outside
-        capsule = torch.utils.dlpack.to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
+        capsule = _private._to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
         about.kind, about.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
