@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import xdevice
-from xdevice import registry
+from xdevice import registry, trees
 
 
 def _make_a_second_device(backend) -> None:
@@ -20,6 +22,12 @@ def _make_a_second_device(backend) -> None:
 
 
 registry.on_load.append(_make_a_second_device)
+
+# how long an example takes says how busy the machine is
+settings.register_profile(
+    "xdevice", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("xdevice")
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +52,28 @@ def _names_peers(config: pytest.Config) -> bool:
     return any(path.resolve().is_relative_to(PEERS) for path in named)
 
 
+@pytest.fixture(scope="module")
+def toy_installed():
+    """`tests/toy` as pip would have installed it: a framework, and a third party's adapter with its entry point."""
+    folder = str(Path(__file__).parent / "toy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [folder, *sys.path])
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")])))
+        patch.delenv("XDEVICE_VIRTUAL_GPUS", raising=False)
+        patch.setattr(registry, "_found", None)
+        yield
+        _uninstall("toyframe")
+
+
+def _uninstall(name: str) -> None:
+    registry._loaded.pop(name, None)
+    for key in [key for key, found in registry._owners.items() if found is not None and found[0].name == name]:
+        del registry._owners[key]
+    for cls in [cls for cls in registry.probes if cls.__module__.partition(".")[0] == name]:
+        del registry.probes[cls]
+    trees.forget()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.markexpr:
         return
@@ -54,9 +84,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_left_out(item: pytest.Item) -> bool:
+    if _has_no_home(item):
+        return True
     if item.get_closest_marker("virtual") and os.environ.get("XDEVICE_VIRTUAL_GPUS"):
         return False
     return any(item.get_closest_marker(name) for name in ("gpu", "slow", "virtual"))
+
+
+def _has_no_home(item: pytest.Item) -> bool:
+    """Whether a check of the suite is to begin on gpu:0 where a built-in backend has none, which would be skipped."""
+    backend = getattr(getattr(item, "cls", None), "backend", None)
+    at = getattr(item, "callspec", None)
+    if at is None or at.params.get("place") != "gpu:0" or backend not in {known.name for known in registry.KNOWN}:
+        return False
+    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or shutil.which("nvidia-smi"))
+
+
+# what failed is named when it fails, so that a run that is broken off or hangs has shown it
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed and _terminal is not None:
+        _terminal.write_line(f"\nFAILED at {report.when}: {report.nodeid}", red=True)
+
+
+_terminal: pytest.TerminalReporter | None = None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    global _terminal
+    _terminal = session.config.pluginmanager.get_plugin("terminalreporter")
 
 
 # with pytest-xdist the backends run in its workers, which hand their names over when they end

@@ -80,7 +80,7 @@ class Machine:
         environment = {k: v for k, v in os.environ.items() if k != "XDEVICE_BACKEND"}
         environment["PYTHONPATH"] = str(self.folder)
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=200, check=False
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=800, check=False
         )
         return (done.stdout + done.stderr).strip()
 

@@ -27,7 +27,7 @@ def python(*arguments, **environment):
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
         env={**os.environ, **environment},
     )

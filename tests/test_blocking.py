@@ -192,7 +192,7 @@ def test_the_flag_of_paddle_is_set_inside_only():
 def run(code, **variables):
     environment = {**os.environ, **variables}
     command = [sys.executable, "-W", "ignore", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
 
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)

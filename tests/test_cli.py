@@ -19,7 +19,7 @@ def command(*arguments, **options):
         [sys.executable, "-m", "xdevice", *arguments],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
         **options,
     )
@@ -72,13 +72,13 @@ def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
     import os
 
     (tmp_path / "mxnet.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    (tmp_path / "paddle.py").write_text("import time; time.sleep(100)")
+    (tmp_path / "paddle.py").write_text("import time; time.sleep(1000)")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    status, out, _ = command("info", "mxnet", "paddle", "numpy", "--json", "--timeout", "10", env=environment)
+    status, out, _ = command("info", "mxnet", "paddle", "numpy", "--json", "--timeout", "40", env=environment)
     assert status == 1
     mxnet, paddle, numpy = json.loads(out)
     assert "ended with status -11" in mxnet["error"]
-    assert "did not answer within 10 s" in paddle["error"]
+    assert "did not answer within 40 s" in paddle["error"]
     assert numpy["imports"]
 
 

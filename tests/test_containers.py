@@ -285,7 +285,7 @@ BACKENDS = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
 
 def places_of(names: list[str]) -> st.SearchStrategy[dict[str, xdevice.Device]]:
     place = st.sampled_from([xdevice.device(name) for name in names])
-    return st.fixed_dictionaries({key: place for key in (*TENSORS, *MODELS, *UNKNOWN)})
+    return st.fixed_dictionaries(dict.fromkeys((*TENSORS, *MODELS, *UNKNOWN), place))
 
 
 def run(backend: str, names: list[str], data: st.DataObject) -> None:
@@ -302,7 +302,7 @@ def run(backend: str, names: list[str], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_containers_on_the_cpu(backend: str, data: st.DataObject) -> None:
     run(backend, ["cpu:0"], data)
@@ -311,7 +311,7 @@ def test_containers_on_the_cpu(backend: str, data: st.DataObject) -> None:
 @pytest.mark.gpu
 @pytest.mark.virtual
 @pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_containers_on_the_cpu_and_two_gpus(backend: str, data: st.DataObject) -> None:
     run(backend, ["cpu:0", "gpu:0", "gpu:1"], data)

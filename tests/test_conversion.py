@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xdevice
@@ -241,8 +241,8 @@ def test_a_source_that_is_gone_leaves_its_memory_behind(source, target):
 
 
 def is_released(alive):
-    """Whether what a weak reference points to goes within seconds: Paddle's memory is released by another thread."""
-    end = time.monotonic() + 10
+    """Whether what a weak reference points to goes in the end: Paddle's memory is released by another thread."""
+    end = time.monotonic() + 200
     while alive() is not None and time.monotonic() < end:
         gc.collect()
         time.sleep(0.01)
@@ -283,7 +283,7 @@ kept = convert(convert(convert(np.ones(99, "f"), "paddle"), "torch"), "paddle")
 
 @pytest.mark.slow
 def test_a_chain_of_owners_is_released_without_a_deadlock_and_at_exit():
-    done = subprocess.run([sys.executable, "-c", CHAINS], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([sys.executable, "-c", CHAINS], capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.split() == ["torch", "tensorflow", "mxnet", "jax", "numpy"]
 
@@ -537,7 +537,7 @@ print("end")
 def test_virtual_gpus_are_reached_by_a_copy_to_the_same_device():
     environment = {**os.environ, "XDEVICE_VIRTUAL_GPUS": "2"}
     done = subprocess.run(
-        [sys.executable, "-c", VIRTUAL], capture_output=True, text=True, timeout=200, check=False, env=environment
+        [sys.executable, "-c", VIRTUAL], capture_output=True, text=True, timeout=800, check=False, env=environment
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
@@ -600,7 +600,7 @@ def assert_equal(old, new):
             assert_equal(one, other)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(
     st.recursive(arrays(), containers, max_leaves=4).filter(lambda x: not isinstance(x, str)),
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
@@ -665,19 +665,19 @@ print("end", flush=True)
 @pytest.mark.slow
 def test_what_would_end_the_process_is_done_right():
 
-    done = subprocess.run([sys.executable, "-c", DEADLY], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([sys.executable, "-c", DEADLY], capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.splitlines()[-1] == "end"
 
 
 def test_the_cost_of_sharing_does_not_grow_with_the_size():
-    def least(x):
+    def least(task):
         times = []
         for _ in range(30):
-            start = time.perf_counter()
-            convert(x, "torch", copy=False)
-            times.append(time.perf_counter() - start)
+            start = time.thread_time()  # what other programs take does not count
+            task()
+            times.append(time.thread_time() - start)
         return min(times)
 
-    small, large = aligned(np.zeros(256, "float32")), aligned(np.zeros(2**24, "float32"))
-    assert least(large) < 3 * least(small) + 20e-6
+    x = aligned(np.ones(2**24, "float32"))
+    assert least(lambda: convert(x, "torch", copy=False)) < least(lambda: x.max()) / 10, "the values were looked at"

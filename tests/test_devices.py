@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xdevice
-from xdevice import Device, devices
+from xdevice import Device, devices, registry
 
 ACCELERATORS = ("gpu", "cuda", "rocm", "hip", "mps", "xpu")
 FORMS = (
@@ -140,3 +140,14 @@ def test_interning_from_many_threads_makes_one():
     for thread in threads:
         thread.join()
     assert len({id(device) for device in made}) == 200
+
+
+def test_device_specs_of_tensorflow_name_devices():
+    tf = registry.load("tensorflow").framework
+    assert xdevice.device(tf.DeviceSpec(device_type="GPU", device_index=1)) is xdevice.gpu(1)
+    spec = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0/device:CPU:0")
+    assert xdevice.device(spec) is xdevice.cpu()
+    with xdevice.use("tensorflow"):
+        assert xdevice.device_of(xdevice.ones(2, device=spec)) is xdevice.cpu()
+    with pytest.raises(xdevice.DeviceTypeError):
+        xdevice.device(tf.DeviceSpec(job="worker"))

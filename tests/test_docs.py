@@ -54,7 +54,7 @@ def block(heading, language):
 def test_the_example_of_the_readme_prints_what_it_shows(backend):
     environment = {**os.environ, "XDEVICE_BACKEND": backend}
     command = [sys.executable, "-c", block("Example", "python")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
@@ -63,7 +63,7 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
 def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
     (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stdout
     assert all(f"{name} {xdevice.backend(name).version} (1 passed)" in done.stdout for name in xdevice.backends())
 
@@ -72,7 +72,7 @@ def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
 def test_the_chapter_runs(backend):
     environment = {**os.environ, "XDEVICE_BACKEND": backend}
     command = [sys.executable, str(ROOT / "examples" / "use_gpu.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"This is {backend} ")
     assert "the same object: True" in done.stdout
@@ -89,7 +89,7 @@ def test_links_in_the_docs_lead_somewhere():
 def test_the_training_of_the_page_on_files_goes_on(tmp_path):
     code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "files.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -107,7 +107,7 @@ def test_the_first_example_of_a_page_runs_on_every_backend(backend):
     code = "\n".join(["import xdevice", converting, first_example("async.md"), first_example("devices.md")])
     environment = {**os.environ, "XDEVICE_BACKEND": backend}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=280, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=800, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "waiting: " in done.stdout
@@ -121,7 +121,7 @@ GRADIENTS = "[[2.0, 4.0], [2.0, 4.0]]"
 def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
     (tmp_path / "test_net.py").write_text(first_example("pytest.md"))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stdout
 
 
@@ -133,19 +133,18 @@ xdevice.set_backend("mxnet")  # which gives MXNet the names that NumPy lacks
 from mxnet import gluon, npx
 x, net = xdevice.ones(2, 3), gluon.nn.Dense(1, in_units=3)
 net.initialize()
-assert x.mean().shape == (1,)
-for use in (lambda: bool(x.sum() > 0), lambda: net(x)):
+for use in (lambda: x.sum() > 0, lambda: x.mean() + 1, lambda: net(x)):
     try:
         use()
     except Exception as error:
         print(type(error).__name__)
 npx.set_np()
-assert x.mean().shape == ()
 assert x.sum() > 0
+assert x.mean() + 1 == 2
 new = gluon.nn.Dense(1, in_units=3)
 new.initialize()
 assert new(x).shape == (2, 1)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.split()) == 2, done.stdout
+    assert len(done.stdout.split()) == 3, done.stdout

@@ -119,12 +119,12 @@ if __name__ == "__main__":
     ):
         with context.Pool(1) as pool:
             try:
-                pool.map_async(task, [0]).get(200)
+                pool.map_async(task, [0]).get(400)
             except cls as error:
                 assert getattr(error, attribute) is not None and str(error), error
         with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
             try:
-                pool.submit(task).result(200)
+                pool.submit(task).result(400)
             except cls as error:
                 assert getattr(error, attribute) is not None and str(error), error
     print("both came through both")
@@ -140,5 +140,5 @@ def test_through_pools_of_processes(how, tmp_path):
     script.write_text(POOLS)
     command = [sys.executable, str(script), how]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, env=environment)
     assert done.stdout.strip() == "both came through both", done.stderr[-3000:]

@@ -125,12 +125,12 @@ globals()[how]()
 WAYS = [line.split()[1].partition("(")[0] for line in CODE.splitlines() if line.startswith("def ")]
 WAYS = WAYS[WAYS.index("prefetch_kept") :]
 TIMES = 10
-QUICK = ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising")
+QUICK = ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising", "transfers_entered")
 
 
 def ends_as_it_should(name, how):
     command = [sys.executable, "-W", "ignore", "-c", CODE, name, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == how.endswith("_raising"), f"{done.returncode}\n{done.stderr[-3000:]}"
     assert ("the program's own" in done.stderr) == how.endswith("_raising")
     assert "Exception in thread" not in done.stderr
@@ -192,5 +192,5 @@ else:
 def test_a_program_that_ends_in_the_middle_of_a_capture(how, status):
     for _ in range(TIMES):
         command = [sys.executable, "-W", "ignore", "-c", CAPTURE, how]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
         assert done.returncode == status, done.stderr[-3000:]

@@ -61,7 +61,7 @@ def test_a_task_waits_for_what_the_caller_has_enqueued():
 
 def test_each_task_has_its_own_stream_and_the_callers_device():
     torch.zeros(1, device="cuda:0"), torch.zeros(1, device="cuda:1")
-    meeting = threading.Barrier(3, timeout=60)
+    meeting = threading.Barrier(3, timeout=200)
 
     def task():
         meeting.wait()

@@ -118,14 +118,17 @@ def saved(backend, folder):
 def modelled(backend, folder):
     if backend.name == "jax":
         return
-    net = network(backend)
+    with xdevice.cpu():  # a GPU draws other weights from a seed
+        net = network(backend)
     for place in ("cpu", "gpu:0", "gpu:1", "cpu"):
         yield weights(backend, xdevice.to_device(net, place))
         yield weights(backend, xdevice.copy_to(net, place))
     yield [weights(backend, one) for one in xdevice.replicate(net, ["gpu:0", "cpu"])]
     yield dict(xdevice.convert_state(net, "numpy"))
     xdevice.save(folder / "net.safetensors", net)
-    other = xdevice.to_device(network(backend), "gpu:0")
+    with xdevice.cpu():
+        other = network(backend)
+    xdevice.to_device(other, "gpu:0")
     xdevice.load(folder / "net.safetensors", into=other)
     yield weights(backend, other)
     yield dict(xdevice.convert_state(net, backend.name))

@@ -26,9 +26,9 @@ import xdevice
 xdevice.record("first", xdevice.ones(3))
 name = xdevice.backend().name
 if name == sys.argv[2]:
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(500)"])
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     pathlib.Path(sys.argv[1], name).touch()
-    time.sleep(500)
+    time.sleep(1000)
 """
 
 
@@ -54,7 +54,7 @@ class Running:
     def interrupt(self):
         """Only this process, as `kill` and a CI do; a terminal tells its children, too."""
         self.process.send_signal(signal.SIGINT)
-        out, err = self.process.communicate(timeout=100)
+        out, err = self.process.communicate(timeout=800)
         assert self.process.returncode == 130, out + err
         assert "interrupted" in err
         assert "Traceback" not in err

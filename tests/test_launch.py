@@ -127,7 +127,7 @@ def test_a_real_launcher_gives_each_process_its_own(backend, command, tmp_path):
     environment = {**os.environ, "XDEVICE_BACKEND": backend, "XDEVICE_VIRTUAL_GPUS": "2", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *command, "script.py"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=800, check=False,
     )  # fmt: skip
     logs = "".join(log.read_text() for log in (tmp_path / "logs").glob("workerlog.*"))
     said = done.stdout + logs

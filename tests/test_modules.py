@@ -135,6 +135,37 @@ def test_packed_sequences_run_on_a_gpu():
     assert xdevice.device_of(prefetched) is xdevice.gpu(1)
 
 
+class Masked(torch.nn.Module):
+    def __init__(self, mask):
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+
+def test_buffers_that_two_models_share_stay_shared():
+    mask = torch.ones(3)
+    one, other = Masked(mask), Masked(mask)
+    moved = xdevice.to_device({"mask": mask, "one": one, "other": other}, "meta")
+    assert moved["one"] is one
+    assert moved["other"] is other
+    assert moved["mask"].is_meta
+    assert moved["mask"] is one.mask is other.mask
+    assert not mask.is_meta
+
+
+def test_layers_that_two_models_share_stay_shared_or_are_named():
+    layer, weight = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(2))
+    models = {"one": torch.nn.Sequential(layer), "other": torch.nn.Sequential(torch.nn.ReLU(), layer)}
+    for verb in (xdevice.copy_to, lambda *args: xdevice.broadcast(args[0], [args[1]])):
+        with pytest.raises(xdevice.UnsupportedError, match=r"\['one'\] and \['other'\] share a Linear"):
+            verb(models, "cpu")
+    tied = [torch.nn.ParameterList([weight]), torch.nn.ParameterList([weight, torch.nn.Parameter(torch.ones(1))])]
+    with pytest.raises(xdevice.UnsupportedError, match="share a Parameter"):
+        xdevice.copy_to(tied, "cpu")
+    moved = xdevice.to_device(models, "meta")
+    assert moved["one"][0] is moved["other"][1] is layer
+    assert layer.weight.is_meta
+
+
 def test_parts_beside_a_copied_model_are_those_of_the_copy():
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     copied = xdevice.copy_to({"w": net[0].weight, "part": net[1], "net": net, "b": net[1].running_mean}, "cpu")

@@ -171,7 +171,7 @@ def run(chapter, name, *flags, **environment):
         [sys.executable, str(EXAMPLES / f"{chapter}.py"), *flags],
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
         env={**os.environ, "XDEVICE_BACKEND": name, **environment},
     )

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import timeit
 from collections import namedtuple
 from pathlib import Path
@@ -218,7 +219,7 @@ def test_where_nothing_is_allowed_the_largest_error_is_the_worst():
     assert found.worst == (2,)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from(list(TOLERANCES)),
     st.lists(st.floats(-1000, 1000, width=16), min_size=1, max_size=8),
@@ -383,7 +384,7 @@ if __name__ == "__main__":
         stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     try:
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=800) == 0
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -393,7 +394,8 @@ if __name__ == "__main__":
 
 def test_record_outside_of_a_run_costs_next_to_nothing_and_imports_nothing():
     xdevice.record("loss", 1.0)
-    assert min(timeit.repeat(lambda: xdevice.record("loss", 1.0), number=10_000, repeat=5)) / 10_000 < 1e-6
+    times = timeit.repeat(lambda: xdevice.record("loss", 1.0), timer=time.thread_time, number=10_000, repeat=20)
+    assert min(times) / 10_000 < 1e-6
     code = "import sys, xdevice; xdevice.record('loss', 1); sys.exit(bool({'numpy', 'optree'} & set(sys.modules)))"
     environment = {name: value for name, value in os.environ.items() if name != "XDEVICE_RECORD"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0

@@ -32,7 +32,7 @@ record, here = xdevice.record, lambda *names: backend in names
 """
 
 
-def command(*arguments, timeout=280, **options):
+def command(*arguments, timeout=800, **options):
     """Status, output and errors, in a terminal that is wide enough for the tables."""
     environment = {**os.environ, "COLUMNS": "200", **options.pop("env", {})}
     done = subprocess.run(
@@ -305,9 +305,9 @@ if here("tensorflow"):
     os.kill(os.getpid(), signal.SIGSEGV)
 if here("paddle"):
     print("waiting", file=sys.stderr)
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(200)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
     open(sys.argv[1], "w").write(str(child.pid))
-    time.sleep(200)
+    time.sleep(1000)
 if here("mxnet"):
     import no_such_framework
 if here("jax"):
@@ -316,18 +316,16 @@ if here("jax"):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nWRAPPED=yes exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    start = time.monotonic()
     status, out, err = parity(
-        code, "--timeout", 8, "--save", tmp_path / "run", "--json", tmp_path / "r.json", "--html", tmp_path / "r.html",
+        code, "--timeout", 40, "--save", tmp_path / "run", "--json", tmp_path / "r.json", "--html", tmp_path / "r.html",
         "--python", f"jax={python}", "--", tmp_path / "pid", "--flag", backends="torch,tensorflow,paddle,mxnet,jax",
     )  # fmt: skip
     assert status == 2, out + err
-    assert time.monotonic() - start < 60
     report, rows = report_of((tmp_path / "r.json").read_text())
     assert [row["state"] for row in rows.values()] == ["reference", *["did not run"] * 3, "diverges"]
     assert "signal SIGSEGV" in rows["tensorflow"]["error"]
     assert "Fatal Python error: Segmentation fault" in rows["tensorflow"]["error"]
-    assert rows["paddle"]["error"] == "was killed after 8 s without an end; --timeout gives it longer\nwaiting"
+    assert rows["paddle"]["error"] == "was killed after 40 s without an end; --timeout gives it longer\nwaiting"
     assert "No module named 'no_such_framework'" in rows["mxnet"]["error"]
     assert "No module named 'no_such_framework'" in out
     assert rows["jax"]["python"] == str(python)
@@ -344,7 +342,8 @@ if here("jax"):
 
 def is_gone(pid):
     """Dead, if perhaps not buried yet."""
-    for _ in range(50):
+    end = time.monotonic() + 200
+    while time.monotonic() < end:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):
@@ -358,7 +357,7 @@ def is_gone(pid):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_ended_leaves_no_process_behind(how, tmp_path):
     script, pid = tmp_path / "script.py", tmp_path / "pid"
-    script.write_text(f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(200)")
+    script.write_text(f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
     # a shell without job control starts what runs in the background with SIGINT ignored
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from xdevice.cli import main; main()"
@@ -369,7 +368,7 @@ def test_a_run_that_is_ended_leaves_no_process_behind(how, tmp_path):
         assert run.poll() is None
         time.sleep(0.05)
     run.send_signal(how)
-    assert run.wait(timeout=20) != 0
+    assert run.wait(timeout=800) != 0
     assert is_gone(int(pid.read_text()))
 
 

@@ -96,7 +96,7 @@ def run(tmp_path):
             capture_output=True,
             text=True,
             encoding="cp1252",
-            timeout=280,
+            timeout=800,
             check=False,
             cwd=tmp_path,
         )

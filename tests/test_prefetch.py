@@ -29,8 +29,8 @@ def backend(request):
 def _no_thread_left():
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 10  # the loaders' own threads may take a moment
-    while left() - before and time.monotonic() < deadline:
+    deadline = time.monotonic() + 200  # the loaders' own threads may take a moment
+    while (left() - before or multiprocessing.active_children()) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not left() - before
     assert not multiprocessing.active_children()
@@ -195,11 +195,11 @@ def number(batch):
 def nothing_is_left():
     gc.collect()
     for process in multiprocessing.active_children():
-        process.join(20)
+        process.join(200)
     assert not multiprocessing.active_children()
     for thread in threading.enumerate():
         if thread not in before:
-            thread.join(20)
+            thread.join(200)
             assert not thread.is_alive(), thread
 
 
@@ -225,7 +225,7 @@ nothing_is_left()
 def test_loaders_with_worker_processes(name):
     # in a process of its own, because workers are forked, and no fork is safe once JAX or TensorFlow has run
     command = [sys.executable, "-c", WORKERS, name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
 
@@ -327,7 +327,7 @@ def test_no_more_than_depth_batches_are_made_in_advance(backend):
         batches = xdevice.prefetch(source(), "cpu", depth=depth)
         for taken in range(1, 5):
             next(batches)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 200
             while len(made) < taken + depth and time.monotonic() < deadline:
                 time.sleep(0.001)
             assert len(made) == taken + depth
@@ -341,14 +341,14 @@ def test_the_next_batch_is_made_while_the_current_one_is_used(backend):
 
     def source():
         yield row(0)
-        assert using.wait(30)
+        assert using.wait(200)
         made.set()
         yield row(1)
 
     batches = xdevice.prefetch(source(), "cpu", depth=1)
     next(batches)
     using.set()
-    assert made.wait(30), "nothing was made before it was asked for"
+    assert made.wait(200), "nothing was made before it was asked for"
     assert number([next(batches)[None]]) == 1
     batches.close()
 

@@ -26,7 +26,7 @@ def project(pytester, monkeypatch):
     arguments = ["-W", "error", "-p", "xdevice.pytest_plugin", "-p", "no:cacheprovider", "-rsx"]
     pytester.makeini("[pytest]\naddopts = --strict-markers\n")
     pytester.run_here = lambda *more: pytester.runpytest_inprocess(*arguments, *more)
-    pytester.spawn = lambda *more: pytester.runpytest_subprocess(*arguments, *more, timeout=200)
+    pytester.spawn = lambda *more: pytester.runpytest_subprocess(*arguments, *more, timeout=800)
     return pytester
 
 

@@ -152,7 +152,7 @@ def test_training_goes_on_in_another_process_as_if_there_had_been_no_stop(backen
             env={**os.environ, "XDEVICE_BACKEND": backend},
             capture_output=True,
             text=True,
-            timeout=250,
+            timeout=800,
             check=False,
         )
         assert done.returncode == 0, done.stderr

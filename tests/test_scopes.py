@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import contextvars
@@ -304,6 +305,102 @@ def test_a_device_between_awaits_and_around_the_loop_holds(backend):
     with elsewhere:
         assert asyncio.run(main()) == [(elsewhere, elsewhere)] * 2
     assert place(backend) is before
+
+
+def test_a_server_of_many_tasks(backend):
+    elsewhere = other(backend)
+    before = place(backend)
+
+    async def serve(reader, writer):
+        number = int(await reader.readline())
+        with xdevice.use(backend if number % 2 else "numpy") as wanted:
+            await asyncio.sleep(0)
+            with elsewhere if number % 2 else xdevice.cpu():
+                x = xdevice.to_device(xdevice.tensor(float(number), device="cpu"), "cpu")
+            await writer.drain()
+            assert xdevice.backend() is wanted
+            writer.write(b"%d\n" % xdevice.item(x))
+        writer.close()
+
+    async def ask(port, number):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"%d\n" % number)
+        answer = int(await reader.readline())
+        writer.close()
+        return answer
+
+    async def main():
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await asyncio.gather(*(ask(port, number) for number in range(50)))
+
+    assert asyncio.run(main()) == list(range(50))
+    assert place(backend) is before
+
+
+CELLS = {
+    "with elsewhere: there = place()": None,
+    "with elsewhere: there = place()\nawait asyncio.sleep(0)\nassert place() is before": None,
+    "with elsewhere: await asyncio.sleep(0)": "ScopeError",
+    "steps = generator()\nnext(steps)": None,
+    "assert place() is before": None,
+    "next(steps, None)": "ScopeError",
+    "steps = generator()\nnext(steps)\nawait asyncio.sleep(0)": "CancelledError",
+    "steps.close()": None,
+    "elsewhere.__enter__()": None,
+    "assert place() is before  # again": None,
+    "elsewhere.__exit__(None, None, None)": "ScopeError",
+    "with elsewhere: assert place() is elsewhere": None,
+}
+"""Cells of a notebook, and what each raises."""
+
+
+def test_cells_of_a_notebook_which_run_in_one_task(backend):
+    elsewhere, before = other(backend), place(backend)
+
+    def generator():
+        with elsewhere:
+            yield
+
+    space = {
+        "asyncio": asyncio, "generator": generator, "elsewhere": elsewhere, "before": before,
+        "place": lambda: place(backend),
+    }  # fmt: skip
+
+    async def run(cell):
+        running = eval(compile(cell, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), space)
+        if running is not None:
+            await running
+
+    async def kernel():
+        raised = []
+        for cell in CELLS:
+            try:
+                await run(cell)
+                raised.append(None)
+            except BaseException as error:
+                raised.append(type(error).__name__)
+            await asyncio.sleep(0)  # for the next cell; whatever cancels the task here ends the kernel
+        return raised
+
+    assert asyncio.run(kernel()) == list(CELLS.values())
+    assert place(backend) is before
+
+
+def test_a_device_across_the_await_of_an_asynchronous_generator_is_refused(backend):
+    elsewhere = other(backend)
+
+    async def batches():
+        with elsewhere:
+            await asyncio.sleep(60)
+            yield
+
+    async def main():
+        async for _ in batches():
+            pass
+
+    with pytest.raises(xdevice.ScopeError, match=r"has an `await` inside"):
+        asyncio.run(main())
 
 
 def test_use_transfers_and_blocking_hold_in_interleaved_tasks(backend):

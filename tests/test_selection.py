@@ -22,7 +22,7 @@ def python(code, **environment):
         capture_output=True,
         text=True,
         env={**base, **environment},
-        timeout=200,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

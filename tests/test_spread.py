@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xdevice
@@ -181,7 +181,7 @@ def test_gradients_flow_through_split_and_gather(backend, samples):
         assert numbers(samples.gradient(scaled, x)) == [2.0, 2.0, 3.0]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     shape=st.lists(st.integers(0, 5), min_size=1, max_size=3),
     count=st.integers(1, 4),

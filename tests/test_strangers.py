@@ -3,7 +3,9 @@ and never left behind without a word. On every backend; where one has a second d
 
 from __future__ import annotations
 
+import argparse
 import gc
+import types
 import weakref
 
 import pytest
@@ -145,6 +147,80 @@ def test_what_can_move_itself_does(backend, there):
     copied = xdevice.copy_to([x], "cpu")[0]
     assert copied.x is not x.x
     assert (xdevice.to_numpy(copied.x) == xdevice.to_numpy(x.x)).all()
+
+
+class Batch:
+    """Moves itself in place and says nothing, and leaves its bookkeeping on the host, as batches of graphs do."""
+
+    def __init__(self, x):
+        self.x = {"deep": x}
+        self.slices = {"deep": xdevice.copy_to(x, "cpu")}
+
+    def to(self, native):
+        self.x = xdevice.to_device(self.x, native)
+
+    as_in_ctx = to
+
+
+def test_what_a_method_of_its_own_leaves_does_not_count(backend, there):
+    if backend.moves_by is None:
+        pytest.skip("nothing around this framework moves itself")
+    x = Batch(ones(backend))
+    x.to(there)
+    assert xdevice.device_of([x, ones(backend, there)]) is there
+    moved = xdevice.to_device({"a": Batch(ones(backend)), "b": ones(backend)}, there)
+    assert type(moved["a"]) is Batch
+    assert xdevice.check_same_device(moved, x) is there
+    assert xdevice.to_device(moved["a"], there) is moved["a"]
+    x.x["late"] = ones(backend)  # its method would have moved it
+    with pytest.raises(xdevice.DeviceMismatchError):
+        xdevice.device_of(x)
+
+
+@pytest.mark.parametrize("inside", [Holder, Moving])
+def test_no_verb_passes_over_what_is_in_strangers(backend, inside):
+    batch = {"x": ones(backend), "cache": inside(ones(backend))}
+    verbs = [
+        lambda x: xdevice.split_batch(x, ["cpu", "cpu"]),
+        lambda x: xdevice.gather([x, x], "cpu"),
+        lambda x: xdevice.replicate(x, ["cpu"]),
+        lambda x: xdevice.convert(x, "numpy"),
+        lambda x: xdevice.compare(x, x),
+        xdevice.to_numpy,
+    ]
+    for verb in verbs:
+        for x in (batch, batch["cache"]):
+            with pytest.raises(xdevice.ContainerError, match=rf"{inside.__name__}.*xdevice.register"):
+                verb(x)
+    with pytest.raises(xdevice.NotATensorError, match="cache"):
+        xdevice.all_reduce([batch, batch])
+
+
+def test_what_would_stay_behind_is_named_by_prefetch(backend, there):
+    if there.kind != "gpu":
+        pytest.skip("prefetch needs a device that holds values")
+    for batch in ({"cache": Holder(ones(backend))}, {"x": ones(backend), "cache": Holder(ones(backend))}):
+        with pytest.raises(xdevice.ContainerError, match=r"batch\['cache'\] is a Holder .*xdevice.register"):
+            list(xdevice.prefetch([batch], there))
+
+
+def test_namespaces_are_walked(backend, there):
+    x = argparse.Namespace(x=ones(backend), inner=types.SimpleNamespace(y=ones(backend)), n=3)
+    moved = xdevice.to_device(x, there)
+    assert type(moved) is argparse.Namespace
+    assert moved.n == 3
+    assert xdevice.device_of(moved) is xdevice.device_of(moved.inner.y) is there
+
+
+def test_a_broadcast_of_arrays_beside_tensors_goes_where_a_copy_does(backend, there):
+    import numpy as np
+
+    array = np.arange(3)
+    (copied,) = xdevice.broadcast({"n": array, "x": ones(backend)}, [there])
+    assert copied["n"].tolist() == [0, 1, 2]
+    assert xdevice.device_of(copied) is there
+    with pytest.raises(xdevice.ContainerError, match="Holder"):
+        xdevice.broadcast([Holder(ones(backend))], [there])
 
 
 def test_what_refuses_to_move_itself_is_named(backend, there):

@@ -91,7 +91,7 @@ print("all work")
 
 def assert_works(code, *arguments):
     command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-3000:]
 
 

@@ -60,9 +60,12 @@ def long_work(backend):
 class TestWaits:
     def test_the_work_is_not_done_without_a_wait(self, name):
         with xdevice.use(name) as backend:
-            work = long_work(backend)
-            assert not work.is_done()
+            works = []
+            while not works or works[-1].is_done():  # a busy machine may have done it before it gets to the question
+                assert len(works) < 20, "it was done each time"
+                works.append(long_work(backend))
             xdevice.sync()
+            assert works[-1].is_done()
 
     def test_timer_waits_before_it_stops(self, name):
         with xdevice.use(name) as backend:
@@ -645,7 +648,7 @@ with xdevice.use({name!r}):
     after = xdevice.memory("cpu")
     assert after.peak == after.allocated, after
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
 
 

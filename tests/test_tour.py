@@ -18,7 +18,7 @@ FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mar
 def python(*arguments):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")}
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=280, check=False, env=environment
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=800, check=False, env=environment
     )
 
 
@@ -46,7 +46,7 @@ def test_the_code_of_the_tour_runs_when_it_is_pasted(name):
         input="\n".join(first) + "\n",
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=True,
     )
     assert "Error" not in typed.stderr, typed.stderr

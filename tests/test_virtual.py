@@ -25,7 +25,7 @@ def python(code, **environment):
     base = {key: value for key, value in os.environ.items() if not key.startswith("XDEVICE_")}
     command = [sys.executable, "-c", code]
     env = {**base, **environment}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=250, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.strip()
 

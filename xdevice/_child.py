@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import xdevice
 from xdevice import loader, registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _IMPORTED = sorted({known.modules[0] for known in registry.KNOWN} & set(sys.modules))
 
@@ -26,16 +27,19 @@ def load(name: str) -> None:
     root = _root(name)
     loaded: list[Any] = []
     threads = [threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)]
-    with loader.import_lock:
+    lock = loader.import_lock = _Watched(loader.import_lock)  # type: ignore[assignment]
+    with lock.inner:
         for thread in threads:
             thread.start()
-        time.sleep(0.5)
+        while not lock.is_wanted and any(thread.is_alive() for thread in threads):
+            time.sleep(0.01)
         # NumPy is imported for other reasons too, such as dtypes
         seen["imported under a held lock"] = root in sys.modules and root != "numpy"
     for thread in threads:
         thread.join()
     seen["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
     seen["other backends"] = sorted({backend.name for backend in registry.loaded()} - {name, "numpy"})
+    seen["started by counting"] = _started(name)
     seen["works in the main thread"] = _work(name)
     results: list[Any] = []
     worker = threading.Thread(target=lambda: results.append(_work(name)))
@@ -43,6 +47,21 @@ def load(name: str) -> None:
     worker.join()
     seen["works in a new thread"] = results[0]
     print(json.dumps(seen))
+
+
+class _Watched:
+    """A lock that tells whether somebody has asked for it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.is_wanted = False
+
+    def __enter__(self) -> None:
+        self.is_wanted = True
+        self.inner.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.inner.release()
 
 
 def fork(name: str) -> None:
@@ -56,6 +75,61 @@ def fork(name: str) -> None:
     _work(name)
     seen["child after use"] = _in_fork(lambda: str(_work(name)))
     print(json.dumps(seen))
+
+
+def end(name: str, place: str) -> None:
+    """A process that ends while a prefetch is under way."""
+    global _unfinished
+    with xdevice.use(name):
+        batches = xdevice.prefetch(_batches(), place)
+        first = xdevice.to_numpy(next(batches)).tolist()
+    _unfinished = batches  # it lives as long as the process
+    print(json.dumps({"first batch": first}), flush=True)
+
+
+_unfinished: Any = None
+
+
+def _batches() -> Iterator[Any]:
+    import numpy
+
+    while True:
+        yield numpy.array([1.5, -2.5], "float32")
+
+
+def virtual(name: str) -> None:
+    """What two virtual GPUs are like."""
+    os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)  # it may ask for another number
+    try:
+        xdevice.virtual_gpus(2, force=True)
+        backend = xdevice.backend(name)
+    except xdevice.UnsupportedError as error:
+        print(json.dumps({"refused": str(error)}))
+        return
+    seen: dict[str, Any] = {"devices": [str(device) for device in backend.devices()], "moved": {}}
+    gpus = [xdevice.gpu(i) for i in range(2)]
+    seen["described"] = [backend.describe(gpu).name for gpu in gpus]
+    with xdevice.use(name):
+        x = xdevice.tensor([1.5, -2.5])
+        for gpu in gpus:
+            moved = xdevice.copy_to(x, gpu)
+            seen["moved"][str(xdevice.device_of(moved))] = xdevice.to_numpy(moved).tolist()
+    print(json.dumps(seen))
+
+
+def _started(name: str) -> list[str]:
+    """The GPUs that counting, asking about devices and an event of none yet have started, where the adapter can tell."""
+    from xdevice.contract import Backend
+
+    backend = xdevice.backend(name)
+    with xdevice.use(name):
+        xdevice.num_gpus()
+        xdevice.try_all_gpus()
+        with suppress(xdevice.UnsupportedError):
+            xdevice.Event()
+    if backend.virtual or type(backend).is_started is Backend.is_started:
+        return []
+    return [str(gpu) for gpu in (xdevice.gpu(i) for i in range(backend.count("gpu"))) if backend.is_started(gpu)]
 
 
 def _root(name: str) -> str:

@@ -309,7 +309,7 @@ def _bench(name: str | None, quick: bool) -> list[Row]:
 
 def _bench_in_child(name: str, quick: bool) -> list[Row]:
     command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
-    done = _run(command, stdout=subprocess.PIPE)
+    done = _run(command, alone=True, stdout=subprocess.PIPE)
     if not done.stdout.startswith("["):
         why = f"the process ended with status {done.returncode}"
         nothing: Row = {
@@ -357,7 +357,8 @@ def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
-        status = _run(command, env={**os.environ, **variables}).returncode
+        # the part on several devices is a child of a child under --all, and ends with the group of its parent
+        status = _run(command, alone="--several" not in options, env={**os.environ, **variables}).returncode
         if path.exists():
             outcome: dict[str, Any] = json.loads(path.read_text())
             return outcome
@@ -381,23 +382,16 @@ def _backend(name: str | None) -> Backend:
         raise click.ClickException(str(error)) from error
 
 
-def _end(child: subprocess.Popen[str]) -> None:
-    """A terminal's Ctrl-C is for the child, too; a signal to this process alone is not."""
-    for number in (None, signal.SIGINT):
-        if number is not None:
-            child.send_signal(number)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=3)
-            return
-    child.kill()
-
-
-def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """A process that ends with this one, and has ended what it had started by then."""
-    with subprocess.Popen(command, text=True, **options) as child:
+def _run(command: list[str], alone: bool, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A process that ends with this one. One that is `alone` has a group, which ends as a whole, and which a terminal's
+    Ctrl-C does not reach, so that only this process speaks of it."""
+    with subprocess.Popen(command, text=True, start_new_session=alone, **options) as child:
         try:
             out, _ = child.communicate()
         except BaseException:
-            _end(child)
+            if alone and os.name == "posix":
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
             raise
     return subprocess.CompletedProcess(command, child.returncode, out)

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import registry, trees
-from .errors import DeviceNotFoundError, NotATensorError
+from .errors import DeviceNotFoundError, NotATensorError, UnsupportedError
 from .verbs import _copy, _is_on, _leaf_places
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from .contract import Backend, Kind
     from .devices import Device
@@ -60,14 +60,19 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     is_copy = one is _copy
     _check(contents, target, is_copy)
     done: dict[int, Any] = {}
+    parts: list[Any] = []  # kept, because `done` knows them by their ids
     # models first: a parameter that also stands beside its model then stays that model's parameter
     for _, value, backend, kind in _models_first(contents.owned, is_copy):
         if id(value) in done:
             continue
         place = backend.devices()[0] if contents.has_data and backend.is_host_only else target
-        done[id(value)] = one(backend, kind, value, place)
-        if is_copy and kind == "model":
-            _pair(backend, value, done[id(value)], done)
+        if kind == "model" and len(contents.owned) > 1:
+            own = list(backend.model_parts(value))
+            parts += own
+            done[id(value)] = one(backend, kind, value, place)
+            _pair(backend, own, done[id(value)], done)
+        else:
+            done[id(value)] = one(backend, kind, value, place)
     for _, stranger in contents.strangers:
         if stranger.moves and id(stranger.x) not in done:
             done[id(stranger.x)] = stranger.copied(target) if is_copy else stranger.moved(target)
@@ -85,7 +90,7 @@ def _models_first(owned: list[_Owned], is_copy: bool) -> list[_Owned]:
 
 def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
     """Raises before anything has moved."""
-    models = False
+    models = 0
     required = set()
     touched = set()
     for i, value, backend, kind in contents.owned:
@@ -93,7 +98,7 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
             _require(backend, target, contents, i)
             required.add(backend)
         if kind == "model":
-            models = True
+            models += 1
             list(backend.model_devices(value))  # raises for one that cannot move
         elif not is_copy and kind == "tensor" and not _is_on(backend, value, target):
             touched.add(id(value))
@@ -102,8 +107,17 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
             _require(stranger, target, contents, i)
         elif is_copy or not stranger.is_on(target):
             raise stranger.refusal(contents.tree.path(i) or "it", target)
+    if is_copy and models > 1:
+        _refuse_shared(contents)
     if models and touched:
         contents.tree.check_rebuilding(touched)
+
+
+def check_copies(x: Any, places: Iterable[Device]) -> None:
+    """Raises if `x` cannot be copied to one of these places."""
+    contents = _Contents(x)
+    for place in places:
+        _check(contents, place, True)
 
 
 def _require(owner: Backend | Stranger, target: Device, contents: _Contents, i: int) -> None:
@@ -114,11 +128,35 @@ def _require(owner: Backend | Stranger, target: Device, contents: _Contents, i: 
         raise DeviceNotFoundError(f"{path} cannot be there: {error}" if path else str(error)) from None
 
 
-def _pair(backend: Backend, model: Any, twin: Any, done: dict[int, Any]) -> None:
-    """The parts of a copied model stand for its own wherever those are in the container."""
-    mine, its = list(backend.model_parts(model)), list(backend.model_parts(twin))
-    if len(mine) == len(its):
-        done.update((id(old), new) for old, new in zip(mine, its, strict=True) if id(old) not in done)
+def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:
+    """The parts of a model that was moved or copied stand for its own wherever those are in the container."""
+    new = list(backend.model_parts(twin))
+    if len(own) != len(new):
+        return
+    apart = {}
+    for before, after in zip(own, new, strict=True):
+        if done.setdefault(id(before), after) is not after:
+            apart[id(after)] = done[id(before)]
+    if apart:
+        backend.rebind(twin, apart)
+
+
+def _refuse_shared(contents: _Contents) -> None:
+    """Two models that are copied one by one would not share any more what they share."""
+    owners: dict[int, int] = {}
+    for i, model, backend, kind in _models_first(contents.owned, True):
+        if kind != "model":
+            return
+        if id(model) in owners:
+            continue
+        for part in backend.model_parts(model):
+            if part is not model and id(part) in owners:
+                one, other = (contents.tree.path(index) for index in sorted((owners[id(part)], i)))
+                raise UnsupportedError(
+                    f"{one} and {other} share a {type(part).__qualname__}, which copies of them would not; "
+                    "put them into one model"
+                )
+        owners.update((id(part), i) for part in (model, *backend.model_parts(model)))
 
 
 def _no_container(x: Any, verb: str, contents: _Contents) -> NotATensorError:

@@ -100,7 +100,8 @@ class Way(NamedTuple):
     copy: Callable[[Any, Device], Any] | None = None
     """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """The tensors that tell where one is that moves itself, by name; left out, all that can be seen in it."""
+    """The tensors that tell where one is that moves itself, by what is written behind its name to get at them; left
+    out, all that can be seen in it."""
 
 
 class Backend(ABC):
@@ -344,6 +345,11 @@ class Backend(ABC):
         """What of a model a user may hold beside it: the variables, as the model gives them out, and the models that it
         is made of. A copy has as many, in the same order, so that `copy_to` finds the parts of the copy."""
         return ()
+
+    def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
+        """Puts these in the places of the model's tensors with these `id`s: what two models share, where a move makes
+        new tensors of some."""
+        raise self.unsupported("models that share tensors", "override Backend.rebind()")
 
     # what is neither a tensor nor a model
 

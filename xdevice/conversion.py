@@ -64,6 +64,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         DTypeError: a dtype that the target lacks, or would narrow (JAX without 64-bit); an 8-bit float.
         DeviceNotFoundError: a device that the target lacks: NumPy has no GPU. Move `x` first.
         NotATensorError: no tensor and no container, or a model: its weights go by `xdevice.convert_state`.
+        ContainerError: an object that holds tensors and is not known as a container.
         UnsupportedError: a sparse tensor, a masked array, a tensor spread over devices, or what stands for one in a
             traced or mapped function (`jax.jit`, `torch.vmap`).
         BackendNotFoundError, BackendImportError: no such backend here. TypeError: another `copy`.
@@ -86,7 +87,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         return _convert_one(*found, x, number, target, copy)
     from . import trees
 
-    if not trees.is_container(x):
+    if not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
             f"cannot convert {x!r:.100} of type {type(x).__qualname__}: expected a tensor, or a container of tensors"
         )

@@ -101,7 +101,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     """Uniform numbers in [0, 1), `rand(2, 3)` or `rand((2, 3))`; float32 unless `dtype` names another float type.
 
     Drawn by the framework's own generator, so its own seed function makes them repeatable (`torch.manual_seed`,
-    `tf.random.set_seed`, `mx.np.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
+    `tf.random.set_seed`, `mx.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
     drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
     of `ones`.
 
@@ -132,10 +132,11 @@ def to_numpy(x: Any) -> Any:
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
     comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet and Paddle dense. A container comes back with
     its tensors replaced. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`. A scalar of NumPy,
-    which its `x.sum()` gives, comes as an array without dimensions.
+    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which takes no arrays, comes
+    as a dict.
 
     Raises:
-        NotATensorError: no tensor and no container.
+        NotATensorError: no tensor and no container. ContainerError: an unknown object that holds tensors.
         UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
             masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
             JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.
@@ -154,7 +155,7 @@ def to_numpy(x: Any) -> Any:
         return _read(found[0], held)
     from . import trees
 
-    if found is not None or not trees.is_container(x):
+    if found is not None or not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
             f"cannot read {x!r:.100} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
         )
@@ -354,6 +355,8 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return _whole(array, target)
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
+            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes takes no int that NumPy's ints do not hold
+                array = array.astype("float64")
             cast = array.astype(target)
         except OverflowError as error:  # of a Python int
             raise DTypeError(f"a value of {array!r:.100} does not fit into {name}: {error}") from error

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _MOST: Final = 10_000
 """How many things are looked at in one object before the rest is left: a training loop holds half of the program."""
 
-_LISTS: Final[tuple[type, ...]] = (list, tuple, set, frozenset, deque, type({}.values()), type({}.items()))
+_LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, type({}.values()), type({}.items()))
 _KEYED: Final = (dict, types.MappingProxyType)
 _PLAIN: Final = (bool, int, float, str, bytes)
 _NEVER: Final = (type, types.ModuleType, types.FunctionType, types.MethodType, types.GeneratorType)

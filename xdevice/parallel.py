@@ -455,4 +455,4 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-workers.at_exit.append(lambda: _pool.end())
+workers.at_exit(lambda: _pool.end())

@@ -12,6 +12,7 @@ import threading
 import warnings
 from contextlib import ExitStack
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +25,7 @@ from .graphs import refuse_in_capture
 from .parallel import carried, keep
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from .contract import Backend
     from .devices import Device
@@ -59,6 +60,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
 
     Raises:
         DepthError: a depth below 1. NotIterableError: nothing to iterate. DeviceNotFoundError: no such device.
+        ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
         What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/async.md).
 
     Costs some 50 us a batch beside the copy, in the thread.
@@ -222,24 +224,21 @@ class _Producer(workers.Worker):
     def _staged(self, batch: Any, stack: ExitStack) -> _Made:
         owners: dict[str, Backend] = {}
 
-        def all_of(values: list[Any]) -> list[Any]:
-            done: dict[int, Any] = {}
-            for value in values:
-                if id(value) not in done:
-                    done[id(value)] = self._stage(value, stack, owners)
-            return [done[id(value)] for value in values]
-
         from . import trees
 
         tree = trees.Tree(batch, whole=True)
-        on_device = tree.rebuilt(all_of(tree.leaves))
+        done: dict[int, Any] = {}
+        for i, value in enumerate(tree.leaves):
+            if id(value) not in done:
+                done[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
+        on_device = tree.rebuilt([done[id(value)] for value in tree.leaves])
         lanes = [self._lanes[name] for name in owners if name in self._lanes]
         return _Made(on_device, [(lane.backend, lane.mark()) for lane in lanes])
 
-    def _stage(self, value: Any, stack: ExitStack, owners: dict[str, Backend]) -> Any:
+    def _stage(self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
         found = registry.kind_of(type(value))
         if found is None:
-            return self._stage_object(value, stack, owners)
+            return self._stage_object(value, path, stack, owners)
         if found[1] == "model":
             return value
         backend, kind = found
@@ -258,7 +257,7 @@ class _Producer(workers.Worker):
         owners[backend.name] = backend
         return backend.stage(value, self._place)
 
-    def _stage_object(self, x: Any, stack: ExitStack, owners: dict[str, Backend]) -> Any:
+    def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
         """What moves itself does, on the stream of its framework; what would stay behind is an error."""
         from . import trees
 
@@ -267,7 +266,7 @@ class _Producer(workers.Worker):
             return x
         if not stranger.moves:
             if not stranger.is_on(self._place):
-                raise stranger.refusal("a part of a batch", self._place)
+                raise stranger.refusal(f"batch{path()}", self._place)
             return x
         stranger.require(self._place)
         for held in stranger.held:
@@ -292,7 +291,7 @@ def _end_all() -> None:
         producer.join(workers.PATIENCE)
 
 
-workers.at_exit.append(_end_all)
+workers.at_exit(_end_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)  # the threads of the parent do not exist in its child
 

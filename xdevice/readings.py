@@ -48,7 +48,7 @@ def read(x: object) -> list[Reading]:
 
     Raises:
         UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
-        ContainerError: a container that contains itself.
+        ContainerError: a container that contains itself, or an object that holds tensors and is not known as one.
     """
     return [reading for leaf in leaves(x) for reading in read_leaf(leaf.path, leaf.value)]
 
@@ -62,6 +62,7 @@ def read_leaf(path: str, x: Any) -> Iterator[Reading]:
     """One leaf, which is several of a model."""
     found = registry.kind_of(type(x))
     if found is None:
+        trees.refuse_stranger(path, x)
         yield _plain(path, x)
         return
     backend, kind = found

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from .devices import Device
 
@@ -23,6 +24,9 @@ class Samples(ABC):
 
     What a framework does not have is None: a suite of checks says then what it could not try.
     """
+
+    can_block: bool = False
+    """Whether `blocking()` waits for what `long_work` and `failing_work` start."""
 
     @abstractmethod
     def other_device(self) -> Device | None:
@@ -51,6 +55,23 @@ class Samples(ABC):
     def marked(self, x: Any) -> Any:
         """The tensor, asking for its gradient."""
         return x
+
+    def native_devices(self) -> Sequence[Any] | None:
+        """The framework's own objects for all its devices, the CPU first; None if it has no list of them."""
+        return None
+
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        """Modes of the framework that each thread has for itself, such as "no gradients": by name, how to enter one,
+        and whether this thread is in it."""
+        return {}
+
+    def seed(self, number: int) -> object:
+        """Makes `rand` repeatable by the framework's own means; `NotImplemented` where there are none."""
+        return NotImplemented
+
+    def loader(self, items: Iterable[Any]) -> Any:
+        """A loader of the framework over NumPy arrays, one a batch; None if it has no loaders."""
+        return None
 
     def network(self, inputs: int, outputs: int) -> Any:
         """One linear layer in the framework's own classes, built, on cpu:0; None if it has no models."""
@@ -90,6 +111,16 @@ class Samples(ABC):
         The first weights are the same at each call. The step keeps the state of an optimizer (momentum at least).
         """
         return None
+
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]] | None:
+        """As `trainable`, with the optimizer between the two; None where optimizers are no models of the adapter's, or
+        have their state from the start."""
+        return None
+
+    def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
+        """Objects around a tensor that the framework knows without their being tensors or models: by name, the object,
+        and how to read the tensor in it and something beside it."""
+        return {}
 
     def failing_work(self) -> Any:
         """A tensor whose computation is under way and fails; None where errors appear at the line."""

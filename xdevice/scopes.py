@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Any
 
     from .devices import Device
@@ -87,6 +87,7 @@ class Block:
         self.owner = blocks.owner()
         self._make = make
         self._watch: Any = None
+        self._coroutine: FrameType | None = None
         self._has_waited = False
 
     def begin(self) -> None:
@@ -96,6 +97,7 @@ class Block:
         if task is not None:
             # the loop gets to this before the task goes on, if it gets to it while the block is open
             self._watch = task.get_loop().call_soon(self._refuse)
+            self._coroutine = _calling_coroutine()
 
     def end(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
         if self._watch is not None:
@@ -104,9 +106,10 @@ class Block:
             self._undo(exc_type, exc, trace)
         elif self._take_back_cancel(exc) or exc is None:
             raise ScopeError(
-                f"`with {self.key}:` has an `await` inside, where other tasks run: the framework keeps one device for "
-                f"all tasks of a thread, and would have put their work on {self.key} too; leave the block before the "
-                f"await, say device= to xdevice's creators, or do the work in asyncio.to_thread"
+                f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: the "
+                f"framework keeps one device for all tasks of a thread, and would have put their work on {self.key} "
+                f"too; leave the block before the await, say device= to xdevice's creators, or do the work in "
+                f"asyncio.to_thread"
             ) from None
 
     def _put_on(self) -> None:
@@ -130,6 +133,9 @@ class Block:
         task = self.owner[1]
         self._has_waited = True
         self._undo(None, None, None)
+        coroutine, self._coroutine = self._coroutine, None
+        if not _waits_in(task, coroutine):
+            return  # a generator or a notebook's cell has left the block open: its task is the kernel's own
         if task not in _cancelled and task.cancel():  # else it would learn of it at the end of the block only
             _cancelled.add(task)
 
@@ -141,3 +147,26 @@ class Block:
         _cancelled.remove(task)
         getattr(task, "uncancel", lambda: None)()  # from Python 3.11 on tasks count
         return isinstance(exc, sys.modules["asyncio"].CancelledError)
+
+
+def _calling_coroutine() -> FrameType | None:
+    """The innermost coroutine of those that run here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_flags & 0x180:  # inspect's CO_COROUTINE and CO_ITERABLE_COROUTINE
+        frame = frame.f_back
+    return frame
+
+
+def _waits_in(task: Any, coroutine: FrameType | None) -> bool:
+    """Whether a task waits in what this coroutine awaits; true also where that cannot be seen."""
+    awaited = task.get_coro()
+    while awaited is not None:
+        if hasattr(awaited, "cr_frame"):
+            frame, awaited = awaited.cr_frame, awaited.cr_await
+        elif hasattr(awaited, "gi_frame"):
+            frame, awaited = awaited.gi_frame, awaited.gi_yieldfrom
+        else:
+            return type(awaited).__name__ != "FutureIter"  # an asynchronous generator, for instance
+        if frame is coroutine:
+            return True
+    return False

@@ -10,8 +10,8 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from . import containers, registry, trees, verbs
 from . import devices as _devices
-from . import registry, trees, verbs
 from .devices import Device
 from .dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from .errors import (
@@ -150,6 +150,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         False
     """
     places = _places(devices)
+    _refuse_strangers(params_or_model)
     found = _leaves(params_or_model, "params")
     if not found:
         verbs._refuse_non_container(params_or_model, "replicate")
@@ -184,9 +185,10 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         2
     """
     places = _places(devices)
-    found = _leaves(x, "x")
-    _require_built(found)
-    _require(found, places)
+    for backend, kind, value in containers.owned(x):
+        if kind == "model":
+            backend.require_built(value)
+    containers.check_copies(x, places)
     return [verbs.copy_to(x, place) for place in places]
 
 
@@ -296,6 +298,7 @@ def _leaves(x: Any, name: str) -> list[_Found]:
 
 def _tensors(x: Any, name: str, verb: str) -> list[_Found]:
     """The tensors in `x`, of which there is one at least, and no models."""
+    _refuse_strangers(x)
     found = _leaves(x, name)
     if not found:
         verbs._refuse_non_container(x, verb)
@@ -334,6 +337,11 @@ def _summands(x: Any, name: str) -> list[_Found]:
         owner[0].device_of(_read(leaf))  # raises for one that is spread over devices
         rows.append(leaf)
     return rows
+
+
+def _refuse_strangers(x: Any) -> None:
+    if not _is_leaf(x):
+        trees.Tree(x).refuse_strangers()
 
 
 def _refuse_symbol(leaf: _Found) -> None:

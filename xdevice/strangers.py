@@ -3,12 +3,15 @@
 An object moves itself if it was registered with `move`, or if its type has the method by which objects around a
 framework do (`Backend.moves_by`) and the tensors seen in it are all of that framework. Any other stays where it is,
 and since then something would stay behind, that is an error where things are moved.
+
+What an object's own method leaves where it is does not count: a batch of graphs keeps its bookkeeping on the host.
+Which attributes these are is found out, once for a type, when the tensors of one are seen on several devices.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from . import looks, registry
 from .errors import ContainerError, UnsupportedError
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from .contract import Backend, Way
     from .devices import Device
     from .looks import Held
+
+
+_staying: Final[dict[int, frozenset[str]]] = {}
+"""The attributes whose tensors the own method of a type leaves where they are, by the `id` of the type."""
 
 
 class Stranger:
@@ -34,7 +41,14 @@ class Stranger:
         return self.mover is not None or (self.way is not None and self.way.move is not None)
 
     def places(self) -> list[tuple[str, Device]]:
-        """Name and device of each tensor in it, and of each variable of its models if it moves them."""
+        """Name and device of each tensor in it that counts, and of each variable of its models if it moves them."""
+        found = self._seen()
+        if self.mover is None or len({place for _, place in found}) < 2:
+            return found
+        staying = self._staying()
+        return [(path, place) for path, place in found if _attribute(path) not in staying]
+
+    def _seen(self) -> list[tuple[str, Device]]:
         found = []
         for path, value, backend, kind in self.held:
             if kind == "tensor":
@@ -42,6 +56,25 @@ class Stranger:
             elif kind == "model" and self.moves:
                 found += [(f"{path}.{name}", place) for name, place in backend.model_devices(value)]
         return found
+
+    def _staying(self) -> frozenset[str]:
+        cls = type(self.x)
+        if id(cls) not in _staying:
+            registry.remember(_staying, cls, self._find_staying())
+        return _staying[id(cls)]
+
+    def _find_staying(self) -> frozenset[str]:
+        """Seen on copies, each moved to one of the places where the tensors are."""
+        staying: set[str] = set()
+        for target in {place for _, place in self._seen()}:
+            try:
+                arrived = find(self._by_itself(self._duplicate(), target), None)
+            except Exception:  # it cannot go there, which is told where it is moved
+                continue
+            seen = arrived._seen() if arrived is not None else []
+            moved = {_attribute(path) for path, place in seen if place is target}
+            staying.update(_attribute(path) for path, _ in seen if _attribute(path) not in moved)
+        return frozenset(staying) if {_attribute(path) for path, _ in self._seen()} - staying else frozenset()
 
     def is_on(self, target: Device) -> bool:
         """Whether all of it is there."""
@@ -83,7 +116,7 @@ class Stranger:
                 assert self.way is not None
                 assert self.way.move is not None
                 return self.way.move(x, target)
-            moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
+            moved = self._by_itself(x, target)
         except Exception as error:
             raise ContainerError(
                 f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
@@ -97,6 +130,12 @@ class Stranger:
             )
         return moved
 
+    def _by_itself(self, x: Any, target: Device) -> Any:
+        """What its own method gives; itself where that gives nothing, as methods do that work in place."""
+        assert self.mover is not None
+        moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
+        return x if moved is None else moved
+
     def _duplicate(self) -> Any:
         """A deep copy whose tensors are the framework's copies: gradients flow to them, and no storage is shared."""
         memo: dict[int, Any] = {}
@@ -106,12 +145,17 @@ class Stranger:
         return copy.deepcopy(self.x, memo)
 
 
+def _attribute(path: str) -> str:
+    """The attributes on the way to a tensor, up to the first item."""
+    return path.partition("[")[0]
+
+
 def find(x: Any, way: Way | None) -> Stranger | None:
     """What to know of an object that is no tensor and no model, and of the way it is registered with; None if there is
     nothing in it to be moved."""
     if way is not None and way.tensors is not None:
         owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
-        return Stranger(x, way, [looks.Held(f".{name}", value, *found) for name, value, found in owned if found])
+        return Stranger(x, way, [looks.Held(name, value, *found) for name, value, found in owned if found])
     held = [one for one in looks.held(x) if not one.backend.is_host_only]
     stranger = Stranger(x, way, held) if held or way is not None else None
     if stranger is None or stranger.moves or any(one.kind != "model" for one in held):

@@ -144,6 +144,8 @@ class Stream:
             DeviceMismatchError: a tensor that is not on the stream's device.
             UnsupportedError: a tensor of another backend. NotATensorError: nothing that holds memory.
         """
+        if registry.kind_of(type(x)) is None:
+            trees.Tree(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
             raise NotATensorError(f"{x!r:.100} of type {type(x).__qualname__} holds no tensor to keep")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 
-from . import hooks, registry
+from . import hooks, registry, workers
 from .blocks import Entered
 from .errors import TransferError
 
@@ -176,6 +176,7 @@ class _Block:
             self._watches.close()
             raise
         registry.on_load.append(self._loaded)
+        _open.append(self)
         self._was_listening = hooks.listening.get()
         _logs.set((*_logs.get(), self.log))
         hooks.listening.set(True)
@@ -183,7 +184,10 @@ class _Block:
     def end(self) -> None:
         """Ends what holds for all threads and tasks wherever it is called. A context that it cannot change is told
         by the log that nobody wants to know any more."""
+        if not self.log._open:
+            return  # the program is ending
         self.log._open = False
+        _open.remove(self)
         registry.on_load.remove(self._loaded)
         logs = _logs.get()
         still_open = tuple(log for log in logs if log._open)
@@ -200,6 +204,17 @@ class _Block:
         if backend.refusal is None and backend.name not in self._watched:
             self._watches.enter_context(backend.watch(_report))
             self._watched.add(backend.name)
+
+
+_open: list[_Block] = []
+
+
+def _end_all() -> None:
+    for block in tuple(_open):
+        block.end()
+
+
+workers.at_exit(_end_all)
 
 
 def _report(transfer: Transfer) -> None:

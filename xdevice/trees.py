@@ -103,11 +103,17 @@ class Tree:
         """Raises `ContainerError` for an object whose tensors cannot be replaced."""
         for i, value in enumerate(self.leaves):
             if registry.kind_of(type(value)) is None and stranger(value) is not None:
-                name = type(value).__qualname__
-                raise ContainerError(
-                    f"{self.path(i)} is a {name} that holds tensors, and is not known to xdevice as a container; say "
-                    f"xdevice.register({name}) to have its attributes walked, or how: flatten=..., rebuild=..."
-                )
+                refuse_stranger(self.path(i), value)
+
+
+def refuse_stranger(path: str, x: Any) -> None:
+    """Raises `ContainerError` for a leaf that is no tensor and no model, and yet holds tensors."""
+    if stranger(x) is not None:
+        name = type(x).__qualname__
+        raise ContainerError(
+            f"{path or 'it'} is a {name} that holds tensors, and is not known to xdevice as a container; say "
+            f"xdevice.register({name}) to have its attributes walked, or how: flatten=..., rebuild=..."
+        )
 
 
 def is_container(x: object) -> bool:

@@ -173,7 +173,7 @@ def copy_to(x: T, device: object) -> T:
 
     Arguments and errors are those of `to_device`; a model or container gives a new one. A tensor or model that
     appears twice is copied once, and beside a model its layers and parameters become those of the copy. Optimizers
-    cannot be copied apart from their parameters: `UnsupportedError`.
+    cannot be copied apart from their parameters, nor two models in a container that share a part: `UnsupportedError`.
 
     Costs one copy.
 

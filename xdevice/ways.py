@@ -8,6 +8,7 @@ attributes of a subclass of dict, is kept and walked too. All other types are le
 
 from __future__ import annotations
 
+import argparse
 import copy
 import types
 from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
@@ -70,8 +71,10 @@ def way_into(x: Any) -> Entry | Whole | None:
         return None  # for JAX, None is a container without anything in it
     offered = _offered(x)
     if offered is not None and offered.move is not None:
-        return Whole(_inside(x), offered)
-    inside = _inside(x) or (_entry(offered) if offered is not None else None)
+        return Whole(_by_functions(offered) if offered.flatten is not None else _inside(x), offered)
+    inside = _inside(x)
+    if offered is not None and (inside is None or isinstance(x, Mapping)):
+        inside = _entry(offered)
     if isinstance(x, dict | UserDict) or not may_move(cls):
         return inside
     return Whole(inside, None)
@@ -286,7 +289,7 @@ _SUBCLASSES: Final[tuple[tuple[Any, Entry], ...]] = (
     (tuple, Entry(_read_tuple, _write_tuple)),
     # nothing but its dict makes a view, so it comes back as a list
     (MappingView, Entry(_read_elements, lambda x, keys, new: list(new))),
-    (ChainMap | types.SimpleNamespace, ATTRIBUTES),
+    (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
     (MutableMapping, Entry(_read_keyed, _write_keyed)),
     (Mapping, Entry(_read_frozen, _write_frozen)),
     (Set, Entry(_read_elements, _remake)),

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 PATIENCE: Final = 10
 """Seconds to wait for a thread that is in the middle of something."""
 
-at_exit: Final[list[Callable[[], None]]] = []
-"""What ends threads, called when the program ends."""
-
+_ends: Final[list[Callable[[], None]]] = []
 _is_ending = False
+
+
+def at_exit(end: Callable[[], None]) -> None:
+    """Has `end` called when the program ends, before frameworks and modules do: it ends threads, and open blocks."""
+    _ends.append(end)
+    _be_first()
 
 
 class Worker(threading.Thread):
@@ -58,7 +62,7 @@ def must_park() -> bool:
 def _end() -> None:
     global _is_ending
     _is_ending = True
-    for end in reversed(at_exit):
+    for end in reversed(_ends):
         end()
 
 

@@ -15,6 +15,7 @@ What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +213,8 @@ class JaxBackend(Backend):
     def way_into(self, x: Any) -> Way | None:
         if jax.tree_util.all_leaves([x]):
             return None
+        if isinstance(x, Mapping):
+            return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         return Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
 
     # several devices
@@ -386,6 +389,12 @@ def _held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[An
                 f"{dtype} here; {_64_BIT}"
             )
     return narrow
+
+
+def _items(x: Any) -> dict[Any, Any]:
+    """What is directly in a mapping that is a registered pytree, in JAX's order."""
+    children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[0]
+    return {getattr(path[0], "key", number): child for number, (path, child) in enumerate(children)}
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from xdevice import devices, registry
 from xdevice.samples import Samples, Work
@@ -54,6 +55,9 @@ class JaxSamples(Samples):
 
     def lines(self, what: Literal["network", "gradient"]) -> str:
         return _GRADIENT if what == "gradient" else ""
+
+    def seed(self, number: int) -> None:
+        np.random.seed(number)
 
     def failing_work(self) -> jax.Array:
         size = 20_000_000  # of its square there is no memory

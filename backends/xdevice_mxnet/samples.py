@@ -19,6 +19,7 @@ from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from xdevice.devices import Device
 
@@ -78,6 +79,12 @@ class MxnetSamples(Samples):
         leaf.attach_grad()
         return leaf
 
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"record": (mx.autograd.record, mx.autograd.is_recording)}
+
+    def seed(self, number: int) -> None:
+        mx.random.seed(number)
+
     def network(self, inputs: int, outputs: int) -> Any:
         return _built(nn.Dense(outputs, in_units=inputs))
 
@@ -118,10 +125,15 @@ class MxnetSamples(Samples):
 
     @use_np  # type: ignore[untyped-decorator]
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net, _, step = self.optimized()
+        return net, step
+
+    @use_np  # type: ignore[untyped-decorator]
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
         net.hybridize(static_alloc=True, static_shape=True)
         trainer = Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
-        return net, lambda x, y: _step(net, trainer, x, y)
+        return net, trainer, lambda x, y: _step(net, trainer, x, y)
 
     @use_np  # type: ignore[untyped-decorator]
     def failing_work(self) -> Any:

@@ -27,3 +27,6 @@ class NumpySamples(Samples):
 
     def gradient(self, function: Callable[[Any], Any], x: np.ndarray[Any, Any]) -> None:
         return None
+
+    def seed(self, number: int) -> None:
+        np.random.seed(number)

@@ -221,7 +221,7 @@ class PaddleBackend(Backend):
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:
-        return sharing.TAKES
+        return sharing.takes(bool(self.virtual))
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
         return sharing.detached(x)

@@ -13,6 +13,7 @@ from . import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from xdevice.devices import Device
 
@@ -57,6 +58,12 @@ class PaddleSamples(Samples):
         leaf.stop_gradient = False
         return leaf
 
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"no_grad": (paddle.no_grad, lambda: not paddle.is_grad_enabled())}
+
+    def seed(self, number: int) -> None:
+        paddle.seed(number)
+
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
 
@@ -89,6 +96,10 @@ class PaddleSamples(Samples):
             return paddle.nn.Linear(4, 1)
 
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net, _, step = self.optimized()
+        return net, step
+
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         half = paddle.nn.initializer.Constant(0.5)
         net = _on_cpu(lambda: paddle.nn.Linear(4, 1, weight_attr=half))
         optimizer = paddle.optimizer.Momentum(learning_rate=0.1, momentum=0.9, parameters=net.parameters())
@@ -104,7 +115,7 @@ class PaddleSamples(Samples):
             optimizer.clear_grad()
             return float(loss)
 
-        return net, step
+        return net, optimizer, step
 
     def pinned_copies(self, x: paddle.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
         pinned = paddle.CUDAPinnedPlace()

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
-TAKES = Takes(strides="forward") if _knows_strides else None
+
+def takes(is_virtual: bool) -> Takes | None:
+    """With virtual GPUs no kernel of Paddle's takes strides, on the CPU neither."""
+    if not _knows_strides:
+        return None
+    return Takes(strides="compact" if is_virtual else "forward")
 
 
 def detached(x: paddle.Tensor) -> paddle.Tensor:

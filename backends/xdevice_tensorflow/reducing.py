@@ -26,11 +26,14 @@ def total(tensors: Iterable[Any], mean: bool, backend: Backend) -> Any:
     rest = iter(tensors)
     first = next(rest)
     wide = tf.float32 if first.dtype in _SHORT else first.dtype
-    with backend.scope(backend.device_of(first)):
+    place = backend.device_of(first)
+    with backend.scope(place):
         found, number = tf.cast(first, wide), 1
         for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
             found = found + tf.cast(x, wide)
-        return tf.stop_gradient(tf.cast(found / number if mean else found, first.dtype))
+        result = tf.stop_gradient(tf.cast(found / number if mean else found, first.dtype))
+    # int32 is added on the host: its kernel for GPUs takes host memory
+    return result if backend.device_of(result) is place else backend.move(result, place)
 
 
 def is_for_nccl(x: Any, places: list[Device], backend: Backend) -> bool:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 with importing():
     import keras
 
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype = ctypes.c_void_p
-_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+# a prototype of our own: types set on the functions of ctypes.pythonapi are everyone's, and break MXNet's capsules
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 class Subclassed(keras.Model):  # type: ignore[misc]
@@ -99,6 +100,9 @@ class TensorflowSamples(Samples):
             tape.watch(x)
             total = tf.reduce_sum(function(x))
         return tape.gradient(total, x)
+
+    def seed(self, number: int) -> None:
+        tf.random.set_seed(number)
 
     def network(self, inputs: int, outputs: int) -> Any:
         with tf.device("/CPU:0"):

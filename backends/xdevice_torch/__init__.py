@@ -263,6 +263,9 @@ class TorchBackend(Backend):
     def model_parts(self, model: Any) -> Iterable[Any]:
         return models.parts(model)
 
+    def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
+        models.rebind(model, new)
+
     # what is neither a tensor nor a model
 
     def way_into(self, x: Any) -> Way | None:

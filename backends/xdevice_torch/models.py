@@ -17,8 +17,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from xdevice.contract import Way
 
+from . import tensordicts
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from xdevice.contract import Backend
     from xdevice.devices import Device
@@ -98,6 +100,14 @@ def parts(model: Any) -> Iterable[Any]:
     return [*model.modules(), *model.parameters(), *model.buffers()] if isinstance(model, Module) else []
 
 
+def rebind(model: Any, new: Mapping[int, Any]) -> None:
+    """Puts other buffers in the places of those with these `id`s; parameters stay the same objects."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if id(buffer) in new:
+                module._buffers[name] = new[id(buffer)]
+
+
 class _MovingState:
     """The part of a parameter's optimizer state that lives where the parameter does, written through."""
 
@@ -128,11 +138,14 @@ def _moved(value: Any, native: torch.device) -> Any:
 
 
 def way_into(x: Any, backend: Backend) -> Way | None:
-    """The way that PyTorch knows: of a packed sequence, and of the types registered with its pytrees."""
+    """The way that PyTorch knows: of a packed sequence, a TensorDict, and the types registered with its pytrees."""
     if isinstance(x, PackedSequence):
         return _packed(backend)
     if isinstance(x, tuple):
         return None
+    collection = tensordicts.way_into(x, backend)
+    if collection is not None:
+        return collection
     node = getattr(torch.utils._pytree, "SUPPORTED_NODES", {}).get(type(x))
     if node is None:
         return None
@@ -150,6 +163,6 @@ def _packed(backend: Backend) -> Way:
         return twin.to(backend.to_native(device))
 
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
-        return [(name, part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
+        return [(f".{name}", part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
 
     return Way(move=lambda x, device: x.to(backend.to_native(device)), copy=copy, tensors=tensors)

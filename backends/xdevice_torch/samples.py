@@ -11,6 +11,7 @@ from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from xdevice.devices import Device
 
@@ -52,6 +53,12 @@ class TorchSamples(Samples):
     def marked(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().requires_grad_()
 
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        return {"no_grad": (torch.no_grad, lambda: not torch.is_grad_enabled())}
+
+    def seed(self, number: int) -> None:
+        torch.manual_seed(number)
+
     def network(self, inputs: int, outputs: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
 
@@ -79,6 +86,10 @@ class TorchSamples(Samples):
         return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))
 
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
+        net, _, step = self.optimized()
+        return net, step
+
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         net = torch.nn.Linear(4, 1)
         torch.nn.init.constant_(net.weight, 0.5)
         torch.nn.init.constant_(net.bias, 0.0)
@@ -95,7 +106,7 @@ class TorchSamples(Samples):
             optimizer.step()
             return loss.item()
 
-        return net, step
+        return net, optimizer, step
 
     def pinned_copies(self, x: torch.Tensor) -> tuple[Callable[[], Any], Callable[[], Any]]:
         host, there = torch.empty_like(x, device="cpu", pin_memory=True), torch.empty_like(x)

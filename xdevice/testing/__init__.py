@@ -1,0 +1,31 @@
+"""The conformance suite: what every adapter, ours and a third party's, is held to.
+
+A third party's test file is three lines, and pytest does the rest::
+
+    from xdevice.testing import Conformance
+
+    class TestMyBackend(Conformance):
+        backend = "mybackend"
+
+The suite runs where tensors begin, `home`, and for all that crosses devices on a second one, `other`: by default on
+cpu:0 with the first GPU or what the adapter's samples make, and again on gpu:0 with gpu:1 where there are GPUs, real or
+virtual. What the samples of an adapter do not have is skipped with its name, so read the skips.
+docs/adapters.md says what each method is held to.
+"""
+
+from __future__ import annotations
+
+from .asynchrony import Seeing, Side, Streams, Waiting
+from .base import Failure
+from .creation import Creation
+from .devices import Devices
+from .models import Models
+from .moving import Batch, Moving, Pair
+from .processes import Processes, in_child
+from .several import Several
+
+__all__ = ["Batch", "Conformance", "Failure", "Pair", "in_child"]
+
+
+class Conformance(Devices, Creation, Moving, Models, Several, Waiting, Streams, Side, Seeing, Processes):
+    """Subclass it, name the `backend`, and let pytest collect the tests."""

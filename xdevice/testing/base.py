@@ -1,0 +1,273 @@
+"""What the checks of the suite stand on: where they run, what they make, how they compare, and how they are run."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import devices
+from xdevice.dtypes import host_dtype
+
+from . import values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.devices import Device
+    from xdevice.samples import Samples
+
+HOMES = ("cpu:0", "gpu:0")
+"""Where the suite runs when a subclass does not say."""
+
+
+class Failure(NamedTuple):
+    """One check of the suite that did not hold."""
+
+    check: str
+    error: BaseException
+    home: str = ""
+
+
+def once(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a check that is the same wherever tensors begin."""
+    test.runs_once = True  # type: ignore[attr-defined]
+    return test
+
+
+class Suite:
+    """Subclass it, name the `backend`, and let pytest collect the tests."""
+
+    backend: ClassVar[str] = ""
+    """The backend under test."""
+    home: str = ""
+    """Where tensors begin; left empty, the suite runs on cpu:0, and on gpu:0 too where there is one."""
+    other: str | None = None
+    """A second device; left out, the one that the samples make, or another GPU."""
+    computes: ClassVar[bool] = True
+    """False where the framework can place and copy but has no kernels for the GPU."""
+    child_setup: ClassVar[str] = ""
+    """Code that child processes run before anything else."""
+    patience: ClassVar[float] = 60
+    """Seconds after which what never takes so long has failed. Nothing is slower or faster by it."""
+
+    # where it runs
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "place" in metafunc.fixturenames:
+            metafunc.parametrize("place", _homes(type(self), metafunc.function), scope="function")
+
+    @pytest.fixture(autouse=True)
+    def _selected(self, place: str) -> Iterator[None]:
+        self.home = place
+        if not self.has_home():
+            pytest.skip(f"{self.backend} has no {place} here")
+        with self.selected():
+            yield
+
+    def has_home(self) -> bool:
+        """Whether the device exists where the tensors begin."""
+        self.samples.other_device()
+        return self.adapter.has(self.here())
+
+    @contextmanager
+    def selected(self) -> Iterator[None]:
+        """What every check runs in: the second device made, the backend selected."""
+        self.home = self.home or HOMES[0]
+        self.second()
+        with xdevice.use(self.backend):
+            if not self.computes:
+                with suppress(Exception):
+                    xdevice.sync()  # what earlier checks have started, for which there are no kernels
+            try:
+                yield
+            finally:
+                self.samples.settle()
+
+    @property
+    def adapter(self) -> Backend:
+        return xdevice.backend(self.backend)
+
+    @property
+    def samples(self) -> Samples:
+        return self.adapter.samples()
+
+    def second(self) -> Device | None:
+        if self.other:
+            return devices.parse(self.other)
+        made = self.samples.other_device()  # some can make one only before they are used
+        gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
+        found = [*gpus, *filter(None, [made]), devices.CPU]
+        return next((device for device in found if device is not self.here()), None)
+
+    def there(self) -> Device:
+        device: Device = need(self.second(), "a second device")
+        return device
+
+    def here(self) -> Device:
+        return devices.parse(self.home)
+
+    def places(self) -> list[Device]:
+        """Where tensors begin, and the second device if it holds values."""
+        second = self.second()
+        return [self.here(), *([second] if second is not None and self.holds_values(second) else [])]
+
+    def there_with_values(self) -> Device:
+        there = self.there()
+        if not self.holds_values(there):
+            pytest.skip(f"{there} holds no values")
+        return there
+
+    def holds_values(self, device: Device) -> bool:
+        return device.kind != "meta"
+
+    def needs_kernels(self) -> None:
+        if not self.computes:
+            pytest.skip(f"{self.backend} has no kernels for this GPU")
+
+    # tensors
+
+    def make(self, data: Any = ((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), dtype: str | None = None) -> Any:
+        return xdevice.tensor(data, device=self.home, dtype=dtype)
+
+    def dtypes(self) -> list[str]:
+        """The dtypes that come out: JAX without 64-bit refuses int64 and float64."""
+        return [name for name in sorted(self.adapter.dtypes) if self.adapter.dtype_refusal(name) is None]
+
+    def odd_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """What `odd_tensors` hold."""
+        found = {name: values.telling(name) for name in self.dtypes()}
+        found["0-d"] = np.array(-1 / 3, "float32")
+        found["empty"] = np.zeros((2, 0), dtype="float32")
+        found["long"] = np.random.default_rng(0).normal(size=(33, 1025)).astype("float32")
+        if self.computes:
+            found["sliced"] = found["float32"][:, 1:]
+            if hasattr(self.make(), "T"):
+                found["transposed"] = found["float32"].T
+        return found
+
+    def odd_tensors(self) -> dict[str, Any]:
+        """Tensors of every dtype with values that tell, and of the shapes that copies get wrong."""
+        arrays = self.odd_arrays()
+        found = {name: self.make(array, array.dtype.name) for name, array in arrays.items()}
+        with self.here():  # TensorFlow slices on the GPU where there is one
+            if "sliced" in found:
+                found["sliced"] = found["float32"][:, 1:]
+            if "transposed" in found:
+                found["transposed"] = found["float32"].T
+        return found
+
+    def plain_tensors(self) -> dict[str, Any]:
+        """Tensors of every dtype with numbers that sums and means are exact of, and one without axes or elements."""
+        found = {name: self.make(values.plain(name), dtype=name) for name in self.dtypes()}
+        return {**found, "0-d": self.make(-1.5), "empty": self.make(np.zeros((2, 0), dtype="float32"))}
+
+    def pending(self) -> tuple[Any, np.ndarray[Any, Any]]:
+        """A tensor whose computation may be under way, and what it will hold."""
+        self.needs_kernels()
+        array = values.plain("float32")
+        x = self.make(array)
+        with self.here():
+            return self.samples.add(x, x), array + array
+
+    # comparing
+
+    def assert_holds(self, x: Any, array: np.ndarray[Any, Any], name: str = "") -> None:
+        """A tensor has this dtype, this shape and these values, bit for bit; a device without data has no values."""
+        assert tuple(x.shape) == array.shape, f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
+        held = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
+        if self.holds_values(self.adapter.device_of(held)):
+            assert_same(self.adapter.to_numpy(held), array, name)
+
+    def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
+        """Same dtype, shape and values, bit for bit; values are not asked of a device without data."""
+        there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(xdevice.device_of(expected))
+        assert tuple(actual.shape) == tuple(expected.shape), name
+        assert str(actual.dtype) == str(expected.dtype), name
+        if there:
+            assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
+
+    def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
+        """Two tensors are not in the same memory."""
+        if 0 not in tuple(x.shape):
+            assert self.samples.address(x) != need(self.samples.address(y), "addresses"), f"{name}: the same memory"
+
+    # without pytest
+
+    @classmethod
+    def failures(cls, *names: str) -> list[Failure]:
+        """Runs the checks of these names, or all, without pytest, and gives what did not hold. A skip holds nothing."""
+        failed = []
+        for name in names or [name for name in dir(cls) if name.startswith("test_")]:
+            test = getattr(cls, name)
+            for home in _homes(cls, test):
+                suite = cls()
+                suite.home = home
+                if suite.has_home():
+                    for arguments in _parameters(test):
+                        failed += _failure(suite, name, arguments)
+        return failed
+
+
+def _homes(cls: type[Suite], test: Any) -> tuple[str, ...]:
+    return ((cls.home,) if cls.home else HOMES)[: 1 if hasattr(test, "runs_once") else None]
+
+
+def _failure(suite: Suite, name: str, arguments: tuple[Any, ...]) -> list[Failure]:
+    try:
+        with suite.selected():
+            getattr(suite, name)(*arguments)
+    except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
+        return [Failure(name, error, suite.home)]
+    return []
+
+
+def _parameters(test: Any) -> list[tuple[Any, ...]]:
+    for mark in getattr(test, "pytestmark", ()):
+        if mark.name == "parametrize":
+            return [(value,) for value in mark.args[1]]
+    return [()]
+
+
+def assert_same(actual: Any, expected: Any, name: str = "") -> None:
+    """Two arrays are of one dtype and one shape, and equal bit for bit."""
+    assert actual.dtype == expected.dtype, f"{name}: {actual.dtype}, expected {expected.dtype}"
+    assert actual.shape == expected.shape, f"{name}: shape {actual.shape}, expected {expected.shape}"
+    if actual.tobytes() != expected.tobytes():  # said in short: pytest would compare the bytes
+        raise AssertionError(f"{name}: {actual} is not {expected}")
+
+
+def need(value: Any, what: str) -> Any:
+    if value is None:
+        pytest.skip(f"the samples do not have: {what}")
+    return value
+
+
+def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
+    """What a function gives in a thread of its own."""
+    found: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(patience)
+    assert not thread.is_alive(), f"a thread did not end within {patience} s"
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def cast(array: Any, name: str) -> np.ndarray[Any, Any]:
+    """An array in a dtype of xdevice's name."""
+    return np.asarray(array).astype(host_dtype(name))

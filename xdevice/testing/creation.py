@@ -1,0 +1,391 @@
+"""Checks of what brings values in and out: creators, NumPy's arrays, shared memory."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import devices, dlpack
+from xdevice.dtypes import dtype_name, host_dtype
+from xdevice.errors import UnsupportedError
+
+from .base import Suite, assert_same, cast, in_thread, need, once
+from .values import FLOATS, aligned_and_not, odd_sources, plain, telling
+
+_RANDOM = ("float16", "bfloat16", "float32", "float64")
+
+
+class Creation(Suite):
+    # dtypes
+
+    def test_dtypes_are_the_same_everywhere(self) -> None:
+        wide = xdevice.to_numpy(self.make(np.zeros(1, "int64"))).dtype.name
+        assert wide == "int64" or (wide == "int32" and "jax" in self.adapter.modules)
+        for data, expected in [
+            (1, wide),
+            ([1, 2], wide),
+            ([True, False], "bool"),
+            (1.5, "float32"),
+            ([1, 2.5], "float32"),
+            (np.ones(2), "float32"),
+            (np.ones(2, "float32"), "float32"),
+            (np.ones(2, "int32"), "int32"),
+            (np.ones(2, ">i4"), "int32"),
+            (np.ones(2, "uint8"), "uint8"),
+            (np.ones(2, "float16"), "float16"),
+        ]:
+            assert xdevice.to_numpy(self.make(data)).dtype.name == expected, data
+        for name in self.dtypes():
+            assert dtype_name(self.make([1], dtype=name).dtype) == name
+
+    def test_a_dtype_that_is_not_there_is_refused(self) -> None:
+        for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:
+            with pytest.raises(xdevice.DTypeError, match=name):
+                self.make([1], dtype=name)
+        with pytest.raises(xdevice.DTypeError):
+            self.make([1], dtype="floaty")
+        with pytest.raises(xdevice.DTypeError):
+            self.make(2**70)
+        with pytest.raises(xdevice.DTypeError):
+            self.make([300], dtype="uint8")
+
+    def test_a_dtype_is_refused_if_and_only_if_it_would_be_narrowed(self) -> None:
+        for name in sorted(self.adapter.dtypes):
+            refusal = self.adapter.dtype_refusal(name)
+            assert refusal is None or len(refusal) > 10, f"{name}: say why, and what to do: {refusal!r}"
+            if refusal is None:
+                array = telling(name)
+                assert_same(self.adapter.to_numpy(self.adapter.from_numpy(array, self.here())), array, name)
+            else:
+                assert not self.keeps(name), f"{name} is refused, and is kept"
+
+    def keeps(self, name: str) -> bool:
+        try:
+            return bool(self.adapter.to_numpy(self.adapter.from_numpy(telling(name), self.here())).dtype.name == name)
+        except (xdevice.DTypeError, Warning):
+            return False
+
+    # in and out
+
+    def test_every_dtype_survives_the_way_in_and_out(self) -> None:
+        for name in self.dtypes():
+            for source in (telling(name), telling(name).T, telling(name)[1, 2], telling(name)[:0], telling(name)[None]):
+                x = xdevice.tensor(source, device=self.home, dtype=name)
+                assert xdevice.device_of(x) is self.here()
+                self.assert_holds(x, np.asarray(source), name)
+                assert_same(xdevice.to_numpy(x), np.asarray(source), name)
+
+    def test_memory_is_taken_over_and_read_without_a_change(self) -> None:
+        for name in (*self.dtypes(), *sorted(self.adapter.short_floats)):
+            raw = np.arange(64 * 80 + 64, dtype="uint8") % (2 if name == "bool" else 251)
+            begin = -raw.ctypes.data % 64
+            source = raw[begin : begin + 64 * 80].view(host_dtype(name)).reshape(-1, 8)
+            expected = source.copy()
+            for x in (self.adapter.from_numpy(source, self.here()), self.adapter.from_buffer(source)):
+                assert self.adapter.device_of(x) in (devices.CPU, self.here()), name
+                for array in (self.adapter.to_numpy(x), self.adapter.peek(x)):
+                    assert_same(array, expected, name)
+            assert self.adapter.device_of(self.adapter.from_buffer(source)) is devices.CPU
+
+    def test_odd_sources_go_in_right(self) -> None:
+        for name, source in odd_sources():
+            self.assert_holds(self.adapter.from_numpy(source, self.here()), source, name)
+            self.assert_holds(self.make(source), source, name)
+
+    def test_tensor_never_aliases_its_source(self) -> None:
+        for waits in (False, True):
+            for source in aligned_and_not():
+                expected = source.copy()
+                made = [self.make(source), self.adapter.from_numpy(source, self.here())]
+                if waits:
+                    xdevice.sync(made)
+                source[:] = -1
+                for x in made:
+                    assert_same(xdevice.to_numpy(x), expected, "the source was written afterwards")
+
+    def test_to_numpy_never_aliases(self) -> None:
+        for place in self.places():
+            for data in (((1.0, 2.0, 3.0), (4.0, 5.0, 6.0)), 1.0):
+                x = xdevice.to_device(self.make(data), place)
+                read = xdevice.to_numpy(x)
+                inside = xdevice.to_numpy({"x": [x]})["x"][0]
+                for array in (read, inside):
+                    assert array.flags.writeable, "what is read belongs to the reader"
+                    array[...] = -1
+                assert_same(xdevice.to_numpy(x), np.array(data, "float32"), f"on {place}")
+
+    def test_to_numpy_reads_every_tensor(self) -> None:
+        arrays = self.odd_arrays()
+        for place in self.places():
+            for name, x in self.odd_tensors().items():
+                array = xdevice.to_numpy(xdevice.to_device(x, place))
+                assert array.flags.c_contiguous, name
+                assert_same(array, arrays[name], f"{name} on {place}")
+                for read in (self.adapter.to_numpy, self.adapter.peek):
+                    assert_same(read(xdevice.to_device(x, place)), arrays[name], f"{name} on {place}")
+        nested = xdevice.to_numpy({"x": [self.make()], "n": 3})
+        assert type(nested["x"][0]) is np.ndarray
+        assert nested["n"] == 3
+
+    def test_what_is_read_is_computed_first(self) -> None:
+        for read in (xdevice.to_numpy, self.adapter.to_numpy, self.adapter.peek):
+            x, expected = self.pending()
+            assert_same(np.asarray(read(x)), expected)
+        x, expected = self.pending()
+        xdevice.sync(x)
+        assert_same(xdevice.to_numpy(x), expected)
+
+    def test_what_was_read_outlives_its_tensor(self) -> None:
+        array = telling("float32")
+        read = [xdevice.to_numpy(self.make(array)), self.adapter.to_numpy(self.make(array)).copy()]
+        more = [self.make(np.zeros_like(array)) for _ in range(4)]
+        xdevice.sync(more)
+        for found in read:
+            assert_same(found, array)
+
+    def test_item_gives_a_python_number(self) -> None:
+        for data, expected in [(2.5, 2.5), ([[7]], 7), ([True], True), (-0.75, -0.75)]:
+            value = xdevice.item(self.make(data))
+            assert value == expected
+            assert type(value) is type(expected)
+        with pytest.raises(ValueError, match="one element"):
+            xdevice.item(self.make())
+
+    # creators
+
+    def test_creators_place_where_they_are_told(self) -> None:
+        places = [self.home] + ([str(self.second())] if self.second() else [])
+        for place in places:
+            for x in self.created(place):
+                assert str(xdevice.device_of(x)) == place
+                assert tuple(x.shape) == (2, 3)
+
+    def test_creators_place_on_cpu_0_by_default(self) -> None:
+        for x in self.created(None):
+            assert xdevice.device_of(x) is devices.CPU
+
+    def created(self, place: str | None) -> list[Any]:
+        found = [xdevice.tensor(((1, 2, 3), (4, 5, 6)), device=place)]
+        if self.computes:
+            found += [f(2, 3, device=place) for f in (xdevice.ones, xdevice.zeros, xdevice.rand)]
+        return found
+
+    def test_creators_give_what_they_say(self) -> None:
+        self.needs_kernels()
+        for name in self.dtypes():
+            for shape in ((2, 3), (), (0, 3), (1,)):
+                for make, value in ((xdevice.ones, 1), (xdevice.zeros, 0)):
+                    x = make(shape, device=self.home, dtype=name)
+                    self.assert_holds(x, np.full(shape, value, host_dtype(name)), name)
+                    assert xdevice.device_of(x) is self.here()
+
+    def test_full_gives_any_value_in_new_memory(self) -> None:
+        self.needs_kernels()
+        for name in self.dtypes():
+            wanted = [True] if name == "bool" else [7] if name not in FLOATS else [-2.25, 0.5, float("inf")]
+            for value in wanted:
+                made = [self.adapter.full((2, 3), value, self.here(), name) for _ in range(2)]
+                for x in made:
+                    assert self.adapter.device_of(x) is self.here()
+                    self.assert_holds(x, np.full((2, 3), value, host_dtype(name)), name)
+                if self.samples.address(made[0]) is not None:
+                    self.assert_apart(made[0], made[1], name)
+
+    def test_random_numbers_are_uniform_below_one(self) -> None:
+        self.needs_kernels()
+        for name in (name for name in _RANDOM if name in self.dtypes()):
+            x = xdevice.rand(100, 100, device=self.home, dtype=name)
+            assert xdevice.device_of(x) is self.here()
+            numbers = xdevice.to_numpy(x)
+            assert (numbers.dtype.name, numbers.shape) == (name, (100, 100))
+            wide = numbers.astype("float64").ravel()
+            assert wide.min() >= 0, name
+            assert wide.max() < 1, f"{name}: 1 itself is drawn"
+            counts = np.histogram(wide, bins=10, range=(0, 1))[0]
+            assert (abs(counts - 1000) < 300).all(), f"{name} is not uniform: {counts}"
+            assert len(np.unique(wide)) > (100 if name in ("float16", "bfloat16") else 9000), name
+            again = xdevice.to_numpy(xdevice.rand(100, 100, device=self.home, dtype=name))
+            assert again.tobytes() != numbers.tobytes(), f"{name}: the same numbers twice"
+        for shape in ((), (0, 3), (5,)):
+            assert tuple(xdevice.rand(shape, device=self.home).shape) == shape
+
+    def test_random_numbers_repeat_from_a_seed(self) -> None:
+        self.needs_kernels()
+        found = []
+        for seed in (3, 3, 4):
+            if self.samples.seed(seed) is NotImplemented:
+                pytest.skip("the samples do not have: a seed")
+            found.append(xdevice.to_numpy(xdevice.rand(50, device=self.home)).tolist())
+        assert found[0] == found[1], "one seed gives two sequences"
+        assert found[0] != found[2], "two seeds give one sequence"
+
+    def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
+        axes, longest = self.adapter.most_axes, self.adapter.longest_axis
+        assert type(axes) is int
+        assert type(longest) is int
+        fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]  # what NumPy 1 takes
+        too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
+        if longest < 1 << 24:
+            fitting.append((longest,))
+            too_much.append((longest + 1,))
+        for shape in fitting:
+            array = np.full(shape, 3, "uint8")
+            try:
+                x = self.adapter.from_numpy(array, self.here())
+            except Exception as error:
+                raise AssertionError(f"{len(shape)} axes of up to {max(shape)} do not fit: {error}") from error
+            self.assert_holds(x, array)
+        for shape in too_much:
+            with pytest.raises(Exception, match=r".+"):
+                self.adapter.wait(self.adapter.from_numpy(np.full(shape, 3, "uint8"), self.here()))
+
+    def test_what_is_given_away_is_nobody_elses(self) -> None:
+        for name, array in self.odd_arrays().items():
+            x = self.odd_tensors()[name]
+            first = self.adapter.to_numpy(x)
+            if not self.adapter.gives_away(x):
+                continue
+            assert not np.shares_memory(first, self.adapter.to_numpy(x)), f"{name}: given away twice"
+            if first.flags.writeable:
+                first[...] = np.zeros_like(first)
+                self.assert_holds(x, array, f"{name}: what it gave away was its own")
+
+    # sharing memory
+
+    def test_converting_to_numpy_and_back_keeps_every_tensor(self) -> None:
+        for name, x in self.odd_tensors().items():
+            host = xdevice.to_device(x, "cpu")
+            for copy in (None, True):
+                there = xdevice.convert(host, "numpy", copy=copy)
+                assert isinstance(there, np.ndarray), name
+                self.assert_equal(xdevice.convert(there, self.backend, copy=copy), host, name)
+
+    def test_converting_reads_what_is_computed(self) -> None:
+        for copy in (None, True):
+            x, expected = self.pending()
+            if self.here() is devices.CPU:
+                assert_same(np.asarray(xdevice.convert(x, "numpy", copy=copy)), expected)
+            else:
+                self.adapter.finish(x)
+                assert_same(self.adapter.to_numpy(x), expected)
+
+    def test_converting_shares_memory_only_where_it_says_so(self) -> None:
+        x = xdevice.to_device(self.make(), "cpu")
+        address = need(self.samples.address(x), "an address")
+        assert xdevice.convert(x, "numpy", copy=True).ctypes.data != address
+        with suppress(BufferError):
+            assert xdevice.convert(x, "numpy", copy=False).ctypes.data == address
+
+    @once
+    def test_what_numpy_lends_can_be_worked_in(self) -> None:
+        for name, source in odd_sources():
+            before = source.copy()
+            for copy in (None, False):
+                try:
+                    x = xdevice.convert(source, self.backend, copy=copy)
+                except BufferError:
+                    continue
+                self.assert_holds(x, before, name)
+                if source.ndim:
+                    with devices.CPU:
+                        assert_same(xdevice.to_numpy(self.samples.add(x, x)), before + before, name)
+                if copy is False and source.size:
+                    assert self.samples.address(x) in (None, source.ctypes.data), f"{name} was copied"
+
+    def test_shared_memory_outlives_its_owner(self) -> None:
+        array = plain("float32")
+        x = xdevice.to_device(self.make(array), "cpu")
+        host = xdevice.convert(x, "numpy")
+        back = xdevice.convert(xdevice.convert(array.copy(), self.backend), "numpy")
+        del x
+        more = [xdevice.tensor(np.zeros_like(array)) for _ in range(4)]
+        xdevice.sync(more)
+        assert_same(np.asarray(host), array)
+        assert_same(np.asarray(back), array)
+
+    def test_memory_is_described_as_it_is(self) -> None:
+        for name, x in self.odd_tensors().items():
+            detached = self.adapter.detached(x)
+            layout = self.adapter.memory_layout(detached)
+            if 0 in tuple(x.shape) or layout is None:
+                continue
+            assert layout[0] == need(self.samples.address(detached), "addresses"), f"{name}: another address"
+            lent = self.exported(detached) if self.adapter.shares(self.here()) else None
+            if lent is not None:
+                is_forward = min(lent.strides, default=0) >= 0
+                assert layout == (lent.address, lent.is_compact(), is_forward), name
+
+    def exported(self, x: Any) -> dlpack.Lent | None:
+        self.adapter.finish(x)
+        try:
+            with self.adapter.lending(x):
+                return dlpack.Lent(self.adapter.export(x))
+        except (BufferError, UnsupportedError):
+            return None
+
+    def test_memory_is_shared_only_where_others_can_see_it(self) -> None:
+        for place in self.places():
+            x = xdevice.to_device(self.make(), place)
+            lent = self.exported(self.adapter.detached(x)) if self.adapter.shares(place) else None
+            if lent is not None:
+                kinds = (dlpack.CPU,) if place is devices.CPU else dlpack.GPUS
+                assert lent.device[0] in kinds, f"{place} is not where DLPack says: {lent.device}"
+                assert place is devices.CPU or lent.device[1] == place.index
+                assert lent.shape == list(x.shape)
+        assert self.adapter.shares(devices.CPU) in (True, False)
+
+    def test_lending_lets_go(self) -> None:
+        x = self.adapter.detached(self.make())
+        with self.adapter.lending(x):
+            pass
+        in_thread(lambda: self.lend(x), self.patience)
+
+    def lend(self, x: Any) -> None:
+        with self.adapter.lending(x):
+            pass
+
+    def test_detached_is_the_same_memory_without_a_gradient(self) -> None:
+        self.needs_kernels()
+        x = self.make()
+        assert self.adapter.detached(x) is x or self.samples.requires_grad(x) is None
+        marked = self.samples.marked(self.make())
+        if self.samples.requires_grad(marked) is None:
+            return
+        plain_x = self.adapter.detached(marked)
+        assert self.samples.requires_grad(plain_x) is False
+        assert self.samples.requires_grad(marked) is True, "the source has changed"
+        assert self.samples.address(plain_x) == self.samples.address(marked)
+        self.assert_equal(plain_x, marked)
+
+    def test_a_compact_copy_is_new_and_in_order(self) -> None:
+        self.needs_kernels()
+        arrays = self.odd_arrays()
+        for name, x in self.odd_tensors().items():
+            if name == "empty" or self.adapter.detached(x) is not x:
+                continue
+            compact = self.adapter.compact(x)
+            assert self.adapter.device_of(compact) is self.here(), name
+            self.assert_holds(compact, arrays[name], name)
+            self.assert_apart(compact, x, name)
+            is_asked = self.here() is not devices.CPU and self.adapter.shares(self.here())
+            lent = self.exported(compact) if is_asked else None
+            assert lent is None or (lent.is_compact() and lent.address % 64 == 0), name
+
+    @once
+    def test_memory_is_adopted_in_place(self) -> None:
+        takes = need(self.adapter.takes(), "memory of others that it takes over")
+        assert takes.alignment >= 1
+        assert takes.strides in ("any", "forward", "compact")
+        for name in self.dtypes():
+            array = np.zeros(64, host_dtype(name))
+            begin = (-array.ctypes.data % 64) // array.itemsize
+            source = array[begin : begin + 12].reshape(3, 4)
+            source[...] = cast(plain(name), name)
+            x = xdevice.convert(source, self.backend, copy=False)
+            assert self.adapter.device_of(x) is devices.CPU, name
+            self.assert_holds(x, source.copy(), name)
+            assert self.samples.address(x) in (None, source.ctypes.data), name

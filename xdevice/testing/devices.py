@@ -1,0 +1,200 @@
+"""Checks of the contract itself, of devices and their scopes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import xdevice
+from xdevice import devices
+from xdevice.contract import VIRTUAL_GPU, check
+
+from .base import Suite, assert_same, in_thread, need, once
+from .values import telling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.devices import Device
+
+
+class Devices(Suite):
+    @once
+    def test_keeps_the_contract(self) -> None:
+        adapter = self.adapter
+        assert check(type(adapter), self.backend, "the suite") is type(adapter)
+        assert re.match(r"\d+\.\d+", adapter.version), f"{adapter.version!r} is no version"
+        assert adapter.framework.__name__ == adapter.modules[0]
+        assert adapter.name in repr(adapter)
+        assert adapter.threads in ("many", "one")
+        assert adapter.stream_reach in ("thread", "process")
+        assert adapter.dtypes <= frozenset(xdevice.dtypes.DTYPES), "dtypes go by NumPy's names"
+        assert "float32" in adapter.dtypes
+
+    def test_types_are_told_apart(self) -> None:
+        adapter = self.adapter
+        assert adapter.classify(type(self.make())) == "tensor"
+        for make in self.samples.models().values():
+            assert adapter.classify(type(make())) == "model"
+        others = [object, int, float, str, list, dict, tuple, type(None), type(self), type(adapter), Exception]
+        for cls in (*others, type(adapter.to_native(self.here()))):
+            assert adapter.classify(cls) is None, f"{cls.__qualname__} is neither a tensor nor a model"
+
+    def test_every_device_goes_to_its_native_object_and_back(self) -> None:
+        there = self.adapter.devices()
+        assert devices.CPU in there
+        assert len(set(there)) == len(there)
+        natives = [device.native for device in there]
+        for device, native in zip(there, natives, strict=True):
+            assert isinstance(native, str) or self.adapter.from_native(native) is device
+            assert xdevice.device(native) is device
+            assert native == self.adapter.to_native(device)
+        assert all(a == b or a != b for a in natives for b in natives)
+        assert len({str(native) for native in natives}) == len(natives), f"two devices are one: {natives}"
+        for thing in (object(), 3, 2.5, None, [], self.make()):
+            assert self.adapter.from_native(thing) is None, f"{thing!r:.60} is no device"
+
+    @once
+    def test_the_devices_are_those_of_the_framework(self) -> None:
+        natives = need(self.samples.native_devices(), "the framework's own list of devices")
+        assert [self.adapter.from_native(native) for native in natives] == list(self.adapter.devices())
+        assert self.adapter.count("gpu") == sum(device.kind == "gpu" for device in self.adapter.devices())
+        assert self.adapter.count("no such kind") == 0
+
+    @once
+    def test_every_device_works(self) -> None:
+        array = telling("float32")
+        for device in self.adapter.devices():
+            x = self.adapter.from_numpy(array, device)
+            assert self.adapter.device_of(x) is device
+            if self.holds_values(device):
+                assert_same(self.adapter.to_numpy(x), array, str(device))
+
+    def test_devices_are_described(self) -> None:
+        for device in self.places():
+            name, memory = self.adapter.describe(device)
+            assert isinstance(name, str)
+            assert name.strip(), f"{device} has no name"
+            assert memory is None or (type(memory) is int and memory > 1 << 20), f"{memory!r} bytes"
+            if device.kind == "gpu" and self.adapter.virtual:
+                assert (name, memory) == VIRTUAL_GPU
+
+    @once
+    def test_why_there_is_no_gpu_is_said_in_a_few_words(self) -> None:
+        why = self.adapter.why_no_gpu()
+        assert isinstance(why, str)
+        assert 3 <= len(why.strip()) == len(why) <= 200, f"{why!r} is shown in a table"
+        assert "\n" not in why
+
+    def test_a_device_that_was_used_is_started(self) -> None:
+        for device in self.places():
+            xdevice.sync(self.adapter.from_numpy(telling("float32"), device))
+            assert self.adapter.is_started(device) is True, f"{device} was used"
+
+    def test_try_gpu_gives_what_is_there(self) -> None:
+        n = xdevice.num_gpus()
+        assert [xdevice.try_gpu(i) for i in range(n)] == [xdevice.gpu(i) for i in range(n)]
+        assert xdevice.try_gpu(n) is devices.CPU
+        assert xdevice.try_all_gpus() == ([xdevice.gpu(i) for i in range(n)] or [xdevice.cpu()])
+        assert xdevice.native.try_gpu(n) == xdevice.cpu().native
+        assert xdevice.native.try_all_gpus() == [device.native for device in xdevice.try_all_gpus()]
+
+    @pytest.mark.parametrize("missing", ["gpu:999", "cpu:99999", "tpu:77"])
+    def test_a_missing_device_is_refused_before_anything_happens(self, missing: str) -> None:
+        x = self.make()
+        before = xdevice.to_numpy(x)
+        tries: list[Callable[[], object]] = [
+            lambda: self.adapter.require(devices.parse(missing)),
+            lambda: xdevice.to_device(x, missing),
+            lambda: xdevice.copy_to(x, missing),
+            lambda: xdevice.to_device([1, {"x": x}], missing),
+            lambda: xdevice.tensor([1.0], device=missing),
+            lambda: xdevice.ones(2, device=missing),
+            lambda: xdevice.rand(2, device=missing),
+            lambda: xdevice.sync(missing),
+            lambda: xdevice.device(missing).native,
+            lambda: xdevice.device(missing).__enter__(),
+        ]
+        tries += [lambda make=make: xdevice.to_device(make(), missing) for make in self.samples.models().values()]  # type: ignore[misc]
+        for attempt in tries:
+            with pytest.raises(xdevice.DeviceNotFoundError, match=missing):
+                attempt()
+        assert xdevice.device_of(x) is self.here()
+        assert (xdevice.to_numpy(x) == before).all()
+
+    # comparing
+
+    def test_device_of_and_same_device_see_where_tensors_are(self) -> None:
+        x, y = self.make(), self.make()
+        assert xdevice.device_of(x) is self.here()
+        assert self.adapter.device_of(x) is self.here()
+        assert xdevice.device_of([x, {"y": y}]) is self.here()
+        assert xdevice.same_device(x, y, [x])
+        assert xdevice.same_device()
+        assert xdevice.check_same_device(x, y=[y]) is self.here()
+
+    def test_a_mismatch_is_found_and_named(self) -> None:
+        x, far = self.make(), xdevice.copy_to(self.make(), self.there())
+        assert not xdevice.same_device(x, far)
+        assert not xdevice.same_device(x, [x, {"far": far}])
+        with pytest.raises(
+            xdevice.DeviceMismatchError, match=rf"batch\['x'\]\[1\] is on {self.there()}, expected {self.home}"
+        ):
+            xdevice.check_same_device(batch={"x": [x, far]})
+        with pytest.raises(xdevice.DeviceMismatchError, match="argument 1"):
+            xdevice.check_same_device(x, far)
+        with pytest.raises(xdevice.DeviceMismatchError):
+            xdevice.device_of([x, far])
+
+    # scopes
+
+    def test_a_scope_places_what_the_framework_creates(self) -> None:
+        there = self.there()
+        with there:
+            assert xdevice.device_of(self.native_ones()) is there
+            assert xdevice.device_of(xdevice.tensor([1.0])) is there
+            with self.here():
+                assert xdevice.device_of(self.native_ones()) is self.here()
+                with there:
+                    assert xdevice.device_of(self.native_ones()) is there
+                assert xdevice.device_of(self.native_ones()) is self.here()
+            assert xdevice.device_of(self.native_ones()) is there
+        assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
+
+    def native_ones(self) -> Any:
+        self.needs_kernels()
+        return self.samples.native_ones(2)
+
+    def test_a_scope_ends_after_an_exception(self) -> None:
+        there = self.second() or self.here()
+        before = xdevice.device_of(self.native_ones())
+
+        def fails() -> None:
+            with there:
+                raise KeyError("planned")
+
+        with pytest.raises(KeyError, match="planned"):
+            fails()
+        assert xdevice.device_of(self.native_ones()) is before
+        assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
+
+    def test_a_scope_holds_for_one_thread(self) -> None:
+        with self.second() or self.here():
+            assert in_thread(self.placed_by_default, self.patience) is devices.CPU
+
+    def placed_by_default(self) -> Device:
+        with xdevice.use(self.backend):
+            return xdevice.device_of(xdevice.tensor([1.0]))
+
+    def test_scopes_of_threads_leave_each_other_alone(self) -> None:
+        self.needs_kernels()
+        before = xdevice.device_of(self.native_ones())
+        for device in self.places():
+            in_thread(lambda device=device: self.placed_in(device), self.patience)  # type: ignore[misc]
+            assert xdevice.device_of(self.native_ones()) is before, "a scope of another thread has stayed"
+
+    def placed_in(self, device: Device) -> None:
+        with xdevice.use(self.backend), device:
+            assert xdevice.device_of(self.native_ones()) is device

@@ -1,0 +1,338 @@
+"""Checks of models: their variables, moves, copies and training."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import devices, layouts
+
+from .base import Suite, assert_same, need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Models(Suite):
+    def built(self) -> Iterator[tuple[str, Any]]:
+        models = self.samples.models()
+        if not models:
+            pytest.skip(f"{self.backend} has no models")
+        for name, make in models.items():
+            yield name, xdevice.to_device(make(), self.home)
+
+    def values(self, model: Any) -> dict[str, np.ndarray[Any, Any]]:
+        return {name: xdevice.to_numpy(x) for name, x in self.samples.variables(model).items()}
+
+    def test_a_model_that_is_there_is_left_alone(self) -> None:
+        for name, model in self.built():
+            before = self.addresses(model)
+            assert xdevice.device_of(model) is self.here(), name
+            assert {device for _, device in self.adapter.model_devices(model)} <= {self.here()}, name
+            assert xdevice.to_device(model, self.home) is model, name
+            assert self.addresses(model) == before, name
+
+    def addresses(self, model: Any) -> dict[str, int | None]:
+        return {name: self.samples.address(x) for name, x in self.samples.variables(model).items()}
+
+    def test_a_model_moves_in_place_with_its_values(self) -> None:
+        there = self.there()
+        back = [self.here()] if self.holds_values(there) else []
+        for name, make in self.samples.models().items():
+            model = make()
+            before, marks = self.values(model), self.marks(model)
+            for target in (self.here(), there, *back):
+                assert xdevice.to_device(model, target) is model, name
+                assert {place for _, place in self.adapter.model_devices(model)} <= {target}, name
+                assert xdevice.device_of(model) is target, name
+                after = self.samples.variables(model)
+                if self.holds_values(target):  # a lazy module of PyTorch's is not lazy on meta
+                    assert list(after) == list(before), name
+                    assert self.marks(model) == marks, name
+                for key, array in before.items():
+                    assert xdevice.device_of(after[key]) is target, f"{name}.{key}"
+                    self.assert_holds(after[key], array, f"{name}.{key} on {target}")
+
+    def marks(self, model: Any) -> dict[str, bool | None]:
+        return {name: self.samples.requires_grad(x) for name, x in self.samples.variables(model).items()}
+
+    def test_a_copied_model_shares_nothing(self) -> None:
+        for target in filter(None, (self.here(), self.second())):
+            for name, model in self.built():
+                before = self.values(model)
+                copied = xdevice.copy_to(model, target)
+                assert copied is not model, name
+                assert type(copied) is type(model), name
+                assert xdevice.device_of(copied) is target, name
+                assert xdevice.device_of(model) is self.here(), name
+                old, new = self.samples.variables(model), self.samples.variables(copied)
+                assert len(new) >= len(old), name
+                for (key, a), b in zip(old.items(), new.values(), strict=False):
+                    self.assert_holds(b, before[key], f"{name}.{key}")
+                    self.assert_holds(a, before[key], f"{name}.{key}: the source")
+                    if self.holds_values(target):
+                        assert self.samples.address(a) != self.samples.address(b), f"{name}.{key}"
+                    assert self.samples.requires_grad(a) == self.samples.requires_grad(b), f"{name}.{key}"
+
+    def test_a_parameter_beside_its_model_stays_its_parameter(self) -> None:
+        there = self.there_with_values()
+        for (name, model), (_, twin) in zip(self.built(), self.built(), strict=True):
+            if not self.samples.variables(model):
+                continue
+            alone, one = (next(iter(self.samples.variables(net).values())) for net in (twin, model))
+            xdevice.to_device(twin, there)
+            is_kept = next(iter(self.samples.variables(twin).values())) is alone  # Gluon's parameters make new arrays
+            moved = xdevice.to_device({"one": one, "net": model}, there)
+            assert moved["net"] is model, name
+            assert xdevice.device_of(moved) is there, name
+            assert not is_kept or moved["one"] is one, name
+
+    def test_variables_are_those_of_the_state_dict(self) -> None:
+        asked = 0
+        for (name, model), (_, twin) in zip(self.built(), self.built(), strict=True):
+            with suppress(xdevice.NotBuiltError):  # torch moves a lazy module, but it has no values
+                found = list(self.adapter.variables(model))
+                keys = [key for key, _ in found]
+                assert len(set(keys)) == len(keys), f"{name}: {keys}"
+                others = [key for key, _ in self.adapter.variables(twin)]
+                # parameters beside their model have the names that Gluon counts on
+                assert keys == others or "ParameterDict" in name, f"{name}: built alike, named otherwise: {others}"
+                values = [self.adapter.to_numpy(value).tobytes() for _, value in found]
+                all_values = [array.tobytes() for array in self.values(model).values()]
+                assert found, name
+                assert not set(values) - set(all_values), name
+                target = self.second() or self.here()
+                xdevice.to_device(model, target)
+                assert {self.adapter.device_of(x) for _, x in self.adapter.variables(model)} == {target}, name
+                asked += 1
+        assert asked
+
+    def linear(self) -> Any:
+        """One linear layer of three inputs and two outputs, and its variables."""
+        return xdevice.to_device(need(self.samples.network(3, 2), "models"), self.home)
+
+    def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
+        found = list(self.adapter.variables(self.linear()))
+        assert sorted(sorted(value.shape) for _, value in found) == [[2], [2, 3]]
+        assert len({name for name, _ in found}) == 2
+        assert {device for _, device in self.adapter.model_devices(self.linear())} == {self.here()}
+
+    def test_a_layout_says_what_a_layer_computes(self) -> None:
+        self.needs_kernels()
+        net = self.linear()
+        try:
+            found = list(self.adapter.layers(net))
+        except xdevice.UnsupportedError as error:
+            pytest.skip(str(error))
+        assert [layer.kind for layer in found] == ["linear"], "one layer"
+        layer = found[0]
+        values = {name: self.adapter.to_numpy(x) for name, x in self.adapter.variables(net)}
+        canonical: dict[str, Any] = {}
+        for part in layer.parts:
+            canonical.update(zip(part.of, part.rule.canonical(values[part.name]), strict=True))
+        shapes = {name: array.shape for name, array in canonical.items()}
+        assert shapes == {"weight": (2, 3), "bias": (2,)}, "in PyTorch's layout"
+        x = np.arange(6, dtype="float32").reshape(2, 3) / 3
+        with self.here():
+            y = net(self.make(x))
+        expected = x @ canonical["weight"].T + canonical["bias"]
+        np.testing.assert_allclose(xdevice.to_numpy(y), expected, rtol=1e-3, atol=1e-4)
+        settings: dict[str, object] = {"layers": 1}
+        for kind in layouts.KINDS:
+            parts = self.adapter.parts(kind, settings)
+            covered = [name for part in parts for name in part.of]
+            assert len(set(covered)) == len(covered), f"{kind}: a parameter twice: {covered}"
+
+    def test_a_shared_variable_comes_under_both_names(self) -> None:
+        model, _ = need(self.samples.tied(), "a model with shared parameters")
+        found = list(self.adapter.variables(model))
+        assert len({name for name, _ in found}) > len({id(value) for _, value in found})
+
+    def test_shared_parameters_stay_shared(self) -> None:
+        model, is_shared = need(self.samples.tied(), "a model with shared parameters")
+        assert is_shared(model)
+        assert is_shared(xdevice.to_device(model, self.home))
+        assert is_shared(xdevice.copy_to(model, self.home))
+        there = self.second()
+        if there is not None and self.holds_values(there):
+            assert is_shared(xdevice.copy_to(model, there))
+            assert is_shared(xdevice.to_device(model, there))
+            assert xdevice.device_of(model) is there
+
+    def test_a_spread_model_is_a_named_mismatch(self) -> None:
+        far = next((d for d in (self.here(), self.second()) if d not in (None, devices.CPU)), None)
+        there = need(far, "a second device")
+        model = need(self.samples.spread(there), "a model spread over two devices")
+        for ask in (xdevice.device_of, xdevice.check_same_device):
+            with pytest.raises(xdevice.DeviceMismatchError, match=f"{there}"):
+                ask(model)
+        assert not xdevice.same_device(model)
+        xdevice.to_device(model, there)
+        assert xdevice.device_of(model) is there
+
+    def test_an_unbuilt_model_is_refused(self) -> None:
+        model = need(self.samples.unbuilt(), "models without variables")
+        for ask in (
+            xdevice.device_of,
+            lambda m: xdevice.to_device(m, self.home),
+            lambda m: xdevice.copy_to(m, self.home),
+            lambda m: list(self.adapter.variables(m)),
+        ):
+            with pytest.raises(xdevice.NotBuiltError):
+                ask(model)
+
+    def test_a_model_is_built_or_refused(self) -> None:
+        models = {**self.samples.models(), "unbuilt": self.samples.unbuilt}
+        for name, make in models.items():
+            if (model := make()) is None:
+                continue
+            try:
+                list(self.adapter.variables(model))
+            except xdevice.NotBuiltError:
+                with pytest.raises(xdevice.NotBuiltError):
+                    self.adapter.require_built(model)
+            else:
+                assert self.accepts(model), f"{name} is built"
+
+    def accepts(self, model: Any) -> bool:
+        try:
+            self.adapter.require_built(model)
+        except xdevice.NotBuiltError:
+            return False
+        return True
+
+    def test_a_model_is_all_on_the_device_where_it_is(self) -> None:
+        there = self.there()
+        for name, model in self.built():
+            if not list(self.adapter.model_devices(model)):
+                continue
+            assert self.adapter.is_all_on(model, self.here()), f"{name} is on {self.here()}"
+            assert not self.adapter.is_all_on(model, there), f"{name} is not on {there}"
+        far = there if there is not devices.CPU else self.here()
+        model = need(self.samples.spread(far), "a model spread over two devices")
+        assert not any(self.adapter.is_all_on(model, place) for place in (devices.CPU, far)), "it is spread"
+
+    def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
+        for target in filter(None, (self.here(), self.second())):
+            for name, model in self.built():
+                parts = list(self.adapter.model_parts(model))
+                copied = xdevice.copy_to([model, *parts], target)
+                its = list(self.adapter.model_parts(copied[0]))
+                assert len(its) == len(parts), f"{name}: a copy has as many parts"
+                for part, twin, found in zip(parts, its, copied[1:], strict=True):
+                    assert type(twin) is type(part), f"{name}: the parts come in another order"
+                    assert found is twin, f"{name}: a {type(part).__qualname__} is no part of the copy any more"
+                    if self.adapter.classify(type(part)) == "tensor":
+                        self.assert_equal(twin, part, name)
+        self.has_its_variables_among_its_parts()
+
+    def has_its_variables_among_its_parts(self) -> None:
+        net = self.linear()
+        parts = {id(part) for part in self.adapter.model_parts(net)}
+        own = [x for x in getattr(net, "__dict__", {}).values() if self.adapter.classify(type(x)) == "tensor"]
+        tensors = [x for x in self.samples.variables(net).values() if any(x is one for one in own)]
+        assert len(parts) >= 2, "at least a weight and a bias"
+        assert all(id(x) in parts for x in tensors)
+
+    def test_an_optimizer_takes_state_that_it_would_make_in_a_step(self) -> None:
+        self.needs_kernels()
+        model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
+        fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
+        x, y = (xdevice.to_device(data, self.home) for data in self.training_data())
+        for net in (model, fresh):
+            xdevice.to_device(net, self.home)
+        with self.here():
+            losses = [step(x, y) for _ in range(3)]
+        wanted = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}
+        before = {name for name, _ in self.adapter.variables(untrained)}
+        lacking = [name for name in wanted if name not in before]
+        assert lacking, "an optimizer that has taken a step has state"
+        assert not self.adapter.state_to_come(untrained, []), "state that nobody asks for"
+        assert not self.adapter.state_to_come(fresh, lacking), "a network is no optimizer"
+        to_come = self.adapter.state_to_come(untrained, lacking)
+        assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
+        assert {name for name, _ in self.adapter.variables(untrained)} == before, (
+            "the state is there before it is given"
+        )
+        with self.here():
+            assert other_step(x, y) == losses[0], "asking has changed what the optimizer computes"
+        self.resumes(model, optimizer, step, x, y)
+
+    def resumes(self, model: Any, optimizer: Any, step: Any, x: Any, y: Any) -> None:
+        """Written into another model and its optimizer, variables and state go on as they would have gone."""
+        fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
+        xdevice.to_device(fresh, self.home)
+        values = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}
+        state = dict(self.adapter.variables(untrained))
+        state.update(self.adapter.state_to_come(untrained, [name for name in values if name not in state]))
+        self.put(
+            dict(self.adapter.variables(fresh)), {n: self.adapter.to_numpy(v) for n, v in self.adapter.variables(model)}
+        )
+        self.put(state, values)
+        self.adapter.take_state(untrained, state)
+        found = dict(self.adapter.variables(untrained))
+        assert set(found) == set(values), "state that was given is its variables"
+        for name, value in values.items():
+            assert_same(np.asarray(self.adapter.to_numpy(found[name])), value, name)
+        for _ in range(2):
+            with self.here():
+                assert other_step(x, y) == step(x, y), "training goes on otherwise"
+
+    def put(self, variables: dict[str, Any], values: dict[str, Any]) -> None:
+        for name, x in variables.items():
+            place = self.adapter.device_of(x)
+            self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
+
+    def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
+        self.needs_kernels()
+        (model, step), (stayed, twin_step) = (need(self.samples.trainable(), "training") for _ in range(2))
+        x, y = self.training_data()
+        places = [self.here()]
+        if (there := self.second()) is not None and self.holds_values(there):
+            places += [there, self.here()]
+        losses = []
+        for place in places:
+            xdevice.to_device(model, place)
+            for _ in range(3):
+                with place:
+                    losses.append(step(xdevice.to_device(x, place), xdevice.to_device(y, place)))
+                with devices.CPU:
+                    expected = twin_step(x, y)
+                assert losses[-1] == pytest.approx(expected, rel=1e-4), f"training differs on {place}"
+        assert losses[-1] < 0.9 * losses[0], "the model does not learn"
+        mine, its = self.samples.variables(model), self.samples.variables(stayed)
+        for (name, a), b in zip(mine.items(), its.values(), strict=True):
+            np.testing.assert_allclose(xdevice.to_numpy(a), xdevice.to_numpy(b), rtol=1e-4, atol=1e-6, err_msg=name)
+
+    def training_data(self) -> tuple[Any, Any]:
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(16, 4)).astype("float32")
+        return xdevice.tensor(x), xdevice.tensor(x.sum(axis=1, keepdims=True))
+
+    # a model that is one variable
+
+    def test_a_lone_variable_is_read_as_its_tensor(self) -> None:
+        asked = 0
+        for name, model in self.built():
+            held = self.adapter.tensor_of(model)
+            with suppress(xdevice.NotBuiltError):
+                is_alone = [label for label, _ in self.adapter.variables(model)] == [""]
+                assert (held is not None) is is_alone, f"{name}: a lone variable has the name '' and a tensor"
+            if held is None:
+                continue
+            asked += 1
+            assert self.adapter.classify(type(held)) == "tensor", name
+            assert self.adapter.device_of(held) is self.here(), name
+            (value,) = self.values(model).values()
+            self.assert_holds(held, value, name)
+            assert_same(xdevice.to_numpy(model), value, name)
+            ((label, _),) = self.adapter.variables(model)
+            assert label == "", f"{name}: a lone variable has no name"
+        for tensor in (self.make(), self.linear() if self.samples.network(3, 2) is not None else self.make()):
+            assert self.adapter.classify(type(tensor)) == "tensor" or self.adapter.tensor_of(tensor) is None
+        if not asked:
+            pytest.skip("the samples do not have: a model that is one variable")

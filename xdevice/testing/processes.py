@@ -1,0 +1,92 @@
+"""Checks of threads, forks, loading and ending: what can be seen only in a fresh process is asked of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+import xdevice
+from xdevice.contract import Backend
+
+from .base import Suite, need, once
+
+
+class Processes(Suite):
+    def test_eight_threads_at_once(self) -> None:
+        results: list[Any] = []
+
+        def work() -> None:
+            with xdevice.use(self.backend):
+                for _ in range(20):
+                    x = xdevice.tensor([1.0, 2.0], device=self.home)
+                    target = self.second() or self.here()
+                    moved = xdevice.copy_to(x, target)
+                    results.append(
+                        (xdevice.device_of(moved) is target, xdevice.same_device(x, xdevice.to_device(x, self.home)))
+                    )
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 160
+        assert set(results) == {(True, True)}
+
+    @once
+    def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
+        seen = in_child("load", self.backend, self.child_setup)
+        assert seen["imported by xdevice"] == [], "import xdevice must import no framework and no NumPy"
+        assert seen["imported under a held lock"] is False, "the framework must be imported by xdevice.loader.importing"
+        assert seen["loaded in threads"] == 8
+        assert seen["other backends"] == []
+        assert seen["started by counting"] == [], "counting devices starts none"
+        assert seen["works in the main thread"] == 2.0, "it must work after the thread that loaded it has ended"
+        assert seen["works in a new thread"] == 2.0
+
+    @once
+    def test_forking_after_loading_and_counting(self) -> None:
+        self.needs_kernels()
+        if not hasattr(os, "fork"):
+            pytest.skip("this system does not fork")
+        seen = in_child("fork", self.backend, self.child_setup)
+        # TensorFlow can tell what GPUs it has only by initialising CUDA
+        allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
+        assert seen["child after loading"] in allowed, seen
+        assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"
+
+    def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
+        seen = in_child("end", self.backend, self.child_setup, self.home)
+        assert seen["first batch"] == [1.5, -2.5]
+
+    @once
+    def test_virtual_gpus_are_devices_of_their_own(self) -> None:
+        if "gpu" not in self.adapter.kinds:
+            pytest.skip(f"{self.backend} has no GPUs")
+        if not self.adapter.virtual and type(self.adapter).make_virtual_gpus is Backend.make_virtual_gpus:
+            why = need(self.adapter.why_no_virtual_gpus(), "a reason why there are no virtual GPUs")
+            pytest.skip(f"{self.backend} has no virtual GPUs: {why}")
+        seen = in_child("virtual", self.backend, self.child_setup)
+        if "refused" in seen:
+            pytest.skip(seen["refused"])
+        found = [device for device in seen["devices"] if device.startswith(("cpu", "gpu"))]
+        assert found == ["cpu:0", "gpu:0", "gpu:1"], "two virtual GPUs beside one CPU"
+        assert seen["described"] == ["virtual GPU (host memory)"] * 2
+        assert seen["moved"] == {"gpu:0": [1.5, -2.5], "gpu:1": [1.5, -2.5]}
+
+
+def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> dict[str, Any]:
+    """Asks a fresh process a question about a backend: a function of `xdevice._child`."""
+    given = ", ".join(map(repr, (backend, *arguments)))
+    code = f"{setup}\nfrom xdevice import _child\n_child.{question}({given})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"the child process ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer

@@ -1,0 +1,97 @@
+"""Values that tell a faithful copy from one that went through a narrower dtype, lost a sign, or was never written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xdevice.dtypes import host_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Array = np.ndarray[Any, Any]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+_REAL = {"complex64": "float32", "complex128": "float64"}
+
+
+def telling(name: str) -> Array:
+    """A 3x4 array of a dtype with its extremes: odd bits, both zeros, NaNs that carry a sign and a number."""
+    if name == "bool":
+        return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
+    if name in FLOATS:
+        return _floats(name)
+    limits = np.iinfo(name)
+    top, low = int(limits.max), int(limits.min)
+    middle = (1 << 53) + 1 if limits.bits == 64 else top // 3
+    numbers = [0, 1, 7, middle, top, top - 1, top // 2 + 2, low, low + 1 if low else 3, -1 if low else 5, 100, top // 5]
+    return np.array(numbers, dtype=name).reshape(3, 4)
+
+
+def _floats(name: str) -> Array:
+    if name in _REAL:
+        real = _floats(_REAL[name])
+        both = np.empty(real.shape, dtype=name)
+        both.real, both.imag = real, real[::-1, ::-1]
+        return both
+    kind = host_dtype(name)
+    bits = np.dtype(f"uint{kind.itemsize * 8}")
+    top = {"float16": 65504.0, "bfloat16": 3.3e38, "float32": 3.4028235e38, "float64": 1.7976931348623157e308}[name]
+    numbers = np.array([0.0, -0.0, 1.5, -2.25, 1 / 3, top, -top, np.inf, -np.inf, 0, 0, 0]).astype(kind)
+    raw = numbers.view(bits)
+    one = raw.dtype.type(1)
+    nan = np.array(np.nan).astype(kind).view(bits)[()] & ~(one << raw.dtype.type(bits.itemsize * 8 - 1))
+    raw[9], raw[10] = one, nan | one  # the smallest number above zero; a NaN with a number
+    raw[11] = nan | (one << raw.dtype.type(bits.itemsize * 8 - 1))
+    shaped: Array = numbers.reshape(3, 4)
+    return shaped
+
+
+def quiet(array: Array) -> Array:
+    """The array with 1 for its NaNs: what computes keeps no more of one than that it is one."""
+    found = array.copy()
+    if found.dtype.name == "bfloat16" or found.dtype.kind in "fc":
+        found[np.isnan(found)] = 1
+    return found
+
+
+def plain(name: str) -> Array:
+    """A 3x4 array of small numbers to compute with: fractional and negative where the dtype has such."""
+    numbers: Any = np.arange(12).reshape(3, 4)
+    if name == "bool":
+        numbers = numbers % 3 == 1
+    elif name in FLOATS:
+        numbers = (numbers - 5) * 0.25
+        numbers = numbers + 1j * numbers[::-1] if name in _REAL else numbers
+    elif np.iinfo(name).min:
+        numbers = numbers - 5
+    found: Array = numbers.astype(host_dtype(name))
+    return found
+
+
+def odd_sources() -> Iterator[tuple[str, Array]]:
+    """NumPy arrays as they come: transposed, backwards, with gaps, misaligned, read-only, without elements or axes."""
+    base = np.arange(24, dtype="float32").reshape(4, 6) / 3 - 2
+    yield "transposed", base.T
+    yield "backwards", base[::-1]
+    yield "gaps backwards", base[:, ::-2]
+    yield "inner", base[1:3, 2:4]
+    yield "no rows", base[:0]
+    yield "0-d", np.array(-2.5, "float32")
+    yield "column", base[:, :1]
+    frozen = base.copy()
+    frozen.setflags(write=False)
+    yield "read-only", frozen
+    yield from zip(("at 64 bytes", "at 4 bytes"), aligned_and_not(), strict=True)
+
+
+def aligned_and_not() -> Iterator[Array]:
+    """NumPy arrays whose memory begins at a multiple of 64 bytes, and elsewhere: JAX shares only the first."""
+    raw = np.zeros(64 * 4 + 64, dtype="float32")
+    start = (-raw.ctypes.data % 64) // 4
+    for offset in (start, start + 1):
+        source = raw[offset : offset + 64]
+        source[:] = np.arange(64)
+        yield source
