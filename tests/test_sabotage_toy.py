@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices, layouts, registry
-from xdevice.contract import Backend, DeviceInfo, Memory, Takes
+from xdevice import devices, layouts, registry, trees
+from xdevice.contract import Backend, DeviceInfo, Memory, Takes, Way
 from xdevice.errors import NotBuiltError
 from xdevice.testing import Conformance
 
@@ -859,7 +859,57 @@ def _elsewhere(x):
     return x
 
 
+# what fits, what is given away
+
+_FITS = "as_many_axes_and_elements_fit_as_it_says"
+
+
+@wrong("most_axes", "says more than fit", _FITS)
+def _(adapter, patch, suite):
+    patch.setattr(adapter, "most_axes", adapter.most_axes + 1)
+
+
+@wrong("most_axes", "says fewer than fit", _FITS)
+def _(adapter, patch, suite):
+    patch.setattr(adapter, "most_axes", adapter.most_axes - 1)
+
+
+@wrong("longest_axis", "says more than fit", _FITS)
+def _(adapter, patch, suite):
+    patch.setattr(adapter, "longest_axis", adapter.longest_axis * 2)
+
+
+@wrong("longest_axis", "says fewer than fit", _FITS)
+def _(adapter, patch, suite):
+    patch.setattr(adapter, "longest_axis", adapter.longest_axis - 1)
+
+
+_AWAY = "what_is_given_away_is_nobody_elses"
+swap("gives_away", "gives what the tensor keeps", _AWAY, lambda _, adapter: lambda x: True)
+swap("gives_away", "gives what a view's owner keeps", _AWAY, lambda _, adapter: lambda x: x._values.base is not None)
+
+
+@wrong("gives_away", "gives one array to all who ask", _AWAY)
+def _(adapter, patch, suite):
+    made, to_numpy = {}, adapter.to_numpy
+    patch.setattr(adapter, "to_numpy", lambda x: made.setdefault(id(x), (x, to_numpy(x).copy()))[1])
+    patch.setattr(adapter, "gives_away", lambda x: True)
+
+
 # models
+
+
+def _refusing(what):
+    """A method that declines."""
+
+    def make(original, adapter):
+        def refuse(*given):
+            raise adapter.unsupported(what, "use something else")
+
+        return refuse
+
+    return make
+
 
 _IN_PLACE = "a_model_moves_in_place_with_its_values"
 _SHARES_NOTHING = "a_copied_model_shares_nothing"
@@ -946,6 +996,161 @@ swap(
 @wrong("parts", "has the weight the other way round", "a_layout_says_what_a_layer_computes")
 def _(adapter, patch, suite):
     patch.setattr(adapter, "parts", lambda kind, settings: layouts.parts(kind, settings))
+
+
+_BUILT = "a_model_is_built_or_refused"
+swap("require_built", "refuses nothing", _BUILT, lambda _, adapter: lambda model: None)
+
+
+@wrong("require_built", "refuses a model without parameters of its own", _BUILT)
+def _(adapter, patch, suite):
+    def refuse(model):
+        if not getattr(model, "own", ()):
+            raise NotBuiltError("not built")
+
+    patch.setattr(adapter, "require_built", refuse)
+
+
+_ALL_ON = "a_model_is_all_on_the_device_where_it_is"
+swap("is_all_on", "never is", _ALL_ON, lambda _, adapter: lambda model, device: False)
+swap("is_all_on", "always is", "a_model_moves_in_place_with_its_values", lambda _, adapter: lambda model, device: True)
+swap(
+    "is_all_on",
+    "looks at the first variable only",
+    _ALL_ON,
+    lambda _, adapter: lambda model, device: list(adapter.model_devices(model))[0][1] is device,
+)
+_TAKES_STATE = "an_optimizer_takes_state_that_it_would_make_in_a_step"
+
+
+def _to_come(change):
+    def make(state_to_come, adapter):
+        return lambda optimizer, names: {name: change(x) for name, x in state_to_come(optimizer, names).items()}
+
+    return make
+
+
+swap("state_to_come", "knows none", _TAKES_STATE, lambda _, adapter: lambda optimizer, names: {})
+swap(
+    "state_to_come",
+    "makes state that nobody asks for",
+    _TAKES_STATE,
+    lambda to_come, adapter: lambda optimizer, names: to_come(optimizer, ["0.speed", "1.speed"]),
+)
+swap("state_to_come", "makes numbers of all", _TAKES_STATE, _to_come(lambda x: toy().full((), 0, x.place, x.dtype)))
+swap("state_to_come", "widens float32", _TAKES_STATE, _to_come(double_floats))
+
+
+@wrong("state_to_come", "gives the optimizer its state at once", _TAKES_STATE)
+def _(adapter, patch, suite):
+    state_to_come = adapter.state_to_come
+
+    def at_once(optimizer, names):
+        state = state_to_come(optimizer, names)
+        adapter.take_state(optimizer, state)
+        return state
+
+    patch.setattr(adapter, "state_to_come", at_once)
+
+
+@wrong("state_to_come", "takes a step", _TAKES_STATE)
+def _(adapter, patch, suite):
+    state_to_come = adapter.state_to_come
+
+    def stepping(optimizer, names):
+        state = state_to_come(optimizer, names)
+        for x in getattr(optimizer, "parameters", ()) if state else ():
+            x.write(x.detach() * 0.5)
+        return state
+
+    patch.setattr(adapter, "state_to_come", stepping)
+
+
+def _taking(change):
+    def make(take_state, adapter):
+        return lambda optimizer, state: take_state(optimizer, change(state))
+
+    return make
+
+
+swap("take_state", "takes nothing", _TAKES_STATE, lambda _, adapter: lambda optimizer, state: None)
+swap("take_state", "takes the first only", _TAKES_STATE, _taking(lambda state: dict(list(state.items())[:1])))
+swap("take_state", "begins with zeros", _TAKES_STATE, _taking(lambda state: {k: x * 0 for k, x in state.items()}))
+_STANDS = "the_parts_of_a_copy_stand_for_those_of_the_model"
+swap("model_parts", "knows none", _STANDS, lambda _, adapter: lambda model: [])
+swap(
+    "model_parts",
+    "gives them in another order each time",
+    _STANDS,
+    lambda parts, adapter: lambda model: sorted(parts(model), key=id, reverse=len(_asked(model)) % 2 == 0),
+)
+swap(
+    "model_parts",
+    "gives models only",
+    _STANDS,
+    lambda parts, adapter: lambda model: [x for x in parts(model) if isinstance(x, toy().Module)],
+)
+swap(
+    "model_parts",
+    "gives new objects for variables",
+    _STANDS,
+    lambda parts, adapter: lambda model: [x.detach() if isinstance(x, toy().ToyArray) else x for x in parts(model)],
+)
+_asking = []
+
+
+def _asked(model):
+    _asking.append(model)
+    return _asking
+
+
+_KNOWN = "objects_that_the_framework_knows_are_walked"
+
+
+def _padded(**parts):
+    """A way into `Padded` that differs from the honest one in these."""
+
+    def make(way_into, adapter):
+        def way(x):
+            honest = way_into(x)
+            return honest if honest is None else honest._replace(**parts)
+
+        return way
+
+    return make
+
+
+swap(
+    "way_into",
+    "knows none",
+    _KNOWN,
+    lambda _, adapter: lambda x: None,
+    raises=(xdevice.ContainerError, xdevice.NotATensorError),
+)
+swap("way_into", "knows one into everything", _KNOWN, lambda _, adapter: lambda x: Way())
+swap("way_into", "gives the old object back", _KNOWN, _padded(rebuild=lambda x, inside: x))
+swap("way_into", "forgets what is beside", _KNOWN, _padded(rebuild=lambda x, inside: toy().Padded(inside[0], None)))
+swap("way_into", "gives another type", _KNOWN, _padded(rebuild=lambda x, inside: list(inside)))
+
+
+def _refill(x, inside):
+    x.rows = inside[0]
+    return x
+
+
+swap("way_into", "changes the object that came", _KNOWN, _padded(rebuild=_refill))
+_TOLD = "what_moves_itself_is_told_a_native_device"
+
+
+@wrong("moves_by", "names a method that no tensor has", _TOLD)
+def _(adapter, patch, suite):
+    patch.setattr(adapter, "moves_by", "to_place")
+
+
+@wrong("moves_by", "names a method that moves nothing", _TOLD)
+def _(adapter, patch, suite):
+    patch.setattr(toy().ToyArray, "stay", lambda self, place: self, raising=False)
+    patch.setattr(adapter, "moves_by", "stay")
 
 
 def _plain(x):
@@ -1207,6 +1412,27 @@ swap(
     lambda tensor_of, adapter: lambda model: model.value * 2 if isinstance(model, toy().Variable) else None,
 )
 swap("can_write", "says no and writes", _WRITES, lambda _, adapter: lambda x: False)
+_WHERE = "where_write_writes_is_known"
+swap("memory_of", "knows none", _WHERE, lambda _, adapter: lambda x: None)
+swap("memory_of", "gives the address of a view's owner", _WHERE, lambda _, adapter: lambda x: (_owned(x), x.strides))
+swap("memory_of", "counts strides in elements", _WHERE, lambda _, adapter: lambda x: (x.address, _steps(x)))
+swap(
+    "memory_of",
+    "gives the strides of C order",
+    _WHERE,
+    lambda _, adapter: lambda x: (x.address, np.empty(x.shape, x.dtype).strides),
+)
+swap("memory_of", "waits", _WHERE, lambda memory_of, adapter: lambda x: (x.wait(), memory_of(x))[1])
+
+
+def _owned(x):
+    return x._block.array.__array_interface__["data"][0]
+
+
+def _steps(x):
+    return tuple(step // x.dtype.itemsize for step in x.strides)
+
+
 swap("write", "writes nothing", _WRITES, lambda _, adapter: lambda x, value: None)
 swap("write", "writes into a new tensor", _WRITES, lambda _, adapter: lambda x, value: _rebind(x, value.clone()))
 swap(
@@ -1441,6 +1667,20 @@ swap(
     _ORDERED,
     lambda record, adapter: lambda event, stream: record(event, toy()._defaults.get(stream.place, stream)),
     GPU,
+)
+swap(
+    "require_events",
+    "asks for none",
+    "events_are_there_or_refused",
+    lambda _, adapter: lambda device: None,
+    HOMES[:1],
+)
+swap("require_events", "refuses all", "events_are_there_or_refused", _refusing("events"))
+child(
+    "require_events",
+    "starts the GPU",
+    "loading_is_light_locked_and_safe_to_fork",
+    "cls.require_events = lambda self, device: toyframe.current_stream(self.to_native(device))",
 )
 swap("wait_event", "does not wait", _HAPPENS, lambda _, adapter: lambda event: None, GPU)
 swap("elapsed", "gives milliseconds", _HAPPENS, lambda elapsed, adapter: lambda a, b: elapsed(a, b) * 1000, GPU)
@@ -1933,8 +2173,10 @@ def test_a_fault_is_noticed(fault, home, monkeypatch):
     assert _honest[fault.check, home] == [], "the honest toy fails, or skips"
     with suite().selected():
         fault.plant(xdevice.backend("toyframe"), monkeypatch, suite)
+    trees.forget()  # what is known of a type is asked once
     caught = suite.failures(fault.check)
     monkeypatch.undo()
+    trees.forget()
     suite().adapter.samples().settle()
     assert caught, f"{fault.check} does not notice"
     error = caught[0].error
@@ -1945,11 +2187,12 @@ def test_a_fault_is_noticed(fault, home, monkeypatch):
 # the table of docs/adapters.md
 
 _BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
-_OUR_OWN = {"devices", "has", "check", "require", "unsupported"}
+_OUR_OWN = {"devices", "has", "check", "require", "unsupported", "is_host_only"}
 """What the core decides for all adapters."""
 _NEED_THREE = (
     "from_numpy", "from_buffer", "to_numpy", "peek", "full", "rand", "move", "copy", "join", "split", "leaf", "write",
     "total", "all_reduce", "stage", "compact", "export", "adopt", "move_model", "copy_model", "variables",
+    "gives_away", "is_all_on", "state_to_come", "take_state", "model_parts", "way_into", "memory_of",
 )  # fmt: skip
 
 

@@ -66,7 +66,9 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
         if id(value) in done:
             continue
         place = backend.devices()[0] if contents.has_data and backend.is_host_only else target
-        if kind == "model" and len(contents.owned) > 1:
+        if kind == "model" and not is_copy and backend.is_all_on(value, place):
+            done[id(value)] = value
+        elif kind == "model" and len(contents.owned) > 1:
             own = list(backend.model_parts(value))
             parts += own
             done[id(value)] = one(backend, kind, value, place)

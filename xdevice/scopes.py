@@ -106,10 +106,10 @@ class Block:
             self._undo(exc_type, exc, trace)
         elif self._take_back_cancel(exc) or exc is None:
             raise ScopeError(
-                f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: the "
-                f"framework keeps one device for all tasks of a thread, and would have put their work on {self.key} "
-                f"too; leave the block before the await, say device= to xdevice's creators, or do the work in "
-                f"asyncio.to_thread"
+                f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: "
+                f"the framework keeps one device for all tasks of a thread, and would have put their work on "
+                f"{self.key} too; leave the block before the await, say device= to xdevice's creators, or do the work "
+                f"in asyncio.to_thread"
             ) from None
 
     def _put_on(self) -> None:

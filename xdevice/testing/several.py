@@ -160,13 +160,18 @@ class Several(Suite):
             assert not self.is_view(view, x, (0,) * len(tuple(x.shape))), f"{name}: a view that shares memory"
 
     def waits_for_nothing(self) -> None:
-        began = perf_counter()
-        work = self.samples.long_work(self.here())
-        if work is None or not self.adapter.can_write(work.result):
-            return
-        self.adapter.memory_of(work.result)
-        is_done = work.is_done()
-        assert not is_done or perf_counter() - began > 0.1, "it waits for the computation"
+        """Work of a tenth of a second is not done a moment later, unless the machine has halted: so three times."""
+        took = 0.0
+        for _ in range(3):
+            work = self.samples.long_work(self.here())
+            if work is None or not self.adapter.can_write(work.result):
+                return
+            began = perf_counter()
+            self.adapter.memory_of(work.result)
+            took = perf_counter() - began
+            if took < 0.05 or not work.is_done():
+                return
+        raise AssertionError(f"it waits for the computation: {took:.2f} s")
 
     def test_a_written_value_is_not_aliased(self) -> None:
         self.needs_kernels()

@@ -241,7 +241,7 @@ class _Owner:
             used[0] += self.nbytes
             used[1] = max(used)
 
-    def __del__(self):
+    def __del__(self, _freed=_freed):
         _freed.append((self.block, self.place, self.nbytes, self.home, self.kept))
 
 
