@@ -362,7 +362,7 @@ def test_what_asks_the_accelerator_works(gpu):
         with pytest.raises(xdevice.UnsupportedError, match="does not count the memory"):
             ask()
     with pytest.raises(xdevice.UnsupportedError, match="do not have streams"):
-        torch.accelerator.current_stream()
+        torch.accelerator.set_stream(torch.accelerator.current_stream())
     torch.accelerator.empty_cache(), torch.accelerator.empty_host_cache()
     assert torch.ones(2).pin_memory().tolist() == [1, 1]
     data = torch.utils.data.TensorDataset(torch.arange(4.0))

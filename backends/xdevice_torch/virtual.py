@@ -29,11 +29,11 @@ from torch.utils import backend_registration
 from xdevice.errors import UnsupportedError
 
 from . import virtual_operations as operations
-from .virtual_operations import NAME as NAME  # read by the modules beside this one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+NAME = operations.NAME
 _FREE = "privateuseone"
 
 _private: Any = torch._C

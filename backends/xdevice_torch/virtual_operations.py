@@ -17,7 +17,6 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.dlpack import to_dlpack
 
 from xdevice.errors import UnsupportedError
 
@@ -131,7 +130,7 @@ def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
     with torch.inference_mode(False):  # what is made in it is never of use outside
-        capsule = to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
+        capsule = _private._to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
         about.kind, about.index = _EXTENSION, device.index
         new = torch.utils.dlpack.from_dlpack(capsule)
