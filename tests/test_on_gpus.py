@@ -32,6 +32,7 @@ class _HostAndGpu(Conformance):
     other = "gpu:0"
 
 
+@pytest.mark.slow
 class _OnTheLastOfFour(Conformance):
     home = "gpu:2"
     other = "gpu:3"

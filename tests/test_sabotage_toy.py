@@ -1018,7 +1018,7 @@ swap(
     "is_all_on",
     "looks at the first variable only",
     _ALL_ON,
-    lambda _, adapter: lambda model, device: list(adapter.model_devices(model))[0][1] is device,
+    lambda _, adapter: lambda model, device: next(iter(adapter.model_devices(model)))[1] is device,
 )
 _TAKES_STATE = "an_optimizer_takes_state_that_it_would_make_in_a_step"
 
