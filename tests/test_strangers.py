@@ -7,6 +7,7 @@ import argparse
 import gc
 import types
 import weakref
+from unittest.mock import Mock
 
 import pytest
 
@@ -368,3 +369,78 @@ def test_arrays_alone_do_not_go_to_a_gpu():
         xdevice.to_device({"a": [np.ones(1)]}, "gpu:0")
     with pytest.raises(xdevice.DeviceNotFoundError, match=r"xdevice.convert"):
         xdevice.to_device(np.ones(1), "gpu:0")
+
+
+def test_a_method_of_the_same_name_that_gives_something_else_is_named(backend):
+    if backend.moves_by is None:
+        pytest.skip("nothing around this framework moves itself")
+
+    class Table:
+        def __init__(self, x):
+            self.x = x
+
+        def to(self, form):
+            return f"as {form}"
+
+        as_in_ctx = to
+
+    with pytest.raises(xdevice.ContainerError, match=r"gave a str without tensors.*xdevice.register\("):
+        xdevice.copy_to([Table(ones(backend))], "cpu")
+
+
+def test_a_list_of_linked_objects_is_looked_through(backend, there):
+    class Node:
+        def __init__(self, next):
+            self.next = next
+
+    x = ones(backend)
+    empty = full = None
+    for _ in range(3000):
+        empty, full = Node(empty), Node(full or x)
+    assert xdevice.device_of([empty, full]) is xdevice.cpu()
+    with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+        xdevice.to_device([full], there)
+    batch = [empty, ones(backend, there)]
+    assert xdevice.to_device(batch, there) is batch
+
+
+def test_what_stands_for_something_else_is_told_by_that(backend, there):
+    wrapt = pytest.importorskip("wrapt")
+    number, table, tensor = (wrapt.ObjectProxy(x) for x in (3, {"x": ones(backend)}, ones(backend)))
+    for inside in (table, tensor, table):  # one type, of several natures
+        assert xdevice.device_of([inside]) is xdevice.cpu()
+        with pytest.raises(xdevice.ContainerError):
+            xdevice.to_device([inside, number], there)
+    batch = [number, ones(backend, there)]
+    assert xdevice.to_device(batch, there) is batch
+
+
+def test_a_mock_is_of_no_class_that_it_says(backend, there):
+    class Row:
+        def __init__(self):
+            self.mocks = [Mock(spec=dict), Mock(spec=list)]
+
+    batch = [Row(), Mock(spec=dict), Mock(spec=tuple), Mock(spec=type(ones(backend))), ones(backend, there)]
+    assert xdevice.to_device(batch, there) is batch
+    assert xdevice.device_of(batch) is there
+
+
+def test_the_wrapped_dicts_and_the_variables_of_tensorflow_are_seen():
+    import tensorflow as tf
+
+    class Step:
+        def __init__(self):
+            with tf.device("CPU:0"):
+                self.count = tf.Variable(1.0)
+
+    there = registry.load("tensorflow").samples().other_device()
+    if there is None:
+        pytest.skip("TensorFlow has one device here")
+    step = Step()
+    for inside in (step, tf.train.Checkpoint(count=step.count)):
+        assert xdevice.device_of([inside]) is xdevice.cpu()
+        with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+            xdevice.to_device([inside], there)
+    far = xdevice.to_device(ones(registry.load("tensorflow")), there)
+    with pytest.raises(xdevice.DeviceMismatchError, match=r"\[0\]\.count\S* is on cpu:0"):
+        xdevice.check_same_device(batch=[step, far])

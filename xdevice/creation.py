@@ -321,7 +321,8 @@ def _holds_masked(data: Any) -> bool:
     """Whether there is a masked array in lists, which NumPy makes an array of without its mask."""
     if isinstance(data, list | tuple):
         return any(map(_holds_masked, data))
-    return hasattr(type(data), "mask") and hasattr(data, "dtype")
+    mask = getattr(type(data), "mask", None)
+    return mask is not None and not callable(mask) and hasattr(data, "dtype")  # pandas has a method of that name
 
 
 def _require_dtype(backend: Backend, name: str) -> None:

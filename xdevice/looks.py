@@ -23,6 +23,7 @@ _MOST: Final = 10_000
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, type({}.values()), type({}.items()))
 _KEYED: Final = (dict, types.MappingProxyType)
 _PLAIN: Final = (bool, int, float, str, bytes)
+_DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 _NEVER: Final = (type, types.ModuleType, types.FunctionType, types.MethodType, types.GeneratorType)
 _slots: dict[int, tuple[str, ...]] = {}
 _empty: dict[int, bool] = {}
@@ -39,7 +40,7 @@ class Held(NamedTuple):
 
 def held(x: Any) -> list[Held]:
     """The tensors and models in an object that is none itself."""
-    return list(_held(x, "", {id(x)})) if can_hold(type(x)) else []
+    return list(_held(x)) if can_hold(type(x)) else []
 
 
 def can_hold(cls: type) -> bool:
@@ -59,6 +60,21 @@ def slots(cls: type) -> tuple[str, ...]:
         found = tuple(n for base in bases for n, value in base.items() if type(value) is types.MemberDescriptorType)
         registry.remember(_slots, cls, found)
     return found
+
+
+def is_proxy(cls: type) -> bool:
+    """Whether things of a type stand for another one, whose class `isinstance` sees: TensorFlow's wrappers around the
+    dicts and tuples of its modules do, and `wrapt.ObjectProxy`."""
+    inner = next((vars(base)["__wrapped__"] for base in cls.__mro__ if "__wrapped__" in vars(base)), None)
+    return isinstance(inner, _DESCRIPTORS)
+
+
+def seen_class(x: Any) -> type:
+    """The type of an object, or of what it stands for. What else says that it is of another class, as a mock with a
+    `spec` does, has nothing of that class but the name."""
+    while is_proxy(type(x)):
+        x = x.__wrapped__
+    return type(x)
 
 
 def attributes(x: Any) -> dict[str, Any]:
@@ -96,22 +112,33 @@ def beside(x: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if _kind(type(value)) is not None or held(value)}
 
 
-def _held(x: Any, path: str, seen: set[int]) -> Iterator[Held]:
-    for code, child in _children(x):
-        cls = type(child)
-        found = _kind(cls)
-        if found is not None:
-            yield Held(path + code, child, *found)
-        elif can_hold(cls) and id(child) not in seen and len(seen) < _MOST:
-            seen.add(id(child))
-            yield from _held(child, path + code, seen)
+def _held(x: Any) -> Iterator[Held]:
+    seen = {id(x)}
+    way = [("", _children(x))]  # no recursion: a list may be linked by thousands of objects
+    while way:
+        path, children = way[-1]
+        for code, child in children:
+            cls = type(child)
+            found = _kind(cls)
+            if found is not None:
+                yield Held(path + code, child, *found)
+            elif can_hold(cls) and id(child) not in seen and len(seen) < _MOST:
+                seen.add(id(child))
+                way.append((path + code, _children(child)))
+                break
+        else:
+            way.pop()
 
 
 def _children(x: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(x, _KEYED):
-        items = dict.items(x) if isinstance(x, dict) else x.items()
+    cls = type(x)
+    if is_proxy(cls):
+        yield ".__wrapped__", x.__wrapped__
+        return
+    if issubclass(cls, _KEYED):
+        items = dict.items(x) if issubclass(cls, dict) else x.items()
         yield from ((f"[{key!r}]", value) for key, value in list(items))
-    elif isinstance(x, _LISTS):
+    elif issubclass(cls, _LISTS):
         yield from ((f"[{i}]", value) for i, value in enumerate(list(x)))
     yield from ((f".{name}", value) for name, value in attributes(x).items())
 

@@ -14,7 +14,7 @@ import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from . import looks, registry
-from .errors import ContainerError, UnsupportedError
+from .errors import ContainerError, NotBuiltError, UnsupportedError
 
 if TYPE_CHECKING:
     from .contract import Backend, Way
@@ -53,8 +53,8 @@ class Stranger:
         for path, value, backend, kind in self.held:
             if kind == "tensor":
                 found.append((path, backend.device_of(value)))
-            elif kind == "model" and self.moves:
-                found += [(f"{path}.{name}", place) for name, place in backend.model_devices(value)]
+            elif kind == "model" and (self.moves or _is_variable(backend, value)):
+                found += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
         return found
 
     def _staying(self) -> frozenset[str]:
@@ -123,6 +123,11 @@ class Stranger:
                 f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
             ) from error
         arrived = find(moved, None)
+        if arrived is None and registry.kind_of(type(moved)) is None:
+            raise ContainerError(
+                f"{name}.{self.mover.moves_by}() gave a {type(moved).__qualname__} without tensors; say how a {name} "
+                f"moves: xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+            )
         if arrived is not None and not any(place is target for _, place in arrived.places()):
             raise ContainerError(
                 f"{name}.{self.mover.moves_by}() left its tensors where they were; say how a {name} moves: "
@@ -158,9 +163,19 @@ def find(x: Any, way: Way | None) -> Stranger | None:
         return Stranger(x, way, [looks.Held(name, value, *found) for name, value, found in owned if found])
     held = [one for one in looks.held(x) if not one.backend.is_host_only]
     stranger = Stranger(x, way, held) if held or way is not None else None
-    if stranger is None or stranger.moves or any(one.kind != "model" for one in held):
+    if stranger is None or stranger.moves:
+        return stranger
+    if any(one.kind != "model" or _is_variable(one.backend, one.value) for one in held):
         return stranger
     return None  # the models in it say for themselves where they are
+
+
+def _is_variable(backend: Backend, model: Any) -> bool:
+    """Whether a model is a variable on its own, which is no more than a tensor: those of TensorFlow are models."""
+    try:
+        return next(iter(backend.variables(model)), ("no",))[0] == ""
+    except (NotBuiltError, UnsupportedError):
+        return False
 
 
 def _mover(x: Any, held: list[Held]) -> Backend | None:

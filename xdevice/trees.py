@@ -10,7 +10,7 @@ from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from . import registry, strangers
+from . import looks, registry, strangers
 from .contract import Way
 from .errors import ContainerError
 from .ways import Entry, Whole, code, registered, way_into
@@ -151,7 +151,8 @@ def _way(x: Any, whole: bool) -> Entry | None:
     way: Any = _ways.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
         way = way_into(x)
-        registry.remember(_ways, cls, way)
+        if not looks.is_proxy(cls):  # the next one may stand for something else
+            registry.remember(_ways, cls, way)
     if type(way) is not Whole:
         return way  # type: ignore[no-any-return]
     if whole:

@@ -67,15 +67,15 @@ def way_into(x: Any) -> Entry | Whole | None:
     own = next((registered[base] for base in cls.__mro__ if base in registered), None)
     if own is not None:
         return _as_registered(own, x)
-    if x is None or isinstance(x, type) or registry.kind_of(cls) is not None:
+    if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
         return None  # for JAX, None is a container without anything in it
     offered = _offered(x)
     if offered is not None and offered.move is not None:
         return Whole(_by_functions(offered) if offered.flatten is not None else _inside(x), offered)
     inside = _inside(x)
-    if offered is not None and (inside is None or isinstance(x, Mapping)):
+    if offered is not None and (inside is None or issubclass(looks.seen_class(x), Mapping)):
         inside = _entry(offered)
-    if isinstance(x, dict | UserDict) or not may_move(cls):
+    if issubclass(looks.seen_class(x), dict | UserDict) or not may_move(cls):
         return inside
     return Whole(inside, None)
 
@@ -88,7 +88,7 @@ def may_move(cls: type) -> bool:
 
 def _offered(x: Any) -> Way | None:
     """The way that a framework knows."""
-    if isinstance(x, dict | UserDict | list | UserList):
+    if issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
         return None
     return next((way for way in (backend.way_into(x) for backend in registry.loaded()) if way is not None), None)
 
@@ -107,8 +107,9 @@ def _inside(x: Any) -> Entry | None:
     exact = EXACT.get(type(x))
     if exact is not None:
         return exact
+    seen = looks.seen_class(x)
     for kinds, entry in _SUBCLASSES:
-        if isinstance(x, kinds):
+        if issubclass(seen, kinds):
             return entry
     cls = type(x)
     if is_dataclass(cls) or hasattr(cls, "__attrs_attrs__") or hasattr(cls, "__pydantic_fields__"):

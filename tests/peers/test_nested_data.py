@@ -310,3 +310,11 @@ def test_a_format_of_jax():
     rows = table().with_format("jax")[:]
     moved = xdevice.to_device({"x": rows["x"], "text": rows["text"]}, "gpu:1")
     assert place_of(moved["x"]) is xdevice.gpu(1)
+
+
+def test_a_column_of_pandas_becomes_a_tensor(backend):
+    pandas = pytest.importorskip("pandas")
+    with xdevice.use(backend.name):
+        assert xdevice.to_numpy(xdevice.tensor(pandas.Series([1.5, 2.0]))).tolist() == [1.5, 2.0]
+        with pytest.raises(xdevice.DTypeError, match="object"):
+            xdevice.tensor(pandas.Series([1, None], dtype="Int64"))
