@@ -224,10 +224,12 @@ class Models(Suite):
                 its = self.parts_to_hold(copied[0])
                 assert len(its) == len(parts), f"{name}: a copy has as many parts"
                 for part, twin, found in zip(parts, its, copied[1:], strict=True):
-                    assert type(twin) is type(part), f"{name}: the parts come in another order"
+                    kinds = [self.adapter.classify(type(x)) for x in (part, twin)]
+                    assert kinds[0] == kinds[1], f"{name}: the parts come in another order"
                     assert found is twin, f"{name}: a {type(part).__qualname__} is no part of the copy any more"
-                    if self.adapter.classify(type(part)) == "tensor" and self.accepts(model):
-                        self.assert_equal(twin, part, name)
+                    if kinds[0] == "tensor" and self.accepts(model):
+                        with suppress(xdevice.NotBuiltError):  # Paddle's recurrent layers have a buffer without memory
+                            self.assert_equal(twin, part, name)
         shapes = {tuple(part.shape) for part in self.parts_to_hold(self.linear()) if hasattr(part, "shape")}
         assert {tuple(sorted(shape)) for shape in shapes} == {(2,), (2, 3)}, "a weight and a bias are among them"
 
