@@ -88,7 +88,7 @@ def _is_left_out(item: pytest.Item) -> bool:
         return True
     if item.get_closest_marker("virtual") and os.environ.get("XDEVICE_VIRTUAL_GPUS"):
         return False
-    return any(item.get_closest_marker(name) for name in ("gpu", "slow", "virtual"))
+    return any(item.get_closest_marker(name) for name in ("gpu", "slow", "virtual", "long"))
 
 
 def _has_no_home(item: pytest.Item) -> bool:

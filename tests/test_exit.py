@@ -137,13 +137,13 @@ def ends_as_it_should(name, how):
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("how", [how if how in QUICK else pytest.param(how, marks=pytest.mark.slow) for how in WAYS])
+@pytest.mark.parametrize("how", [how if how in QUICK else pytest.param(how, marks=pytest.mark.long) for how in WAYS])
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_program_that_ends_in_the_middle(name, how):
     ends_as_it_should(name, how)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("name", BACKENDS)

@@ -32,7 +32,7 @@ class _HostAndGpu(Conformance):
     other = "gpu:0"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 class _OnTheLastOfFour(Conformance):
     home = "gpu:2"
     other = "gpu:3"

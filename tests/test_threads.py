@@ -100,12 +100,12 @@ def test_paddle_that_waits_for_the_import_of_tensorflow():
     assert_works(PADDLE_WAITS)
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 50))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 50))])
 def test_eight_threads_first_use_all_frameworks(seed):
     assert_works(EIGHT, seed, ",".join(FRAMEWORKS))
 
 
 @pytest.mark.skipif(not {"paddle", "mxnet"} <= set(FRAMEWORKS), reason="needs both")
-@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in range(1, 20))])
+@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.long) for run in range(1, 20))])
 def test_paddle_is_imported_while_mxnet_works_in_other_threads(run):
     assert_works(WHILE_MXNET_WORKS)
