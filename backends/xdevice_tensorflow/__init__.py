@@ -217,9 +217,6 @@ class TensorflowBackend(Backend):
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
         return numpy.asarray(x)
 
-    def gives_away(self, x: Any) -> bool:
-        return not self.virtual and self.device_of(x).kind == "gpu"
-
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
             x = tf.fill(shape, tf.cast(value, dtype))

@@ -150,8 +150,10 @@ class _DLDevice(ctypes.Structure):
 
 
 _EXTENSION = 12  # kDLExtDev
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+# a prototype of our own: types set on the functions of ctypes.pythonapi are everyone's, and break MXNet's capsules
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 # operations
