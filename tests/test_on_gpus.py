@@ -27,6 +27,7 @@ class _OnGpu(Conformance):
     other = "gpu:1"
 
 
+@pytest.mark.long
 class _HostAndGpu(Conformance):
     home = "cpu:0"
     other = "gpu:0"
