@@ -40,6 +40,12 @@ class Backend:
             raise xdevice.NotBuiltError("build it first")
         return [("weight", model.weight.place)]
 
+    def is_all_on(self, model, device):
+        return all(place is device for _, place in self.model_devices(model))
+
+    def model_parts(self, model):
+        return [model.weight]
+
     def move_model(self, model, device):
         model.weight.place = device
 
