@@ -75,10 +75,10 @@ class _Running:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._processes: set[subprocess.Popen[Any]] = set()
         self.is_stopped = False
 
-    def start(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
         with self._lock:
             if self.is_stopped:
                 raise InterruptedError("interrupted")
@@ -86,7 +86,7 @@ class _Running:
             self._processes.add(process)
             return process
 
-    def ended(self, process: subprocess.Popen[bytes]) -> None:
+    def ended(self, process: subprocess.Popen[Any]) -> None:
         self._processes.discard(process)
 
     def stop(self) -> None:
@@ -151,7 +151,7 @@ def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: 
     return ended
 
 
-def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], None]) -> str:
+def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], None]) -> str:
     """Waits until the process has ended, or its time has. Why it did not run to its end, or nothing."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -163,7 +163,7 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, tick: Callable[[], N
     return f"was killed after {timeout:g} s without an end; --timeout gives it longer"
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[Any]) -> None:
     """The process and all that it has started, which are a group of their own."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
