@@ -23,6 +23,7 @@ torch = registry.load("torch").framework
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import datasets
+    import pandas
     from accelerate.utils import find_device, honor_type, send_to_device
     from lightning_utilities.core.apply_func import apply_to_collection
 
@@ -312,9 +313,9 @@ def test_a_format_of_jax():
     assert place_of(moved["x"]) is xdevice.gpu(1)
 
 
-def test_a_column_of_pandas_becomes_a_tensor(backend):
-    pandas = pytest.importorskip("pandas")
-    with xdevice.use(backend.name):
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"])
+def test_a_column_of_pandas_becomes_a_tensor(name):
+    with xdevice.use(name):
         assert xdevice.to_numpy(xdevice.tensor(pandas.Series([1.5, 2.0]))).tolist() == [1.5, 2.0]
         with pytest.raises(xdevice.DTypeError, match="object"):
             xdevice.tensor(pandas.Series([1, None], dtype="Int64"))
