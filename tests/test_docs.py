@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text()
 MODULES = [
     importlib.import_module(f"xdevice.{found.name}")
     for found in pkgutil.iter_modules(xdevice.__path__)
-    if found.name not in {"__main__", "_child", "testing"}
+    if found.name not in {"__main__", "testing"}
 ]
 PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
 FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]

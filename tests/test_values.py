@@ -372,11 +372,11 @@ def test_in_a_container_a_scalar_of_numpy_is_a_number():
 
 
 def test_a_value_that_blocking_does_not_know_is_named(monkeypatch):
-    from xdevice.blocking import is_wanted
+    from xdevice.environment import is_blocking_wanted
 
     monkeypatch.setenv("XDEVICE_BLOCKING", "true")
     with pytest.raises(xdevice.SettingError, match="XDEVICE_BLOCKING is 1 or 0, not 'true'; set XDEVICE_BLOCKING=1"):
-        is_wanted()
+        is_blocking_wanted()
 
 
 # drawing in traced functions

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices, registry, virtual
+from xdevice import devices, environment, registry
 from xdevice_numpy import NumpyBackend
 
 FRAMEWORKS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
@@ -58,9 +58,9 @@ def loaded(monkeypatch):
     monkeypatch.setattr(registry, "_owners", {})
     probes = dict(registry.probes)
     registry.probes.clear()
-    monkeypatch.setattr(virtual, "_asked", 0)
-    monkeypatch.setattr(virtual, "_hides_real_gpus", False)
-    monkeypatch.delenv(virtual.VARIABLE, raising=False)
+    monkeypatch.setattr(environment, "_asked", 0)
+    monkeypatch.setattr(environment, "_hides_real_gpus", False)
+    monkeypatch.delenv(environment.VIRTUAL_GPUS, raising=False)
     yield found
     registry.probes.clear()
     registry.probes.update(probes)
@@ -73,13 +73,13 @@ def loaded(monkeypatch):
 def test_a_number_that_is_none_is_refused(n, loaded):
     with pytest.raises(xdevice.CountError, match=r"virtual_gpus\(\) takes an int of 1 or more, not"):
         xdevice.virtual_gpus(n)
-    assert virtual.wanted() == 0
+    assert environment.virtual_gpus_wanted() == 0
 
 
 @pytest.mark.parametrize("text", ["four", "-1", "2.0", "0x2", "²", "4 4"])
 def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(text, loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
-    for ask in (virtual.wanted, lambda: xdevice.virtual_gpus(2), lambda: registry.load("numpy")):
+    for ask in (environment.virtual_gpus_wanted, lambda: xdevice.virtual_gpus(2), lambda: registry.load("numpy")):
         with pytest.raises(xdevice.CountError, match="XDEVICE_VIRTUAL_GPUS is an int of 0 or more, not"):
             ask()
 
@@ -87,7 +87,7 @@ def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(
 @pytest.mark.parametrize(("text", "n"), [("", 0), ("0", 0), (" 3 ", 3), ("16", 16)])
 def test_the_variable_says_how_many(text, n, loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
-    assert virtual.wanted() == n
+    assert environment.virtual_gpus_wanted() == n
 
 
 def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
@@ -97,7 +97,7 @@ def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
     assert (backend.virtual, backend.made) == (2, [2])
     with pytest.raises(xdevice.CountError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*not 3"):
         xdevice.virtual_gpus(3)
-    assert (backend.virtual, virtual.wanted()) == (2, 2)
+    assert (backend.virtual, environment.virtual_gpus_wanted()) == (2, 2)
 
 
 def test_a_number_beside_that_of_the_variable_is_refused(loaded, monkeypatch):
@@ -115,7 +115,7 @@ def test_nothing_has_changed_when_one_backend_refuses(loaded):
     loaded.update(willing=willing, unwilling=unwilling)
     with pytest.raises(xdevice.UnsupportedError, match="listed cannot have virtual GPUs here: it is too old; use a"):
         xdevice.virtual_gpus(2)
-    assert (willing.virtual, willing.made, virtual.wanted()) == (0, [], 0)
+    assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
 
 
 def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded):
@@ -123,7 +123,7 @@ def test_more_than_one_backend_takes_are_refused_before_another_gets_them(loaded
     loaded.update(willing=willing, small=small)
     with pytest.raises(xdevice.UnsupportedError, match="16 are too many for it; ask for 15 at most"):
         xdevice.virtual_gpus(16)
-    assert (willing.virtual, willing.made, virtual.wanted()) == (0, [], 0)
+    assert (willing.virtual, willing.made, environment.virtual_gpus_wanted()) == (0, [], 0)
     xdevice.virtual_gpus(15)
     assert (willing.made, small.made) == ([15], [15])
 
@@ -132,12 +132,12 @@ def test_real_gpus_are_hidden_only_if_asked(loaded):
     backend = loaded["listed"] = Listed(real=2)
     with pytest.raises(xdevice.UnsupportedError, match=r"listed has 2 real GPUs here.*virtual_gpus\(n, force=True\)"):
         xdevice.virtual_gpus(4)
-    assert (backend.virtual, backend.made, virtual.wanted()) == (0, [], 0)
+    assert (backend.virtual, backend.made, environment.virtual_gpus_wanted()) == (0, [], 0)
     xdevice.virtual_gpus(4, force=True)
     assert (backend.virtual, backend.made) == (4, [4])
     later = Listed(real=1)
     later.name = "later"
-    virtual.provide(later)
+    environment.provide(later)
     assert later.virtual == 4
 
 
@@ -147,18 +147,18 @@ def test_real_gpus_stay_hidden_when_the_same_number_is_asked_for_again(loaded):
     xdevice.virtual_gpus(2)
     later = Listed(real=1)
     later.name = "later"
-    virtual.provide(later)
+    environment.provide(later)
     assert (loaded["listed"].virtual, later.virtual) == (2, 2)
 
 
 def test_a_backend_loaded_later_gets_them_or_refuses(loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "3")
     backend = Listed()
-    virtual.provide(backend)
+    environment.provide(backend)
     assert (backend.virtual, backend.made) == (3, [3])
     for unwilling in (Listed(real=1), Listed(why_not="no")):
         with pytest.raises(xdevice.UnsupportedError):
-            virtual.provide(unwilling)
+            environment.provide(unwilling)
         assert (unwilling.virtual, unwilling.made) == (0, [])
 
 
@@ -206,7 +206,7 @@ try:
 except xdevice.UnsupportedError as error:
     assert "XDEVICE_VIRTUAL_GPUS" in str(error) and "{name}" in str(error), error
     backend = xdevice.backend("{name}")
-    assert backend.virtual == backend.count("gpu") == 0 and xdevice.virtual.wanted() == 0
+    assert backend.virtual == backend.count("gpu") == 0 and xdevice.environment.virtual_gpus_wanted() == 0
     print("refused")
 """
 
@@ -262,7 +262,7 @@ try:
     xdevice.backend("{name}")
 except xdevice.UnsupportedError as error:
     print(error)
-xdevice.virtual._asked = 0
+xdevice.environment._asked = 0
 xdevice.virtual_gpus({most})
 with xdevice.use("{name}"):
     x = xdevice.ones(2, device="gpu:{most - 1}")

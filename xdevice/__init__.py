@@ -58,11 +58,11 @@ from .verbs import (
     gpu,
     num_gpus,
     same_device,
-    sync,
     to_device,
     try_all_gpus,
     try_gpu,
 )
+from .version import __version__ as __version__
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ if TYPE_CHECKING:
     from .transfers import TransferWarning, transfers
     from .trees import register
     from .virtual import virtual_gpus
-
-__version__ = "0.1.0"
+    from .waiting import sync
 
 _LAZY: dict[str, str] = {
     "all_reduce": "spread",
@@ -120,6 +119,7 @@ _LAZY: dict[str, str] = {
     "record": "recording",
     "register": "trees",
     "reset_peak": "memory",
+    "sync": "waiting",
     "transfers": "transfers",
     "virtual_gpus": "virtual",
 }

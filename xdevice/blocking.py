@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from . import selection
 from .blocks import Entered
-from .errors import ScopeError, SettingError
+from .errors import ScopeError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from .contract import Backend
-
-VARIABLE: Final = "XDEVICE_BLOCKING"
-
-_forever = ExitStack()
-"""What XDEVICE_BLOCKING has switched on: it stays until the process ends."""
 
 
 class blocking:
@@ -76,33 +70,3 @@ class blocking:
                 "blocking() is left in another thread than the one that entered it; what a framework keeps per thread "
                 "can be ended there only, so enter and leave it in one thread"
             )
-
-
-def is_wanted() -> bool:
-    """Whether XDEVICE_BLOCKING asks for it. Adapters ask at their import, for switches that work only before another.
-
-    Raises:
-        SettingError: a value other than "1", "0" and "".
-
-    Example:
-        >>> from xdevice.blocking import is_wanted
-        >>> is_wanted()
-        False
-    """
-    value = os.environ.get(VARIABLE, "").strip()
-    if value not in ("", "0", "1"):
-        raise SettingError(f"{VARIABLE} is 1 or 0, not {value!r}; set {VARIABLE}=1, or unset it")
-    return value == "1"
-
-
-def prepare() -> bool:
-    """Before a framework is imported: `is_wanted()`, and if so, what the CUDA driver reads when it starts is set."""
-    if not is_wanted():
-        return False
-    os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
-    return True
-
-
-def keep(backend: Backend) -> None:
-    """Switches it on for a backend, for the rest of the process."""
-    _forever.enter_context(backend.blocking())

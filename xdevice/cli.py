@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import __version__, registry, selection, virtual
+from . import environment, registry, selection
 from .errors import BackendNotFoundError, UnsupportedError, XDeviceError
+from .version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -336,7 +337,7 @@ def _tour_here(name: str | None) -> dict[str, Any]:
     if "gpu" not in backend.kinds or any(device.kind == "gpu" for device in backend.devices()):
         outcome["failed"] += chapter.run_several(backend)
     else:  # virtual GPUs have to be there from the start
-        outcome["failed"] += _tour_in_child(backend.name, "--several", **{virtual.VARIABLE: "2"})["failed"]
+        outcome["failed"] += _tour_in_child(backend.name, "--several", **{environment.VIRTUAL_GPUS: "2"})["failed"]
     return outcome
 
 
@@ -347,7 +348,7 @@ def _tour_several(name: str | None) -> dict[str, Any]:
         backend = selection.backend(name)
     except UnsupportedError as error:
         click.echo(f"No virtual GPUs: {error}")
-        del os.environ[virtual.VARIABLE]
+        del os.environ[environment.VIRTUAL_GPUS]
         backend = selection.backend(name)
     return {"backend": backend.name, "version": backend.version, "failed": chapter.run_several(backend)}
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import registry, trees
+from . import leaves, registry, trees
 from .errors import DeviceNotFoundError, NotATensorError, UnsupportedError
-from .verbs import _copy, _is_on, _leaf_places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from .contract import Backend, Kind
     from .devices import Device
+    from .leaves import Place
     from .strangers import Stranger
     from .trees import Tree
-    from .verbs import Place
 
     One = Callable[[Backend, str, Any, Device], Any]
     _Owned = tuple[int, Any, Backend, str]
@@ -57,7 +56,7 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     tree = contents.tree
     if not tree.is_container and not any(stranger.moves for _, stranger in contents.strangers):
         raise _no_container(x, verb, contents)
-    is_copy = one is _copy
+    is_copy = one is leaves.copy
     _check(contents, target, is_copy)
     done: dict[int, Any] = {}
     parts: list[Any] = []  # kept, because `done` knows them by their ids
@@ -102,7 +101,7 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
         if kind == "model":
             models += 1
             list(backend.model_devices(value))  # raises for one that cannot move
-        elif not is_copy and kind == "tensor" and not _is_on(backend, value, target):
+        elif not is_copy and kind == "tensor" and not leaves.is_on(backend, value, target):
             touched.add(id(value))
     for i, stranger in contents.strangers:
         if stranger.moves:
@@ -173,12 +172,12 @@ def _no_container(x: Any, verb: str, contents: _Contents) -> NotATensorError:
 
 
 def places(x: Any, name: str) -> Iterator[Place]:
-    """Where every tensor and every variable of a model is in a container, as `verbs._places` says it."""
+    """Where every tensor and every variable of a model is in a container, as `leaves.places` says it."""
     contents = _Contents(x)
     tree = contents.tree
     for i, value, backend, kind in contents.owned:
         if not (contents.has_data and backend.is_host_only):
-            yield from _leaf_places(backend, kind, value, partial(_name, name, tree, i))
+            yield from leaves.places(backend, kind, value, partial(_name, name, tree, i))
     for i, stranger in contents.strangers:
         type_name = type(stranger.x).__qualname__
         hint = f"xdevice does not know a {type_name}, so it stays where it is: say xdevice.register({type_name})"

@@ -66,7 +66,7 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
                [3, 4]])
     """
     backend = selection.current()
-    place = _place(backend, device)
+    place = place_for(backend, device)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
     _require_dtype(backend, wanted)
@@ -118,7 +118,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
         True
     """
     backend = selection.current()
-    place = _place(backend, device)
+    place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else "float32"
     if wanted not in _FLOATS:
         raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
@@ -225,13 +225,13 @@ def _tensor_of(x: Any) -> Any | None:
 
 def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
     backend = selection.current()
-    place = _place(backend, device)
+    place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else "float32"
     _require_dtype(backend, wanted)
     return backend.full(_shape(shape, wanted), value, place, wanted)
 
 
-def _place(backend: Backend, device: object) -> Device:
+def place_for(backend: Backend, device: object) -> Device:
     place = scopes.current() or CPU if device is None else devices.parse(device)
     backend.require(place)
     return place

@@ -8,6 +8,7 @@ from .errors import DeviceError, DeviceTypeError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Any, Final, NoReturn
 
@@ -24,6 +25,18 @@ _SPELLING: Final = (
     r"(?P<kind>[a-z]+)"
     r"(?::(?P<index>0|[1-9][0-9]{0,5})|\((?P<ordinal>0|[1-9][0-9]{0,5})\))?"
 )
+
+
+class Answers:
+    """What only the backends can tell: `registry`, `selection` and `scopes`, which import this module, put it here."""
+
+    to_native: Callable[[Device], Any]
+    from_native: Callable[[object], Device | None]
+    enter: Callable[[Device], None]
+    leave: Callable[[Device, type[BaseException] | None, BaseException | None, TracebackType | None], None]
+
+
+answers: Final = Answers()
 
 
 class Device:
@@ -71,11 +84,7 @@ class Device:
         Raises:
             DeviceNotFoundError: the selected backend has no such device.
         """
-        from . import selection
-
-        backend = selection.current()
-        backend.require(self)
-        return backend.to_native(self)
+        return answers.to_native(self)
 
     def __enter__(self) -> Device:
         """Make this the device of creation functions: xdevice's, and the selected framework's own.
@@ -87,17 +96,13 @@ class Device:
         cancelled there, and gets a `ScopeError` when it leaves the block. Leaving it in another thread or task than
         the one that entered it raises `ScopeError` too, and changes nothing.
         """
-        from . import scopes
-
-        scopes.enter(self)
+        answers.enter(self)
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from . import scopes
-
-        scopes.leave(self, exc_type, exc, trace)
+        answers.leave(self, exc_type, exc, trace)
 
     def __str__(self) -> str:
         return self._text
@@ -204,10 +209,7 @@ def _nearest(name: str) -> str:
 
 
 def _parse_native(spec: object) -> Device:
-    from . import registry
-
-    owner = registry.owner_of(type(spec))
-    found = owner.from_native(spec) if owner is not None else None
+    found = answers.from_native(spec)
     if found is None:
         raise DeviceTypeError(f"{spec!r} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
     return found

@@ -6,9 +6,6 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from typing import Any
 
-    from .parity import Comparison
-    from .transfers import Record
-
 
 class XDeviceError(Exception):
     """The base of all errors of xdevice. Each can be copied and pickled, with its attributes and notes."""
@@ -151,17 +148,19 @@ class ScopeError(XDeviceError, RuntimeError):
 
 
 class TransferError(XDeviceError, RuntimeError):
-    """A transfer inside of `transfers("forbid")`; `record` says which, and on which line. It was not made."""
+    """A transfer inside of `transfers("forbid")`; `record`, a `Record` of `transfers`, says which, and on
+    which line. It was not made."""
 
-    def __init__(self, message: str, record: Record) -> None:
+    def __init__(self, message: str, record: Any) -> None:
         super().__init__(message)
         self.record = record
 
 
 class ParityError(XDeviceError, AssertionError):
-    """Two values that should hold the same numbers do not; `comparison` says where and by how much."""
+    """Two values that should hold the same numbers do not; `comparison`, an `xdevice.Comparison`, says where and by how
+    much."""
 
-    def __init__(self, message: str, comparison: Comparison) -> None:
+    def __init__(self, message: str, comparison: Any) -> None:
         super().__init__(message)
         self.comparison = comparison
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from . import registry, selection
-from .creation import _place
+from .creation import place_for
 from .devices import CPU
 from .dtypes import dtype_name, host_dtype
 from .errors import (
@@ -32,7 +32,7 @@ from .errors import (
     UnsupportedError,
     XDeviceError,
 )
-from .verbs import _refuse_non_container, _traced
+from .refusals import refuse_non_container, traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -194,7 +194,7 @@ def _leaves(x: Any, verb: str) -> Iterator[tuple[str, str, Any]]:
     if registry.kind_of(type(x)) is not None:
         yield "", "", x
         return
-    _refuse_non_container(x, verb)
+    refuse_non_container(x, verb)
     from . import trees
 
     for keys, leaf in trees.named_leaves(x):
@@ -210,7 +210,7 @@ def _of_leaf(path: str, x: Any) -> Iterator[tuple[str, _Variable]]:
         )
     backend, kind = found
     if kind == "symbol":
-        raise _traced(backend, path)
+        raise traced(backend, path)
     if kind == "tensor":
         yield "", _Variable(backend, x)
         return
@@ -315,7 +315,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
             raise StateError("into= says itself on which devices and backend; leave out device= and backend=")
         return _load_into(path, into)
     owner = selection.backend(backend)
-    place = _place(owner, device)
+    place = place_for(owner, device)
     with _opened(path) as (file, header):
         for name, entry in header.entries.items():
             _require_dtype(owner, name, entry.dtype)

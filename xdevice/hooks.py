@@ -15,7 +15,6 @@ from functools import partial, wraps
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from . import registry
 from .contract import Transfer
 from .devices import CPU
 from .errors import UnsupportedError
@@ -161,6 +160,7 @@ class Hooks(Patches):
         self._report = report
         self._size = size
         self._place = place or backend.device_of
+        self._tensors: dict[type, bool] = {}
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
         """Reports methods and properties by which the host reads the tensor that they are called on."""
@@ -221,13 +221,20 @@ class Hooks(Patches):
         return self.read(how, args[0])
 
     def _source(self, x: Any) -> Device | None:
-        found = registry.kind_of(type(x))
-        if found != (self._backend, "tensor"):
+        if not self._is_tensor(type(x)):
             return None
         try:
             return self._place(x)
         except UnsupportedError:
             return None
+
+    def _is_tensor(self, cls: type) -> bool:
+        found = self._tensors.get(cls)
+        if found is None:
+            roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
+            is_ours = not roots.isdisjoint(self._backend.modules)
+            found = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
+        return found
 
     def _wrap(self, owner: Any, name: str, describe: Describe) -> None:
         if not hasattr(owner, name):
@@ -265,6 +272,8 @@ class Hooks(Patches):
 
 
 def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-    found = registry.kind_of(type(args[0])) if args else None
-    reader = _readers.get(found[0].name) if found is not None else None
-    return reader.read(how, args[0]) if reader is not None else None
+    for reader in tuple(_readers.values()) if args else ():
+        transfer = reader.read(how, args[0])
+        if transfer is not None:
+            return transfer
+    return None

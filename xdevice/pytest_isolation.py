@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from .pytest_plugin import about, backend_of
+from .pytest_choice import about, backend_of
 from .selection import VARIABLE
 
 if TYPE_CHECKING:

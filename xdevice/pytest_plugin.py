@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from . import __version__, devices, registry, selection
+from . import devices, registry, selection
 from .errors import BackendNotFoundError, DeviceNotFoundError, ParityError, UnsupportedError, XDeviceError
+from .pytest_choice import NOWHERE, BackendName, about, backend_of, named_by, needs_gpu, placed, tolerances
+from .version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -40,17 +42,6 @@ _KEYWORDS: Final = {
     "xd_tol": ("rtol", "atol", "check_device", "check_dtype", "equal_nan"),
 }
 _ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
-_DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
-
-
-class BackendName(str):
-    """A parameter of `xd`; a project's own parameter of that name is no BackendName."""
-
-    __slots__ = ()
-
-
-NOWHERE: Final = BackendName("none")
-"""The parameter of a test that no backend of this run may run: it is skipped, and seen."""
 
 
 class Settings:
@@ -58,8 +49,6 @@ class Settings:
 
     def __init__(self, config: pytest.Config) -> None:
         self.device: str | None = config.getoption("xd_device")
-        self.placed: dict[str, Device] = {}
-        """What `xd_device` has been, by backend."""
         self.recordings: Recordings | None = None
         asked = config.getoption("xd_backends")
         self._text: str = config.getini("xd_backends") if asked is None else asked
@@ -175,11 +164,7 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
 
 
 def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
-    return all(name in _backends(mark) for mark in marks if mark.name == "xd_only")
-
-
-def _backends(mark: pytest.Mark) -> tuple[str, ...]:
-    return tuple(registry.canonical(name) for name in mark.args)
+    return all(name in named_by(mark) for mark in marks if mark.name == "xd_only")
 
 
 def _fault(mark: pytest.Mark) -> str | None:
@@ -192,7 +177,7 @@ def _fault(mark: pytest.Mark) -> str | None:
         is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
         return None if is_count else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
     try:
-        _backends(mark)
+        named_by(mark)
     except BackendNotFoundError as error:
         return f"{mark.name}: {error}"
     if not mark.args and mark.name != "xd_tol":
@@ -213,11 +198,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         fault = _fault(mark)  # of those beside a parameter, which pytest_generate_tests does not see
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
-        if mark.name == "xd_only" and name != NOWHERE and name not in _backends(mark):
-            item.add_marker(pytest.mark.skip(reason=f"only on {', '.join(_backends(mark))}"))
-        elif mark.name == "xd_skip" and name in _backends(mark):
+        if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
+            item.add_marker(pytest.mark.skip(reason=f"only on {', '.join(named_by(mark))}"))
+        elif mark.name == "xd_skip" and name in named_by(mark):
             item.add_marker(pytest.mark.skip(**mark.kwargs))
-        elif mark.name == "xd_xfail" and name in _backends(mark):
+        elif mark.name == "xd_xfail" and name in named_by(mark):
             item.add_marker(pytest.mark.xfail(**mark.kwargs))
 
 
@@ -234,13 +219,6 @@ def _prepare(backend: Backend) -> None:
     _second_device(backend)
 
 
-def backend_of(item: pytest.Item) -> str | None:
-    """The backend that a test runs on; None of a test that does not ask for one."""
-    callspec = getattr(item, "callspec", None)
-    name = callspec.params.get("xd") if callspec is not None else None
-    return name if isinstance(name, BackendName) else None
-
-
 # running
 
 
@@ -248,11 +226,8 @@ def backend_of(item: pytest.Item) -> str | None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if backend_of(item) is None:
         return (yield)
-    before = selection._default
-    try:
+    with selection.default_restored():
         return (yield)
-    finally:
-        selection._default = before
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -262,16 +237,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     backend = _load(name)
     # the process default: a context variable would not reach the test's own threads, nor an event loop made before
     selection.set_backend(backend)
-    wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu")) if _needs_gpu(item) else 0
+    wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu")) if needs_gpu(item) else 0
     here = backend.count("gpu") if wanted else 0
     if here < wanted:
         why = f": {backend.why_no_gpu()}" if not here else ""
         reason = f"needs {wanted} GPU{'s' * (wanted > 1)}, and {name} sees {here}{why}"
         raise pytest.skip.Exception(reason, _use_item_location=True)
-
-
-def _needs_gpu(item: pytest.Item) -> bool:
-    return item.get_closest_marker("xd_needs_gpu") is not None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -306,18 +277,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-def about(item: pytest.Item, name: str) -> dict[str, Any]:
-    """What the summary wants to know of a test; it travels in its reports, also between processes."""
-    backend = next((backend for backend in registry.loaded() if backend.name == name), None)
-    if backend is None:
-        return {"backend": str(name), "version": None, "on_gpu": False}
-    device = item.config.stash[_settings].placed.get(name)
-    is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
-    on_gpu = _needs_gpu(item) or (is_placed and device is not None and device.kind == "gpu")
-    # plain strings: execnet, which carries reports between processes, refuses subclasses
-    return {"backend": str(name), "version": str(backend.version), "on_gpu": on_gpu}
-
-
 def _load(name: str) -> Backend:
     try:
         return registry.load(name)
@@ -348,7 +307,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
 def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
     """The device to test on: that of --xd-device, else gpu:0 where the backend has it, and cpu:0 elsewhere."""
     settings = pytestconfig.stash[_settings]
-    settings.placed[xd.name] = device = _device(xd, settings)
+    device = _device(xd, settings)
+    pytestconfig.stash.setdefault(placed, {})[xd.name] = device
     return device
 
 
@@ -421,16 +381,6 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
             raise ParityError(found.text, found)
 
     return assert_parity
-
-
-def tolerances(item: pytest.Item) -> dict[str, Any]:
-    """The arguments that the markers give for this backend, the closest to the test being the strongest."""
-    name = backend_of(item)
-    given: dict[str, Any] = {}
-    for mark in reversed(list(item.iter_markers("xd_tol"))):
-        if not mark.args or name in _backends(mark):
-            given.update(mark.kwargs)
-    return given
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from .pytest_plugin import backend_of, tolerances
+from .pytest_choice import backend_of, tolerances
 from .recording import ARRAYS, INDEX, Recording, recording_to
 
 if TYPE_CHECKING:

@@ -178,7 +178,8 @@ def _is_taken(folder: Path) -> RecordingError:
 def _header() -> dict[str, Any]:
     import platform
 
-    from . import __version__, registry
+    from . import registry
+    from .version import __version__
 
     return {
         "format": FORMAT,
@@ -193,7 +194,7 @@ def _header() -> dict[str, Any]:
 def _selected() -> str | None:
     from . import selection
 
-    chosen = selection._default or (None if os.environ.get(selection.VARIABLE) else selection._scope.get())
+    chosen = selection.chosen()
     return chosen.name if chosen is not None else os.environ.get(selection.VARIABLE) or None
 
 

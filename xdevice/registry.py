@@ -197,10 +197,9 @@ def _load(name: str) -> Backend:
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}")
-    from . import virtual
+    from . import environment
 
-    virtual.wanted()  # raises for a value that is no number, before a framework is imported
-    is_blocking = _prepare_blocking()
+    environment.check()
     try:
         cls = point.load()
     except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
@@ -214,22 +213,9 @@ def _load(name: str) -> Backend:
         except Exception as error:
             raise _import_failed(name, error) from error
         _refuse_too_old(backend)
-        virtual.provide(backend)
-        if is_blocking:
-            from .blocking import keep
-
-            keep(backend)
+        environment.provide(backend)
         _register(backend)
         return backend
-
-
-def _prepare_blocking() -> bool:
-    """Whether XDEVICE_BLOCKING asks for blocking mode; what has to be set before a framework's import is set then."""
-    if not os.environ.get("XDEVICE_BLOCKING"):
-        return False
-    from .blocking import prepare
-
-    return prepare()
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
@@ -273,6 +259,14 @@ def kind_of(cls: type) -> tuple[Backend, Kind] | None:
     """Backend and kind of a type of tensors or models; None for every other type."""
     found = _classified(cls)
     return found if found is not None and found[1] is not None else None  # type: ignore[return-value]
+
+
+def _from_native(native: object) -> devices.Device | None:
+    owner = owner_of(type(native))
+    return owner.from_native(native) if owner is not None else None
+
+
+devices.answers.from_native = _from_native
 
 
 def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:

@@ -11,7 +11,7 @@ import _thread  # importing threading would take a third of the time of `import 
 import sys
 from contextvars import ContextVar
 
-from . import blocks, selection
+from . import blocks, devices, selection
 from .errors import ScopeError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -44,6 +44,9 @@ def leave(
     device: Device, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
 ) -> None:
     pop(_entered, device, exc_type, exc, trace)
+
+
+devices.answers.enter, devices.answers.leave = enter, leave
 
 
 def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import contextmanager
 from contextvars import ContextVar
 
-from . import blocks, registry
+from . import blocks, devices, registry
 from .errors import BackendNotFoundError, UnsupportedError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Any, Final
 
@@ -44,6 +46,22 @@ def current() -> Backend:
     return backend
 
 
+def chosen() -> Backend | None:
+    """What the program itself has chosen, by `set_backend`, or by `use` where the environment says nothing."""
+    return _default or (None if os.environ.get(VARIABLE) else _scope.get())
+
+
+@contextmanager
+def default_restored() -> Iterator[None]:
+    """`set_backend` inside of the block holds to its end."""
+    global _default
+    before = _default
+    try:
+        yield
+    finally:
+        _default = before
+
+
 def _resolve() -> Backend:
     global _resolved, _resolved_from
     if _resolved is not None:
@@ -75,6 +93,15 @@ def _preferred() -> str:
     if len(imported) == 1:
         return imported[0]
     return next(known.name for known in registry.KNOWN if registry.is_installed(known.name))
+
+
+def _to_native(device: devices.Device) -> Any:
+    chosen = current()
+    chosen.require(device)
+    return chosen.to_native(device)
+
+
+devices.answers.to_native = _to_native
 
 
 def backend(name: str | Backend | None = None) -> Backend:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import containers, registry, trees, verbs
+from . import containers, leaves, registry, trees, verbs
 from . import devices as _devices
 from .devices import Device
 from .dtypes import SHORT_FLOATS, dtype_name, host_dtype
@@ -25,6 +25,7 @@ from .errors import (
     ShapeError,
     UnsupportedError,
 )
+from .refusals import refuse_non_container, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -153,7 +154,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     _refuse_strangers(params_or_model)
     found = _leaves(params_or_model, "params")
     if not found:
-        verbs._refuse_non_container(params_or_model, "replicate")
+        refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
             f"{params_or_model!r:.100} holds no tensor and no model, so there is nothing to replicate"
         )
@@ -301,7 +302,7 @@ def _tensors(x: Any, name: str, verb: str) -> list[_Found]:
     _refuse_strangers(x)
     found = _leaves(x, name)
     if not found:
-        verbs._refuse_non_container(x, verb)
+        refuse_non_container(x, verb)
         raise NotATensorError(f"{name} holds no tensor: {x!r:.100}")
     for leaf in found:
         if leaf.kind == "model":
@@ -316,9 +317,9 @@ def _tensors(x: Any, name: str, verb: str) -> list[_Found]:
 def _summands(x: Any, name: str) -> list[_Found]:
     """The tensors and variables in `x`; everything in it has to be one."""
     found = registry.kind_of(type(x))
-    leaves = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
+    every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
     rows = []
-    for path, value in leaves:
+    for path, value in every:
         if value is None:
             raise NotATensorError(
                 f"{name}{path} is None: this replica has no gradient there; run its backward pass first, and leave out "
@@ -346,7 +347,7 @@ def _refuse_strangers(x: Any) -> None:
 
 def _refuse_symbol(leaf: _Found) -> None:
     if leaf.kind == "symbol":
-        raise verbs._traced(leaf.backend, leaf.name)
+        raise traced(leaf.backend, leaf.name)
 
 
 def _refuse_sparse(leaf: _Found, verb: str) -> None:
@@ -373,7 +374,7 @@ def _read(leaf: _Found) -> Any:
 
 
 def _on(leaf: _Found, x: Any, place: Device) -> Any:
-    return verbs._move(leaf.backend, leaf.kind, x, place)
+    return leaves.move(leaf.backend, leaf.kind, x, place)
 
 
 def _ids(column: Iterable[_Found]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from . import devices as spellings
 from . import selection
 from .devices import Device
 from .errors import CountError, DeviceError, NotATaskError, TimingError, UnsupportedError
-from .verbs import sync
+from .waiting import sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable

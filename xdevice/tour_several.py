@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .tour import fail_to_match
+from .tour_page import fail_to_match
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .tour import Page
+    from .tour_page import Page
 
 
 def choose_devices(page: Page) -> None:

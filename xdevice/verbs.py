@@ -1,12 +1,11 @@
-"""The verbs: where tensors are, putting them elsewhere, comparing and waiting. One rule each, for every backend."""
+"""The verbs: where tensors are, putting them elsewhere, and comparing. One rule each, for every backend."""
 
 from __future__ import annotations
 
-from functools import partial
-
-from . import devices, registry, selection
+from . import devices, leaves, registry, selection
 from .devices import CPU, Device
 from .errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, UnsupportedError
+from .refusals import refuse_non_container
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -14,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from .contract import Backend
+    from .leaves import Place
 
     T = TypeVar("T")
-    Place = tuple[Callable[[], str], Device, str]
 
 _probes = registry.probes
 
@@ -164,7 +163,7 @@ def to_device(x: T, device: object) -> T:
             return x
     except UnsupportedError:
         pass  # spread over devices, so in no one place: it moves
-    moved: T = _transfer(x, target, _move, "move")
+    moved: T = _transfer(x, target, leaves.move, "move")
     return moved
 
 
@@ -182,30 +181,8 @@ def copy_to(x: T, device: object) -> T:
         >>> xdevice.copy_to(x, "cpu") is x
         False
     """
-    copied: T = _transfer(x, devices.parse(device), _copy, "copy")
+    copied: T = _transfer(x, devices.parse(device), leaves.copy, "copy")
     return copied
-
-
-def _move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    if kind == "tensor":
-        return x if _is_on(backend, x, target) else backend.move(x, target)
-    if kind == "symbol":
-        return backend.move(x, target)
-    if backend.is_all_on(x, target):
-        return x
-    moved = backend.move_model(x, target)
-    return x if moved is None else moved
-
-
-def _is_on(backend: Backend, x: Any, target: Device) -> bool:
-    try:
-        return backend.device_of(x) is target
-    except UnsupportedError:
-        return False
-
-
-def _copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
-    return backend.copy_model(x, target) if kind == "model" else backend.copy(x, target)
 
 
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
@@ -217,16 +194,6 @@ def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device],
     from .containers import transfer
 
     return transfer(x, target, one, verb)
-
-
-def _refuse_non_container(x: object, verb: str) -> None:
-    from . import trees
-
-    if not trees.is_container(x) and trees.stranger(x) is None:
-        raise NotATensorError(
-            f"cannot {verb} {x!r:.100} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
-            f"them; xdevice.tensor(data) makes a tensor of numbers"
-        )
 
 
 # comparing
@@ -253,7 +220,7 @@ def device_of(x: object) -> Device:
         return probe(x)
     x = registry.as_array(x)
     if registry.kind_of(type(x)) is None:
-        _refuse_non_container(x, "find the device of")
+        refuse_non_container(x, "find the device of")
     shared = _common(_places(x, ""))
     if shared is None:
         raise NotATensorError(f"{x!r:.100} of type {type(x).__qualname__} holds no tensor, so it has no device")
@@ -311,7 +278,7 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         if registry.kind_of(type(array)) is None:
-            _refuse_non_container(x, "compare")
+            refuse_non_container(x, "compare")
         yield from _places(array, name)
 
 
@@ -322,28 +289,7 @@ def _places(x: object, name: str) -> Iterator[Place]:
         from .containers import places
 
         return places(x, name)
-    return _leaf_places(*found, x, lambda: name)
-
-
-def _leaf_places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Place]:
-    if kind == "tensor":
-        yield name, backend.device_of(x), ""
-    elif kind == "symbol":
-        raise _traced(backend, name() or type(x).__qualname__)
-    else:
-        for inner, place in backend.model_devices(x):
-            yield partial(_name_inside, name, inner), place, ""
-
-
-def _name_inside(name: Callable[[], str], inner: str) -> str:
-    return f"{name()}.{inner}".lstrip(".")
-
-
-def _traced(backend: Backend, name: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{name} stands for a tensor while {backend.name} traces a function, so it has no device yet and nothing to "
-        f"wait for; ask outside of the traced function. to_device and copy_to work inside, or say why not"
-    )
+    return leaves.places(*found, x, lambda: name)
 
 
 def _common(places: Iterable[Place]) -> Device | None:
@@ -359,80 +305,3 @@ def _common(places: Iterable[Place]) -> Device | None:
 def _mismatch(place: Place, first: Place) -> DeviceMismatchError:
     hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}")
-
-
-# waiting
-
-
-def sync(*targets: object) -> None:
-    """Waits until work is done, and raises the errors of asynchronous work.
-
-    Args:
-        targets: nothing: all work on all devices of the selected backend. A backend: all its work. A device in any
-            spelling: the selected backend's work there. A `Stream`: the work it has now; an `Event`: what is before
-            it. Tensors, models, containers: their values, by their own backends.
-
-    | backend | waits by |
-    |---|---|
-    | torch | `torch.cuda.synchronize(i)` of each GPU in use; the CPU computes synchronously |
-    | tensorflow | `tf.test.experimental.sync_devices()`, which is all devices |
-    | mxnet | `mx.nd.waitall()`; `x.wait_to_read()` for a tensor; the CPU is asynchronous too |
-    | paddle | `paddle.device.synchronize`; the CPU computes synchronously |
-    | jax | a fence on each device and all live arrays; `block_until_ready` for a tensor |
-    | numpy | computes synchronously: returns at once |
-
-    Raises:
-        DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
-        TimingError: an event that was not recorded.
-        The framework's own error of the work waited for.
-
-    Example:
-        >>> xdevice.sync()
-    """
-    if not targets:
-        selection.current().synchronize(None)
-    for target in targets:
-        _sync_one(target)
-
-
-def _sync_one(target: object) -> None:
-    from .contract import Backend
-
-    if isinstance(target, Backend):
-        registry.load(target.name).synchronize(None)
-        return
-    from .streams import Event, Stream
-
-    if isinstance(target, Stream | Event):
-        target.sync()
-        return
-    target = registry.as_array(target)
-    found = registry.kind_of(type(target))
-    if found is not None:
-        _sync_owned(found, target)
-        return
-    from . import trees
-
-    is_named = isinstance(target, Device | str)
-    if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):
-        place = devices.parse(target)
-        backend = selection.current()
-        backend.require(place)
-        backend.synchronize(place)
-        return
-    _refuse_non_container(target, "wait for")
-    from .containers import owned
-
-    for backend, kind, x in owned(target):
-        _sync_owned((backend, kind), x)
-
-
-def _sync_owned(found: tuple[Backend, str], x: Any) -> None:
-    backend, kind = found
-    if kind == "symbol":
-        raise _traced(backend, type(x).__qualname__)
-    if kind == "tensor":
-        backend.wait(x)
-        return
-    for place in {place for _, place in backend.model_devices(x)}:
-        backend.synchronize(place)

@@ -2,23 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from typing import TYPE_CHECKING, Final
-
-from . import registry
-from .errors import CountError, UnsupportedError
-
-if TYPE_CHECKING:
-    from .contract import Backend
-
-VARIABLE: Final = "XDEVICE_VIRTUAL_GPUS"
-
-_asked = 0
-"""What `virtual_gpus` has asked for."""
-_hides_real_gpus = False
-# threads that load one backend at once each have an adapter, and a framework can be given devices once
-_lock = threading.Lock()
+from . import environment, registry
+from .errors import CountError
 
 
 def virtual_gpus(n: int, *, force: bool = False) -> None:
@@ -59,68 +44,6 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
         ...     print(error)
         virtual_gpus() takes an int of 1 or more, not 0
     """
-    global _asked, _hides_real_gpus
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise CountError(f"virtual_gpus() takes an int of 1 or more, not {n!r}")
-    with _lock:
-        before = wanted()
-        if before not in (0, n):
-            by = "virtual_gpus()" if _asked else VARIABLE
-            raise CountError(f"{by} has asked for {before} virtual GPUs, and a process has one number of them, not {n}")
-        waiting = [backend for backend in registry.loaded() if not backend.virtual and backend.refusal is None]
-        force = force or _hides_real_gpus
-        for backend in waiting:
-            _refuse(backend, n, force)
-        for backend in waiting:
-            _make(backend, n)
-        _asked, _hides_real_gpus = n, force
-
-
-def wanted() -> int:
-    """How many virtual GPUs are asked for; 0 for none. Adapters ask that must act before their framework's import.
-
-    Raises:
-        CountError: the value of XDEVICE_VIRTUAL_GPUS is no int of 0 or more.
-
-    Example:
-        >>> from xdevice.virtual import wanted
-        >>> wanted() >= 0
-        True
-    """
-    if _asked:
-        return _asked
-    text = os.environ.get(VARIABLE, "").strip()
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdigit()):
-        raise CountError(f"{VARIABLE} is an int of 0 or more, not {text!r}; {VARIABLE}=4 gives 4 virtual GPUs")
-    return int(text)
-
-
-def provide(backend: Backend) -> None:
-    """Gives a backend that is being loaded what was asked for."""
-    n = wanted()
-    if not n:
-        return
-    with _lock:
-        _refuse(backend, n, _hides_real_gpus)
-        _make(backend, n)
-
-
-def _refuse(backend: Backend, n: int, force: bool) -> None:
-    real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
-    if real:
-        raise UnsupportedError(
-            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are never hidden unless asked: "
-            f"xdevice.virtual_gpus(n, force=True)"
-        )
-    reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
-    if reason is None and most is not None and n > most:
-        reason = f"{n} are too many for it; ask for {most} at most"
-    if reason is not None:
-        raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
-
-
-def _make(backend: Backend, n: int) -> None:
-    backend.make_virtual_gpus(n)
-    backend.virtual = n
+    environment.ask_for_virtual_gpus(n, registry.loaded(), force=force)

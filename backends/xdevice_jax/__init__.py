@@ -20,9 +20,9 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.blocking import is_wanted
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.environment import is_blocking_wanted
 from xdevice.errors import DTypeError
 from xdevice.loader import importing
 
@@ -64,7 +64,7 @@ class JaxBackend(Backend):
     def __init__(self) -> None:
         self._natives: dict[str, list[Any]] | None = None  # until JAX is started
         self._places: dict[tuple[Any, str | None], Device] = {}  # by device or sharding, and kind of memory
-        self._blocks = is_wanted() and not unstarted.is_started()
+        self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
 
@@ -315,7 +315,7 @@ class JaxBackend(Backend):
     def samples(self) -> JaxSamples:
         from .samples import JaxSamples
 
-        return JaxSamples()
+        return JaxSamples(self)
 
     def _start(self) -> dict[str, list[Any]]:
         jax.local_devices()  # raises what went wrong, where the next lines would say only that there are no devices

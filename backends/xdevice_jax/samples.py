@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xdevice import devices, registry
+from xdevice import devices
 from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.contract import Backend
     from xdevice.devices import Device
 
 
@@ -29,16 +30,18 @@ def gradient(part, w):
 
 
 class JaxSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
     def other_device(self) -> Device | None:
-        backend = registry.load("jax")
-        if backend.virtual:
+        if self._backend.virtual:
             return devices.of("gpu")
-        if backend.count("cpu") == 1:
+        if self._backend.count("cpu") == 1:
             try:
                 jax.config.update("jax_num_cpu_devices", 2)
             except RuntimeError:  # JAX is started
                 return None
-        return devices.of("cpu", 1) if backend.count("cpu") > 1 else None
+        return devices.of("cpu", 1) if self._backend.count("cpu") > 1 else None
 
     def native_ones(self, *shape: int) -> jax.Array:
         return jnp.ones(shape)
@@ -70,7 +73,7 @@ class JaxSamples(Samples):
         return lambda: jax.device_put(host, x.sharding), lambda: jax.device_put(x, pinned)
 
     def long_work(self, device: Device) -> Work:
-        native = registry.load("jax").to_native(device)
+        native = self._backend.to_native(device)
         size, steps = (1024, 60) if native.platform == "cpu" else (8192, 100)
         x = jax.device_put(jnp.full((size, size), 1 / size), native)
         work = jax.jit(lambda v: jax.lax.fori_loop(0, steps, lambda _, y: y @ y, v)).lower(x).compile()

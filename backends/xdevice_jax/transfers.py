@@ -27,10 +27,9 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Backend, Transfer
     from xdevice.devices import Device
 
-    from . import JaxBackend
 
 _READS = (
     "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
@@ -39,7 +38,7 @@ _READS = (
 
 
 @contextmanager
-def watch(backend: JaxBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
     if ArrayImpl is None:
         raise backend.unsupported(
             "class of arrays that xdevice knows, so its transfers cannot be watched",
@@ -69,7 +68,7 @@ def watch(backend: JaxBackend, report: Callable[[Transfer], None]) -> Iterator[N
 
 
 @contextmanager
-def blocking(backend: JaxBackend) -> Iterator[None]:
+def blocking(backend: Backend) -> Iterator[None]:
     caches = _caches()
     if caches is None:
         raise backend.unsupported(

@@ -24,15 +24,15 @@ from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices, nvidia
-from xdevice.blocking import is_wanted
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import dtype_name, host_dtype
+from xdevice.environment import is_blocking_wanted
 from xdevice.errors import DeviceNotFoundError, ShapeError
 from xdevice.loader import importing
 
 from .numpy_names import restored
 
-if is_wanted():
+if is_blocking_wanted():
     os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # works only before the import
 
 with importing(), restored("mxnet"):
@@ -418,7 +418,7 @@ class MxnetBackend(Backend):
     def samples(self) -> MxnetSamples:
         from .samples import MxnetSamples
 
-        return MxnetSamples()
+        return MxnetSamples(self)
 
     def _from_virtual(self, native: Any) -> Device:
         if native.device_type == "gpu":

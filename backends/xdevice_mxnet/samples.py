@@ -14,13 +14,14 @@ import mxnet as mx
 from mxnet.gluon import Trainer, nn
 from mxnet.util import use_np
 
-from xdevice import devices, registry
+from xdevice import devices
 from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from xdevice.contract import Backend
     from xdevice.devices import Device
 
 
@@ -44,8 +45,11 @@ def gradient(part, w):
 
 
 class MxnetSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
     def other_device(self) -> Device:
-        return devices.of("gpu") if registry.load("mxnet").virtual else devices.of("cpu", 1)
+        return devices.of("gpu") if self._backend.virtual else devices.of("cpu", 1)
 
     @use_np  # type: ignore[untyped-decorator]
     def native_ones(self, *shape: int) -> Any:
@@ -117,7 +121,7 @@ class MxnetSamples(Samples):
 
     def spread(self, device: Device) -> Any:
         net = _built(nn.Dense(3, in_units=4), nn.Dense(2, in_units=3))
-        net[1].collect_params().reset_ctx(registry.load("mxnet").to_native(device))
+        net[1].collect_params().reset_ctx(self._backend.to_native(device))
         return net
 
     def unbuilt(self) -> Any:
@@ -145,7 +149,7 @@ class MxnetSamples(Samples):
         return lambda: host.copyto(there), lambda: x.copyto(host)
 
     def long_work(self, device: Device) -> Work | None:
-        context = registry.load("mxnet").to_native(device)
+        context = self._backend.to_native(device)
         if context.device_type == "gpu":
             return None  # the newest GPU wheel has no kernels for GPUs later than 2020
         x = mx.np.ones((1200, 1200), ctx=context)

@@ -17,10 +17,9 @@ from xdevice.hooks import Hooks, Patches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Backend, Transfer
     from xdevice.devices import Device
 
-    from . import MxnetBackend
 
 _READS = (
     "asnumpy", "asscalar", "item", "tolist", "__array__", "__bool__", "__nonzero__", "__float__", "__int__",
@@ -34,7 +33,7 @@ _CALLS = (
 
 
 @contextmanager
-def watch(backend: MxnetBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
     def target(x: Any, other: Any) -> Device | None:
         return backend.device_of(other) if isinstance(other, mx.nd.NDArray) else backend.from_native(other)
 

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 from xdevice import devices, nvidia
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.environment import virtual_gpus_wanted
 from xdevice.errors import NotBuiltError
 from xdevice.loader import importing
-from xdevice.virtual import wanted
 
 from . import virtual
 
-with importing(own_symbols_after="tensorflow"), virtual.importing(wanted()):
+with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_wanted()):
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
@@ -461,7 +461,7 @@ class PaddleBackend(Backend):
     def samples(self) -> PaddleSamples:
         from .samples import PaddleSamples
 
-        return PaddleSamples()
+        return PaddleSamples(self)
 
     def _require_gpu(self, device: Device, what: str) -> None:
         """Paddle's CPU build ends with a segmentation fault when it is asked for a stream (3.3.1)."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from xdevice.contract import Backend
     from xdevice.devices import Device
 
 
@@ -32,6 +33,9 @@ def gradient(part, w):
 
 
 class PaddleSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
     def other_device(self) -> Device | None:
         return devices.of("gpu") if paddle.device.cuda.device_count() or virtual.registered() else None
 
@@ -106,9 +110,9 @@ class PaddleSamples(Samples):
 
         def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
             # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
-            import xdevice
-
-            xdevice.to_device(optimizer, net.weight.place)
+            place = self._backend.from_native(net.weight.place)
+            if place is not None and not self._backend.is_all_on(optimizer, place):
+                self._backend.move_model(optimizer, place)
             loss = paddle.nn.functional.mse_loss(net(x), y)
             loss.backward()
             optimizer.step()

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Backend, Transfer
     from xdevice.devices import Device
 
-    from . import PaddleBackend
 
 _READS = (
     "numpy", "item", "tolist", "__array__", "__float__", "__int__", "__long__", "__bool__", "__nonzero__",
@@ -32,7 +31,7 @@ _blocked = Shared(per_thread=False)
 
 
 @contextmanager
-def watch(backend: PaddleBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
     def target(x: paddle.Tensor, *args: Any, **kwargs: Any) -> Device | None:
         wanted = args[0] if args else kwargs.get("place", kwargs.get("device", kwargs.get("other")))
         if isinstance(wanted, paddle.Tensor):
@@ -54,7 +53,7 @@ def watch(backend: PaddleBackend, report: Callable[[Transfer], None]) -> Iterato
         yield
 
 
-def _named(backend: PaddleBackend, name: str) -> Device | None:
+def _named(backend: Backend, name: str) -> Device | None:
     """The device of Paddle's name for it; None for a dtype. "gpu" is Paddle's current one, else the first."""
     kind, _, index = name.partition(":")
     if kind == "cpu":
@@ -64,7 +63,7 @@ def _named(backend: PaddleBackend, name: str) -> Device | None:
     if kind != "gpu" or not backend.count("gpu"):
         return None  # Paddle raises by itself where there is no such device
     current = paddle.get_device()
-    return backend._device_at(paddle.CUDAPlace(int(index or current.partition(":")[2] or 0)))
+    return backend.from_native(paddle.CUDAPlace(int(index or current.partition(":")[2] or 0)))
 
 
 def blocking() -> AbstractContextManager[None]:

@@ -411,7 +411,7 @@ class TensorflowBackend(Backend):
     def samples(self) -> TensorflowSamples:
         from .samples import TensorflowSamples
 
-        return TensorflowSamples()
+        return TensorflowSamples(self)
 
     def _place(self, name: str) -> Device:
         found = self._places.get(name)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tensorflow as tf
 
-from xdevice import devices, registry
+from xdevice import devices
 from xdevice.loader import importing
 from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from xdevice.contract import Backend
     from xdevice.devices import Device
 
 with importing():
@@ -71,8 +72,11 @@ def gradient(part, w):
 
 
 class TensorflowSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
     def other_device(self) -> Device | None:
-        if registry.load("tensorflow").virtual:
+        if self._backend.virtual:
             return devices.of("gpu")
         cpus = tf.config.list_physical_devices("CPU")
         if tf.config.get_logical_device_configuration(cpus[0]) is None:
@@ -144,7 +148,7 @@ class TensorflowSamples(Samples):
     def spread(self, device: Device) -> Any:
         with tf.device("/CPU:0"):
             first = _built(keras.layers.Dense(2), (None, 2))
-        with tf.device(_native(device)):
+        with tf.device(self._backend.to_native(device)):
             second = _built(keras.layers.Dense(2), (None, 2))
         return keras.Sequential([keras.Input((2,)), first, second])
 
@@ -183,14 +187,10 @@ class TensorflowSamples(Samples):
         def work(x: Any) -> Any:
             return tf.numpy_function(lambda value: _slow(value, done), [x], tf.float32)
 
-        with tf.device(_native(device)):
+        with tf.device(self._backend.to_native(device)):
             x = tf.ones(4)
             work.get_concrete_function(x)
             return Work(work(x), done.is_set)
-
-
-def _native(device: Device) -> str:
-    return str(registry.load("tensorflow").to_native(device))
 
 
 def _slow(value: Any, done: threading.Event) -> Any:

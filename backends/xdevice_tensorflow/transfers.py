@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from xdevice.contract import Transfer
+    from xdevice.contract import Backend, Transfer
     from xdevice.devices import Device
 
-    from . import TensorflowBackend
 
 _READS = (
     "numpy", "__array__", "__bool__", "__nonzero__", "__float__", "__int__", "__index__", "__complex__",
@@ -41,14 +40,14 @@ _callbacks: list[Callable[..., None]] = []
 
 
 @contextmanager
-def watch(backend: TensorflowBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
     def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
         return devices.parse(device_name) if device_name else None
 
     def seen(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
             return
-        here = backend._place(outputs[0].device)
+        here = devices.parse(outputs[0].device)
         for x in inputs:
             if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(backend, x):
                 hooks.tell(hooks.move(op_type, x, here))
@@ -102,7 +101,7 @@ def _call_back(callback: Callable[..., None]) -> Callable[[], None]:
     return call_no_more
 
 
-def _is_number(backend: TensorflowBackend, x: Any) -> bool:
+def _is_number(backend: Backend, x: Any) -> bool:
     """TensorFlow makes a host tensor of the 0.5 in `x * 0.5`, which an operation on a GPU takes along."""
     return x._rank() == 0 and backend.device_of(x).kind == "cpu"
 

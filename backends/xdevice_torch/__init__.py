@@ -11,9 +11,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.blocking import is_wanted
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.environment import is_blocking_wanted
 from xdevice.errors import NotBuiltError, UnsupportedError
 from xdevice.loader import importing
 
@@ -58,7 +58,7 @@ class TorchBackend(Backend):
         self._places: dict[torch.device, Device] = {}
         self._natives: dict[Device, torch.device] = {}
         # the driver reads CUDA_LAUNCH_BLOCKING when it starts
-        self._blocks = is_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
+        self._blocks = is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
 
     # the framework
 
@@ -391,7 +391,7 @@ class TorchBackend(Backend):
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         from . import transfers
 
-        return transfers.watch(self, report)
+        return transfers.watch(self, self._gpu, report)
 
     # memory
 
@@ -438,7 +438,7 @@ class TorchBackend(Backend):
     def samples(self) -> TorchSamples:
         from .samples import TorchSamples
 
-        return TorchSamples()
+        return TorchSamples(self)
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
         self._require_values(x)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from xdevice import devices, registry
+from xdevice import devices
 from xdevice.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from xdevice.contract import Backend
     from xdevice.devices import Device
 
 
@@ -29,8 +30,11 @@ def gradient(part, w):
 
 
 class TorchSamples(Samples):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
     def other_device(self) -> Device:
-        return devices.of("gpu") if registry.load("torch").virtual else devices.of("meta")
+        return devices.of("gpu") if self._backend.virtual else devices.of("meta")
 
     def native_ones(self, *shape: int) -> torch.Tensor:
         return torch.ones(*shape)
@@ -82,7 +86,7 @@ class TorchSamples(Samples):
         return torch.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
     def spread(self, device: Device) -> torch.nn.Module:
-        native = registry.load("torch").to_native(device)
+        native = self._backend.to_native(device)
         return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))
 
     def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
@@ -97,9 +101,9 @@ class TorchSamples(Samples):
 
         def step(x: torch.Tensor, y: torch.Tensor) -> float:
             # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
-            import xdevice
-
-            xdevice.to_device(optimizer, net.weight.device)
+            place = self._backend.from_native(net.weight.device)
+            if place is not None and not self._backend.is_all_on(optimizer, place):
+                self._backend.move_model(optimizer, place)
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(net(x), y)
             torch.autograd.backward(loss)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from xdevice.contract import Backend
     from xdevice.devices import Device
 
-    from . import TorchBackend
 
 _READS = (
     "item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
@@ -41,7 +41,7 @@ _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 
 
 @contextmanager
-def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator[None]:
+def watch(backend: Backend, gpu: str, report: Callable[[Transfer], None]) -> Iterator[None]:
     def place(x: torch.Tensor) -> Device | None:
         return None if x.is_meta else backend.device_of(x)
 
@@ -52,7 +52,7 @@ def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator
         return backend.from_native(torch.device(wanted) if type(wanted) in (int, str) else wanted)
 
     def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
-        return target(x, backend._gpu if device is None else device)
+        return target(x, gpu if device is None else device)
 
     with Hooks(backend, report, _size, place) as hooks:
         hooks.verbs()
@@ -66,7 +66,7 @@ def watch(backend: TorchBackend, report: Callable[[Transfer], None]) -> Iterator
             yield
 
 
-def blocking(backend: TorchBackend) -> AbstractContextManager[None]:
+def blocking(backend: Backend) -> AbstractContextManager[None]:
     return _waited.on(lambda: _put_on(_Wait(backend)))
 
 
@@ -98,7 +98,7 @@ def _take_off(mode: TorchDispatchMode) -> None:
 
 
 class _Watch(TorchDispatchMode):
-    def __init__(self, backend: TorchBackend, hooks: Hooks) -> None:
+    def __init__(self, backend: Backend, hooks: Hooks) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._backend = backend
         self._hooks = hooks
@@ -131,7 +131,7 @@ _COUNT = 8
 
 
 class _Wait(TorchDispatchMode):
-    def __init__(self, backend: TorchBackend) -> None:
+    def __init__(self, backend: Backend) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._backend = backend
 
@@ -140,7 +140,7 @@ class _Wait(TorchDispatchMode):
         if not _waited.is_wanted():
             return result
         # what is recorded is not done now, and cannot be waited for; only a build with CUDA can be asked
-        if self._backend._gpu != "cuda" or not torch.cuda.is_current_stream_capturing():
+        if not torch.backends.cuda.is_built() or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)
         return result
 

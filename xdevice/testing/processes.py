@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -81,10 +82,14 @@ class Processes(Suite):
         assert seen["moved"] == {"gpu:0": [1.5, -2.5], "gpu:1": [1.5, -2.5]}
 
 
+_CHILD: Final = Path(__file__).with_name("child.py")
+
+
 def in_child(question: str, backend: str, setup: str = "", *arguments: str) -> dict[str, Any]:
-    """Asks a fresh process a question about a backend: a function of `xdevice._child`."""
+    """Asks a fresh process a question about a backend: a function of child.py."""
     given = ", ".join(map(repr, (backend, *arguments)))
-    code = f"{setup}\nfrom xdevice import _child\n_child.{question}({given})"
+    # run by its path: importing the suite would import pytest and NumPy, which are asked about
+    code = f"{setup}\nimport runpy\nrunpy.run_path({str(_CHILD)!r})[{question!r}]({given})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
     if done.returncode != 0:
         raise AssertionError(f"the child process ended with {done.returncode}:\n{done.stderr[-3000:]}")
