@@ -32,6 +32,15 @@ if name == sys.argv[2]:
 """
 
 
+# a shell starts what it runs in the background, this suite maybe, with SIGINT ignored, and children inherit that
+MAIN = """
+import signal
+from xdevice.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
 class Running:
     """A command, and every process that has come of it."""
 
@@ -39,7 +48,7 @@ class Running:
         self.mark = f"XDEVICE_TEST_MARK={uuid.uuid4().hex}"
         name, _, value = self.mark.partition("=")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "xdevice", *map(str, arguments)],
+            [sys.executable, "-c", MAIN, *map(str, arguments)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, name: value},
         )  # fmt: skip
 
