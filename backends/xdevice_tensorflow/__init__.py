@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from xdevice.contract import Takes, Transfer
+    from xdevice.contract import Takes, Transfer, Way
     from xdevice.devices import Device
     from xdevice.dlpack import Lent
     from xdevice.layouts import Layer, Part
@@ -279,6 +279,11 @@ class TensorflowBackend(Backend):
 
     def model_parts(self, model: Any) -> Iterable[Any]:
         return models.built_parts(model)
+
+    # what is neither a tensor nor a model
+
+    def way_into(self, x: Any) -> Way | None:
+        return models.way_into(x)
 
     # several devices
 

@@ -8,6 +8,8 @@ What must be kept:
   anew; for all others the old storage is emptied, so that they fail instead of computing with old values.
 - Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
   made object by object. Keras keeps `id`s of objects in three places, which are then those of the copy.
+- The list that stands for a list of a `tf.Module` compares old and new where items are replaced, which fails on tensors,
+  and cannot be saved after that: another one is made.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from xdevice.contract import Way
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -291,3 +294,29 @@ def _renew_ids(new: Any, memo: _Memo) -> None:
         state["_nodes"] = {re.sub(r"^\d+", lambda old: str(id(memo[int(old[0])])), key) for key in new._nodes}
     if "_losses" in state:
         state["_losses"], state["_loss_ids"] = [], set()
+
+
+# what is neither a tensor nor a model
+
+
+def _type_in_modules(x: Any) -> type:
+    module: Any = tf.Module()
+    module.x = x
+    return type(module.x)
+
+
+_WRAPPED_LIST, _WRAPPED_TUPLE = _type_in_modules([]), _type_in_modules(([],))
+
+
+def way_into(x: Any) -> Way | None:
+    """The way that TensorFlow knows: of its own dataclasses, and of what stands for the lists and tuples of modules."""
+    if isinstance(x, tf.experimental.ExtensionType):
+        return Way()
+    if type(x) is _WRAPPED_LIST:
+        return Way(list, lambda old, children: type(old)(children))
+    return Way(list, _rewrapped) if type(x) is _WRAPPED_TUPLE else None
+
+
+def _rewrapped(old: Any, children: list[Any]) -> Any:
+    cls: Any = type(old.__wrapped__)
+    return type(old)(cls._make(children) if hasattr(cls, "_make") else cls(children))
