@@ -596,3 +596,36 @@ def test_virtual_gpus_have_no_events_and_no_streams(name):
         for ask in (xdevice.Event, lambda: xdevice.Event("gpu:0"), xdevice.Stream, xdevice.Stream.current):
             with pytest.raises(xdevice.UnsupportedError, match=r"(events|streams).*; "):
                 ask()
+
+
+def test_an_array_that_jax_has_deleted_is_named(tmp_path):
+    jax = pytest.importorskip("jax")
+    with xdevice.use("jax") as backend:
+        x = xdevice.ones(4)
+        jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+        assert x.is_deleted()
+        there = backend.samples().other_device() or xdevice.cpu()
+        uses = [
+            lambda: xdevice.copy_to(x, "cpu"),
+            lambda: xdevice.copy_to([x], there),
+            lambda: xdevice.to_numpy(x),
+            lambda: xdevice.item(x),
+            lambda: xdevice.tensor(x),
+            lambda: xdevice.tensor([x]),
+            lambda: xdevice.sync({"x": x}),
+            lambda: xdevice.convert(x, "numpy"),
+            lambda: xdevice.compare(x, x),
+            lambda: xdevice.save(tmp_path / "x.safetensors", {"x": x}),
+            lambda: xdevice.split_batch(x, ["cpu", "cpu"]),
+            lambda: xdevice.replicate(x, ["cpu", "cpu"]),
+            lambda: xdevice.gather([x, x], "cpu"),
+            lambda: xdevice.all_reduce([x, x]),
+            lambda: list(xdevice.prefetch([x], there)),
+        ]
+        if there is not xdevice.cpu():
+            uses += [lambda: xdevice.to_device(x, there), lambda: xdevice.to_device([x], there)]
+        for use in uses:
+            with pytest.raises(xdevice.UnsupportedError, match=r"jax has no values in this array .*was deleted"):
+                use()
+        assert xdevice.device_of(x) is xdevice.cpu()  # as JAX itself says
+        jax.jit(lambda x: xdevice.copy_to(x, "cpu"))(xdevice.ones(2))

@@ -8,7 +8,7 @@ What must be kept:
   anew; for all others the old storage is emptied, so that they fail instead of computing with old values.
 - Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
   made object by object. Keras keeps `id`s of objects in three places, which are then those of the copy.
-- The list that stands for a list of a `tf.Module` compares old and new where items are replaced, which fails on tensors,
+- The list that stands for a list of a `tf.Module` compares old and new where items are replaced, which tensors refuse,
   and cannot be saved after that: another one is made.
 """
 
