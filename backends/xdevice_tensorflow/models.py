@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from xdevice.contract import Backend
+    from xdevice.devices import Device
 
 try:
     from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
@@ -134,16 +135,42 @@ def _require_built(model: Any, parts: list[Any]) -> None:
             )
 
 
+def constants(model: Any) -> list[tuple[Any, Any, Any]]:
+    """The tensors that the parts of a model keep beside variables, as attributes or in lists and dicts that are: what
+    holds it, the key there, and the tensor. Strings have no other place than the host, and handles none at all."""
+    found: list[tuple[Any, Any, Any]] = []
+    seen: set[int] = set()
+    holders = [vars(part) for part in _parts(model) if isinstance(part, _OWNING)]
+    while holders:
+        holder = holders.pop()
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+            if isinstance(value, dict | list):
+                holders.append(value)
+            elif hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant):
+                found.append((holder, key, value))
+    return found
+
+
 # moving
 
 
-def move(model: Any, native: str, backend: Backend) -> None:
-    """Moves every variable that is not on `native`, in place."""
+def move(model: Any, device: Device, backend: Backend) -> None:
+    """Moves every variable and constant that is not on `device`, in place."""
+    native = backend.to_native(device)
     moving = [variable for _, variable in variables(model) if not variable.device.endswith(native[1:])]
     for variable in moving:
         _require_plain(variable, backend)
     for variable in moving:
         _swap(variable, native)
+    moved: _Memo = {}
+    for holder, key, value in constants(model):
+        if backend.device_of(value) is not device:
+            if id(value) not in moved:
+                moved[id(value)] = backend.move(value, device)
+            holder[key] = moved[id(value)]
     for part in _parts(model):
         _drop_traces(part)
 
@@ -183,8 +210,8 @@ def _swap(variable: tf.Variable, native: str) -> None:
 # copying
 
 
-def duplicate(model: Any, native: str, backend: Backend) -> Any:
-    """A new model on `native`, equal in everything and sharing no storage."""
+def duplicate(model: Any, device: Device, backend: Backend) -> Any:
+    """A new model on `device`, equal in everything and sharing no storage."""
     before = variables(model)
     for _, variable in before:
         _require_plain(variable, backend)
@@ -192,8 +219,8 @@ def duplicate(model: Any, native: str, backend: Backend) -> Any:
         from keras.src.utils.tracking import DotNotTrackScope
 
         # Keras's lists tell their layer of what is added to them, which must not happen while they are copied
-        with tf.device(native), DotNotTrackScope():
-            copied = _duplicate(model)
+        with backend.scope(device), DotNotTrackScope():
+            copied = _duplicate(model, {id(value): backend.copy(value, device) for _, _, value in constants(model)})
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
     if len(variables(copied)) != len(before):
@@ -208,10 +235,9 @@ def _refusal(model: Any, why: str, backend: Backend) -> UnsupportedError:
     )
 
 
-def _duplicate(model: Any) -> Any:
+def _duplicate(model: Any, memo: _Memo) -> Any:
     parts = _parts(model)
     pairs = []
-    memo: _Memo = {}
     for part in parts:
         if isinstance(part, tf.Variable):
             memo[id(part)] = _new_variable(part)
