@@ -140,7 +140,7 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """The tensors in the code of a frozen module."""
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
         return []
-    graph = module.inlined_graph  # by name: its nodes do not keep it alive
+    graph: Any = module.inlined_graph  # by name: its nodes do not keep it alive
     nodes = graph.findAllNodes("prim::Constant")
     return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
