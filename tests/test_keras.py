@@ -110,3 +110,56 @@ def test_a_copy_inside_a_graph_has_storage_and_a_gradient(place, xla):
 def test_a_copy_of_a_string_inside_a_graph(place):
     tf = xdevice.backend().framework
     assert tf.function(lambda x: xdevice.copy_to(x, "cpu"))(tf.constant("word")).numpy() == b"word"
+
+
+def scaled():
+    import tensorflow as tf
+
+    class Scaled(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = tf.constant([1.0, 2.0])
+            self.weight = tf.Variable([3.0, 4.0])
+            self.more = [self.scale, {"x": tf.constant([5.0])}]
+            self.label = tf.constant("kept")
+
+        @tf.function
+        def __call__(self, x):
+            return x * self.scale * self.weight + self.more[1]["x"]
+
+    with xdevice.cpu():
+        return Scaled()
+
+
+def test_constants_go_along_with_their_module(place):
+    module = scaled()
+    expected = [8.0, 13.0]
+    x = xdevice.convert(np.ones(2, "float32"), "tensorflow")
+    assert module(x).numpy().tolist() == expected
+    copied = xdevice.copy_to(module, place)
+    assert xdevice.device_of(module.scale) is xdevice.cpu()
+    assert xdevice.to_device([module, x], place)[0] is module
+    for moved in (module, copied):
+        assert xdevice.device_of([moved, moved.scale, moved.more]) is place
+        assert moved.more[0] is moved.scale
+        assert moved.label.numpy() == b"kept"
+        assert moved(x).numpy().tolist() == expected
+    assert xdevice.to_device(module, "cpu") is module
+    assert xdevice.device_of([module, module.scale, module.more]) is xdevice.cpu()
+
+
+@pytest.mark.parametrize("given", [{}, {"mean": 2.0, "variance": 3.0}])
+def test_normalization_goes_with_its_mean(place, given):
+    import keras
+
+    rows = np.arange(6, dtype="float32").reshape(3, 2)
+    with xdevice.cpu():
+        layer = keras.layers.Normalization(**given)
+        layer.build((None, 2)) if given else layer.adapt(rows)
+    expected = np.asarray(layer(rows))
+    assert xdevice.device_of(layer) is xdevice.cpu()
+    copied = xdevice.copy_to(layer, place)
+    assert xdevice.device_of([layer, layer.mean, layer.variance]) is xdevice.cpu()
+    for moved in (copied, xdevice.to_device(layer, place)):
+        assert xdevice.device_of([moved, moved.mean, moved.variance]) is place
+        np.testing.assert_allclose(np.asarray(moved(rows)), expected)

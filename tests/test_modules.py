@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import warnings
+
 import pytest
 
 import xdevice
+from xdevice import registry
 
 torch = pytest.importorskip("torch")
+prune = pytest.importorskip("torch.nn.utils.prune")
 
 
 class Metric(torch.nn.Module):
@@ -173,3 +178,56 @@ def test_parts_beside_a_copied_model_are_those_of_the_copy():
     assert copied["w"] is copied["net"][0].weight
     assert copied["part"] is copied["net"][1]
     assert copied["b"] is copied["net"][1].running_mean
+
+
+def normed():
+    linear = prune.l1_unstructured(torch.nn.Linear(2, 2), "bias", 1)
+    return torch.nn.Sequential(weight_norm(torch.nn.Linear(2, 2)), linear)
+
+
+def weight_norm(module):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it is deprecated, and everywhere
+        return torch.nn.utils.weight_norm(module)
+
+
+def test_a_module_that_keeps_results_is_copied():
+    net, x = normed(), torch.ones(3, 2)
+    expected = net(x)
+    for copied in (xdevice.copy_to(net, "cpu"), xdevice.copy_to({"net": net, "x": x}, "cpu")["net"]):
+        assert torch.equal(copied(x), expected)
+        copied(x).sum().backward()
+        assert copied[0].weight_g.grad is not None
+        assert net[0].weight_g.grad is None
+        with torch.no_grad():
+            copied[0].weight_g.zero_()
+        assert torch.equal(net(x), expected)
+    assert xdevice.device_of(xdevice.copy_to(net, "meta")).kind == "meta"
+
+
+def test_a_module_that_pytorch_cannot_copy_is_named():
+    net = torch.nn.Linear(2, 2)
+    net.lock = threading.Lock()
+    with pytest.raises(xdevice.UnsupportedError, match=r"copy this Linear \(cannot pickle .*lock.*load_state_dict"):
+        xdevice.copy_to([net, torch.ones(2)], "cpu")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_what_torchscript_would_leave_behind_is_named():
+    x = torch.ones(3, 2)
+    scripted = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))
+    frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(2, 2).eval()))
+    places = ["meta"] if not registry.load("torch").virtual else ["meta", "gpu:0"]
+    for there in places:
+        for verb in (xdevice.to_device, xdevice.copy_to):
+            with pytest.raises(xdevice.UnsupportedError, match=r"the ScriptModule 0 to .* before torch\.jit\.script"):
+                verb(scripted, there)
+            with pytest.raises(xdevice.UnsupportedError, match=r"torch\.jit\.freeze has put into its code"):
+                verb([frozen, x], there)
+    copied = xdevice.copy_to(scripted, "cpu")
+    assert torch.equal(copied(x), scripted(x))
+    copied(x).sum().backward()
+    assert copied[0].weight.grad is not None
+    assert scripted[0].weight.grad is None
+    assert xdevice.to_device(frozen, "cpu") is frozen
+    assert xdevice.device_of(scripted) is xdevice.cpu()

@@ -4,11 +4,14 @@ and never left behind without a word. On every backend; where one has a second d
 from __future__ import annotations
 
 import argparse
+import collections
 import gc
+import threading
 import types
 import weakref
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 import xdevice
@@ -444,3 +447,89 @@ def test_the_wrapped_dicts_and_the_variables_of_tensorflow_are_seen():
     far = xdevice.to_device(ones(registry.load("tensorflow")), there)
     with pytest.raises(xdevice.DeviceMismatchError, match=r"\[0\]\.count\S* is on cpu:0"):
         xdevice.check_same_device(batch=[step, far])
+
+
+def test_the_lists_and_tuples_of_tensorflows_modules_are_rebuilt(tmp_path):
+    import tensorflow as tf
+
+    there = registry.load("tensorflow").samples().other_device()
+    if there is None:
+        pytest.skip("TensorFlow has one device here")
+    pair = collections.namedtuple("pair", ["x", "y"])
+    x = ones(registry.load("tensorflow"))
+    module = tf.Module()
+    module.listed, module.tuple, module.pair = [x, [x]], (x, [x]), pair(x, [x])
+    for held in (module.listed, module.tuple, module.pair):
+        for verb in (xdevice.to_device, xdevice.copy_to):
+            moved = verb([held], there)[0]
+            assert type(moved) is type(held)
+            assert xdevice.device_of(moved) is there
+            assert moved[1][0].shape == (2,)
+        assert xdevice.device_of(held) is xdevice.cpu()
+        assert xdevice.to_numpy(held)[0].tolist() == [1, 1]
+    assert xdevice.to_device(module.pair, there).x.shape == (2,)
+    module.listed = xdevice.to_device(module.listed, there)
+    tf.train.Checkpoint(module=module).save(tmp_path / "module")  # TensorFlow refuses lists that were written into
+
+
+def test_tensorflows_dataclasses_are_walked():
+    import tensorflow as tf
+
+    class Batch(tf.experimental.ExtensionType):
+        __annotations__ = {"x": tf.Tensor, "more": tuple[tf.Tensor, ...], "name": str}  # no texts
+
+        def total(self):
+            return tf.reduce_sum(self.x) + sum(map(tf.reduce_sum, self.more))
+
+    there = registry.load("tensorflow").samples().other_device()
+    if there is None:
+        pytest.skip("TensorFlow has one device here")
+    x = ones(registry.load("tensorflow"))
+    batch = Batch(x, (x, x), "mine")
+    assert xdevice.to_device(batch, "cpu") is batch
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        for moved in (verb(batch, there), verb([batch], there)[0]):
+            assert type(moved) is Batch
+            assert xdevice.device_of(moved) is there
+            assert moved.name == "mine"
+            assert xdevice.item(moved.total()) == 6
+    with pytest.raises(xdevice.DeviceMismatchError, match=r"batch\.more\[0\] is on"):
+        xdevice.check_same_device(batch=Batch(xdevice.to_device(x, there), (x,), ""))
+
+
+def test_a_model_of_paddles_goes_with_its_network_and_optimizer(there_of_paddle):
+    paddle = registry.load("paddle").framework
+    x = ones(registry.load("paddle"))
+    with xdevice.cpu():
+        net = paddle.nn.Linear(2, 2)
+    model = paddle.Model(net)
+    model.prepare(paddle.optimizer.Adam(parameters=net.parameters()), paddle.nn.MSELoss())
+    rows = np.ones((1, 2), "float32")
+    model.train_batch([rows], [rows])
+    assert xdevice.device_of(model) is xdevice.cpu()
+    with pytest.raises(xdevice.UnsupportedError, match=r"copy of a paddle\.Model.*copy the network"):
+        xdevice.copy_to([model, x], "cpu")
+    for given, there in ((model, there_of_paddle), ([model, x], "cpu")):
+        assert xdevice.device_of(xdevice.to_device(given, there)) is xdevice.device(there)
+        assert xdevice.device_of(net) is xdevice.device(there)
+        assert xdevice.device_of(model._optimizer) is xdevice.device(there)
+
+
+@pytest.mark.filterwarnings("ignore:The program will return to single-card operation")
+def test_a_layer_of_paddles_is_copied_or_named(there_of_paddle):
+    paddle = registry.load("paddle").framework
+    net = paddle.nn.Sequential(paddle.DataParallel(paddle.nn.Linear(2, 2)))
+    copied = xdevice.copy_to([net, 3], there_of_paddle)[0]
+    assert xdevice.device_of(copied) is there_of_paddle
+    assert copied[0]._layers.weight.shape == [2, 2]
+    assert copied[0]._layers.weight is not net[0]._layers.weight
+    net.lock = threading.Lock()
+    with pytest.raises(xdevice.UnsupportedError, match=r"copy this Sequential \(cannot pickle .*lock.*set_state_dict"):
+        xdevice.copy_to(net, "cpu")
+
+
+@pytest.fixture
+def there_of_paddle():
+    if not registry.is_installed("paddle"):
+        pytest.skip("Paddle is not installed")
+    return registry.load("paddle").samples().other_device() or xdevice.cpu()

@@ -163,6 +163,41 @@ def test_large_ints_beside_a_float_stay_exact(backend):
     assert made.tolist() == [2**53 + 1, 0, -(2**62) - 1]
 
 
+def test_lists_of_tensors_are_stacked(backend):
+    there = backend.samples().other_device()
+    for device in ("cpu", "cpu" if there is None or there.kind == "meta" else there):
+        pair, zero = xdevice.tensor([1, 2], device, "float32"), xdevice.tensor(3, device, "float32")
+        for data, numbers in (
+            ([pair, pair], [[1, 2], [1, 2]]),
+            ([[pair, [5, 6]], (pair, np.ones(2))], [[[1, 2], [5, 6]], [[1, 2], [1, 1]]]),
+            ([zero, zero], [3, 3]),
+            (([zero, 1.5], [2, zero]), [[3, 1.5], [2, 3]]),
+        ):
+            made = xdevice.to_numpy(xdevice.tensor(data))
+            assert made.dtype == "float32"
+            assert made.tolist() == numbers
+        for ragged in ([pair, zero], [pair, xdevice.ones(3)]):
+            with pytest.raises(xdevice.DTypeError, match="cannot make a tensor of"):
+                xdevice.tensor(ragged)
+    for dtype in sorted(name for name in backend.dtypes if backend.dtype_refusal(name) is None):
+        x = xdevice.tensor([1, 0], dtype=dtype)
+        expected = xdevice.to_numpy(x)
+        made = xdevice.to_numpy(xdevice.tensor([x, x], dtype=dtype))
+        assert made.dtype == expected.dtype
+        np.testing.assert_array_equal(made, [expected, expected])
+
+
+def test_a_list_of_tensors_with_gradients_is_stacked():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(2, requires_grad=True)
+    with xdevice.use("torch"):
+        assert xdevice.tensor([x, x]).tolist() == [[1, 1], [1, 1]]
+        nested: list = []
+        nested.append(nested)
+        with pytest.raises(xdevice.DTypeError):
+            xdevice.tensor(nested)
+
+
 def test_a_shape_that_nothing_can_hold_is_refused(backend):
     for make in (xdevice.ones, xdevice.zeros, xdevice.rand):
         for shape in ((2**62, 8), (2**61, 4), (2**70,), (2**64, 0), (2**62, 8, 0)):
@@ -561,3 +596,36 @@ def test_virtual_gpus_have_no_events_and_no_streams(name):
         for ask in (xdevice.Event, lambda: xdevice.Event("gpu:0"), xdevice.Stream, xdevice.Stream.current):
             with pytest.raises(xdevice.UnsupportedError, match=r"(events|streams).*; "):
                 ask()
+
+
+def test_an_array_that_jax_has_deleted_is_named(tmp_path):
+    jax = pytest.importorskip("jax")
+    with xdevice.use("jax") as backend:
+        x = xdevice.ones(4)
+        jax.jit(lambda x: x + 1, donate_argnums=0)(x)
+        assert x.is_deleted()
+        there = backend.samples().other_device() or xdevice.cpu()
+        uses = [
+            lambda: xdevice.copy_to(x, "cpu"),
+            lambda: xdevice.copy_to([x], there),
+            lambda: xdevice.to_numpy(x),
+            lambda: xdevice.item(x),
+            lambda: xdevice.tensor(x),
+            lambda: xdevice.tensor([x]),
+            lambda: xdevice.sync({"x": x}),
+            lambda: xdevice.convert(x, "numpy"),
+            lambda: xdevice.compare(x, x),
+            lambda: xdevice.save(tmp_path / "x.safetensors", {"x": x}),
+            lambda: xdevice.split_batch(x, ["cpu", "cpu"]),
+            lambda: xdevice.replicate(x, ["cpu", "cpu"]),
+            lambda: xdevice.gather([x, x], "cpu"),
+            lambda: xdevice.all_reduce([x, x]),
+            lambda: list(xdevice.prefetch([x], there)),
+        ]
+        if there is not xdevice.cpu():
+            uses += [lambda: xdevice.to_device(x, there), lambda: xdevice.to_device([x], there)]
+        for use in uses:
+            with pytest.raises(xdevice.UnsupportedError, match=r"jax has no values in this array .*was deleted"):
+                use()
+        assert xdevice.device_of(x) is xdevice.cpu()  # as JAX itself says
+        jax.jit(lambda x: xdevice.copy_to(x, "cpu"))(xdevice.ones(2))

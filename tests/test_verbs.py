@@ -73,3 +73,31 @@ def test_a_model_that_cannot_move_keeps_the_others_where_they_are():
     with pytest.raises(xdevice.NotBuiltError):
         xdevice.to_device([built, unbuilt], "gpu:1")
     assert built.weight.place is xdevice.cpu()
+
+
+def test_a_trainer_of_gluon_goes_where_its_parameters_are():
+    if not registry.is_installed("mxnet"):
+        pytest.skip("MXNet is not installed")
+    backend = registry.load("mxnet")
+    mx, there = backend.framework, backend.samples().other_device()
+    net = mx.gluon.nn.Dense(2, in_units=2)
+    net.initialize(ctx=xdevice.cpu().native if backend.virtual else mx.cpu())
+    trainer = mx.gluon.Trainer(net.collect_params(), "adam")
+    step(mx, net, trainer)
+    for given in (trainer, [trainer], {"trainer": trainer, "x": mx.nd.ones(2)}):
+        with pytest.raises(xdevice.UnsupportedError, match=r"its parameter dense\d+_\w+ is on cpu\(0\).*to_device"):
+            xdevice.to_device(given, there)
+    assert xdevice.device_of([net, trainer]) is xdevice.cpu()
+    step(mx, net, trainer)
+    for together, place in (([trainer, net], there), ([net, trainer], xdevice.cpu())):
+        assert xdevice.to_device(together, place) == together
+        assert xdevice.device_of(together) is place
+        assert xdevice.to_device(trainer, place) is trainer
+        step(mx, net, trainer)
+
+
+def step(mx, net, trainer):
+    with mx.autograd.record():
+        loss = net(mx.nd.ones((3, 2), ctx=net.weight.list_ctx()[0])).sum()
+    loss.backward()
+    trainer.step(3)

@@ -61,7 +61,7 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     done: dict[int, Any] = {}
     parts: list[Any] = []  # kept, because `done` knows them by their ids
     # models first: a parameter that also stands beside its model then stays that model's parameter
-    for _, value, backend, kind in _models_first(contents.owned, is_copy):
+    for _, value, backend, kind in _models_first(contents.owned):
         if id(value) in done:
             continue
         place = backend.devices()[0] if contents.has_data and backend.is_host_only else target
@@ -80,11 +80,11 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     return tree.rebuilt([done.get(id(value), value) for value in tree.leaves])
 
 
-def _models_first(owned: list[_Owned], is_copy: bool) -> list[_Owned]:
+def _models_first(owned: list[_Owned]) -> list[_Owned]:
     models = [leaf for leaf in owned if leaf[3] == "model"]
     if not models:
         return owned
-    if is_copy and len(models) > 1:  # a model before those that are parts of it
+    if len(models) > 1:  # a model before those that are parts of it, and optimizers after both
         models.sort(key=lambda leaf: -len(list(leaf[2].model_parts(leaf[1]))))
     return models + [leaf for leaf in owned if leaf[3] != "model"]
 
@@ -145,7 +145,7 @@ def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> 
 def _refuse_shared(contents: _Contents) -> None:
     """Two models that are copied one by one would not share any more what they share."""
     owners: dict[int, int] = {}
-    for i, model, backend, kind in _models_first(contents.owned, True):
+    for i, model, backend, kind in _models_first(contents.owned):
         if kind != "model":
             return
         if id(model) in owners:

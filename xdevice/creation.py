@@ -27,7 +27,8 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     """A new tensor of the selected backend, never an alias of `data`.
 
     Args:
-        data: numbers, nested lists of numbers, a NumPy array, or a tensor of any backend (through the host).
+        data: numbers, a NumPy array, a tensor of any backend (through the host), or nested lists of these, which are
+            stacked as NumPy stacks arrays.
         device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
         dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64, Python
             floats and float64 arrays float32, Python complex numbers complex64, and other arrays keep their dtype.
@@ -67,6 +68,7 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     """
     backend = selection.current()
     place = place_for(backend, device)
+    data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
     _require_dtype(backend, wanted)
@@ -249,6 +251,22 @@ def _shape(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...
     if nbytes > _MOST_BYTES:
         raise ShapeError(f"{dtype} of the shape {whole!r:.100} would take 2**63 bytes or more, which nothing can hold")
     return whole
+
+
+def _with_arrays(data: Any, levels: int = 64) -> Any:
+    """Nested lists with arrays in the places of tensors, which NumPy itself reads one number after the other, or not at
+    all: those of MXNet, on a GPU, with a gradient, of bfloat16."""
+    if not isinstance(data, list | tuple) or not levels:
+        return data
+    classes = set(map(type, data))
+    if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
+        return data
+    return [found[0].to_numpy(x) if (found := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
+
+
+def _is_read(cls: type) -> tuple[Backend, str] | None:
+    found = registry.kind_of(cls)
+    return found if found is not None and found[1] == "tensor" and not found[0].is_host_only else None
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:

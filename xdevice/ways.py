@@ -73,7 +73,9 @@ def way_into(x: Any) -> Entry | Whole | None:
     if offered is not None and offered.move is not None:
         return Whole(_by_functions(offered) if offered.flatten is not None else _inside(x), offered)
     inside = _inside(x)
-    if offered is not None and (inside is None or issubclass(looks.seen_class(x), Mapping)):
+    if offered is not None and (
+        inside is None or looks.is_proxy(cls) or issubclass(looks.seen_class(x), Mapping | list)
+    ):
         inside = _entry(offered)
     if issubclass(looks.seen_class(x), dict | UserDict) or not may_move(cls):
         return inside
@@ -87,9 +89,10 @@ def may_move(cls: type) -> bool:
 
 
 def _offered(x: Any) -> Way | None:
-    """The way that a framework knows."""
+    """The way that a framework knows; of a dict or a list only one that knows its own."""
     if issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
-        return None
+        owner = registry.owner_of(type(x))
+        return owner.way_into(x) if owner is not None else None
     return next((way for way in (backend.way_into(x) for backend in registry.loaded()) if way is not None), None)
 
 

@@ -38,7 +38,7 @@ with importing():
     from . import reducing, sharing, unstarted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -134,9 +134,11 @@ class JaxBackend(Backend):
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
+        self._require_values(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
+        self._require_values(x)
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
             x = jnp.copy(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
@@ -153,6 +155,7 @@ class JaxBackend(Backend):
                     _wait(x)
 
     def wait(self, x: jax.Array) -> None:
+        self._require_values(x)
         x.block_until_ready()
 
     # values
@@ -169,6 +172,7 @@ class JaxBackend(Backend):
         return jax.dlpack.from_dlpack(array)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
+        self._require_values(x)
         try:
             return np.asarray(x)
         except TypeError as error:
@@ -219,7 +223,13 @@ class JaxBackend(Backend):
 
     # several devices
 
+    def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
+        self._require_values(x)
+        return super().split(x, sizes)
+
     def join(self, parts: list[jax.Array]) -> jax.Array:
+        for part in parts:
+            self._require_values(part)
         return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
 
     def leaf(self, x: jax.Array, device: Device) -> jax.Array:
@@ -229,6 +239,8 @@ class JaxBackend(Backend):
         return reducing.total(tensors, mean)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
+        for x in tensors:
+            self._require_values(x)
         natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
         if not reducing.is_for_collectives(tensors[0], natives):
             return super().all_reduce(tensors, mean)
@@ -260,6 +272,7 @@ class JaxBackend(Backend):
     def stage(self, x: Any, device: Device) -> jax.Array:
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)
+        self._require_values(x)
         native = self.to_native(device)
         return x if x.sharding.device_set == {native} else jax.device_put(x, native, may_alias=False)
 
@@ -341,6 +354,16 @@ class JaxBackend(Backend):
             )
         self._places[key] = place
         return place
+
+    def _require_values(self, x: jax.Array) -> None:
+        """JAX gives a different error for each thing that is done with an array without them, and none where an array
+        is asked for its place."""
+        if not isinstance(x, jax.core.Tracer) and x.is_deleted():
+            raise self.unsupported(
+                f"values in this array of the shape {x.shape}, which was deleted: it was donated to a jitted function, "
+                "or told to delete() itself",
+                "use what the function has given, or copy the array before: xdevice.copy_to",
+            )
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
         """The array that `make` creates, on the device and committed to it."""

@@ -91,6 +91,7 @@ def move(model: Any, context: Any) -> None:
     """Moves all parameters, and the state of the Trainers they belong to; a Trainer's state and nothing else."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
+        _require_parameters(model, context)
         _move_state(model, [context] * len(model._params), [context])
         return
     moving = [parameter for name, parameter in _parameters(model) if _contexts(name, parameter) != [context]]
@@ -190,6 +191,18 @@ def _refuse_own_store(trainer: Any) -> None:
             f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
             "make the Trainer after the move, or with kvstore=None"
         )
+
+
+def _require_parameters(trainer: Any, context: Any) -> None:
+    """A Trainer alone would be where no parameter of its is. Its blocks, which must forget what they have compiled, it
+    does not know."""
+    for parameter in trainer._params:
+        places = _contexts(parameter.name, parameter)
+        if places != [context]:
+            raise UnsupportedError(
+                f"mxnet cannot move a Trainer to {context} while its parameter {parameter.name} is on "
+                f"{', '.join(map(str, places))}; move the model, xdevice.to_device(net, ...): its Trainer goes along"
+            )
 
 
 def _follow(trainer: Any) -> None:

@@ -24,7 +24,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices, nvidia
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.environment import virtual_gpus_wanted
 from xdevice.errors import NotBuiltError
@@ -278,7 +278,7 @@ class PaddleBackend(Backend):
 
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, paddle.nn.Layer):
-            twin = copy.deepcopy(model)
+            twin = self._duplicate(model)
             self.move_model(twin, device)
             return twin
         raise self.unsupported(
@@ -290,6 +290,30 @@ class PaddleBackend(Backend):
         if not isinstance(model, paddle.nn.Layer):
             return ()
         return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
+
+    # what is neither a tensor nor a model
+
+    def way_into(self, x: Any) -> Way | None:
+        """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
+        if not isinstance(x, paddle.Model):
+            return None
+
+        def move(x: Any, device: Device) -> Any:
+            for part in _owned(x).values():
+                self.move_model(part, device)
+            return x
+
+        def no_copy(x: Any, device: Device) -> Any:
+            raise self.unsupported(
+                "copy of a paddle.Model, whose optimizer belongs to its network",
+                "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
+            )
+
+        def tensors(x: Any) -> Iterator[tuple[str, Any]]:
+            for name, part in _owned(x).items():
+                yield from ((f".{name}.{inner}", variable) for inner, variable in _variables(part))
+
+        return Way(move=move, copy=no_copy, tensors=tensors)
 
     # several devices
 
@@ -486,6 +510,18 @@ class PaddleBackend(Backend):
         """The result of an operation on `device`: an empty one Paddle leaves on the CPU if the GPU is virtual."""
         return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
 
+    def _duplicate(self, model: paddle.nn.Layer) -> paddle.nn.Layer:
+        layers = [model, *model.sublayers()]
+        # what a DataParallel was told of its processes, which nothing copies and nobody changes
+        told = [layer._strategy for layer in layers if isinstance(layer, paddle.DataParallel)]
+        try:
+            return copy.deepcopy(model, {id(strategy): strategy for strategy in told})
+        except (TypeError, RuntimeError) as error:
+            raise self.unsupported(
+                f"way to copy this {type(model).__name__} ({error})",
+                "build a second one, and give it the values: other.set_state_dict(model.state_dict())",
+            ) from error
+
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:
             raise self.unsupported("way to a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
@@ -542,6 +578,11 @@ def _relocate(x: paddle.Tensor, place: Any) -> None:
     """Puts the memory of `x` elsewhere and keeps the object, so that optimizers and shared layers see it move."""
     there = _plain_copy(x, place)  # by name: get_tensor() keeps nothing alive, and would be read after it is freed
     x.value().get_tensor()._share_data_with(there.value().get_tensor())
+
+
+def _owned(model: paddle.Model) -> dict[str, Any]:
+    parts = {"network": model.network, "_optimizer": model._optimizer}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def _variables(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from xdevice.contract import Takes, Transfer
+    from xdevice.contract import Takes, Transfer, Way
     from xdevice.devices import Device
     from xdevice.dlpack import Lent
     from xdevice.layouts import Layer, Part
@@ -248,12 +248,17 @@ class TensorflowBackend(Backend):
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in models.weights(model):
+        weights = models.weights(model)
+        for name, variable in weights:
             # not the memory: of an int32 variable on a GPU that is on the host, and cannot be elsewhere
             yield name, self._place(variable.device)
+        for _, key, value in () if weights else models.constants(model):
+            yield str(key), self.device_of(value)
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        return all(self._place(variable.device) is device for _, variable in models.variables(model))
+        if any(self._place(variable.device) is not device for _, variable in models.variables(model)):
+            return False
+        return all(self.device_of(value) is device for _, _, value in models.constants(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
@@ -266,7 +271,7 @@ class TensorflowBackend(Backend):
 
     def move_model(self, model: Any, device: Device) -> None:
         self._refuse_models_here()
-        models.move(model, self.to_native(device), self)
+        models.move(model, device, self)
 
     def copy_model(self, model: Any, device: Device) -> Any:
         self._refuse_models_here()
@@ -275,10 +280,15 @@ class TensorflowBackend(Backend):
                 "copy of an optimizer, which belongs to its variables",
                 "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables",
             )
-        return models.duplicate(model, self.to_native(device), self)
+        return models.duplicate(model, device, self)
 
     def model_parts(self, model: Any) -> Iterable[Any]:
         return models.built_parts(model)
+
+    # what is neither a tensor nor a model
+
+    def way_into(self, x: Any) -> Way | None:
+        return models.way_into(x)
 
     # several devices
 

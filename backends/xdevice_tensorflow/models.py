@@ -8,6 +8,8 @@ What must be kept:
   anew; for all others the old storage is emptied, so that they fail instead of computing with old values.
 - Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
   made object by object. Keras keeps `id`s of objects in three places, which are then those of the copy.
+- The list that stands for a list of a `tf.Module` compares old and new where items are replaced, which tensors refuse,
+  and cannot be saved after that: another one is made.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from xdevice.contract import Way
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from xdevice.contract import Backend
+    from xdevice.devices import Device
 
 try:
     from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
@@ -131,16 +135,42 @@ def _require_built(model: Any, parts: list[Any]) -> None:
             )
 
 
+def constants(model: Any) -> list[tuple[Any, Any, Any]]:
+    """The tensors that the parts of a model keep beside variables, as attributes or in lists and dicts that are: what
+    holds it, the key there, and the tensor. Strings have no other place than the host, and handles none at all."""
+    found: list[tuple[Any, Any, Any]] = []
+    seen: set[int] = set()
+    holders = [vars(part) for part in _parts(model) if isinstance(part, _OWNING)]
+    while holders:
+        holder = holders.pop()
+        if id(holder) in seen:
+            continue
+        seen.add(id(holder))
+        for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+            if isinstance(value, dict | list):
+                holders.append(value)
+            elif hasattr(type(value), "backing_device") and value.dtype not in (tf.string, tf.resource, tf.variant):
+                found.append((holder, key, value))
+    return found
+
+
 # moving
 
 
-def move(model: Any, native: str, backend: Backend) -> None:
-    """Moves every variable that is not on `native`, in place."""
+def move(model: Any, device: Device, backend: Backend) -> None:
+    """Moves every variable and constant that is not on `device`, in place."""
+    native = backend.to_native(device)
     moving = [variable for _, variable in variables(model) if not variable.device.endswith(native[1:])]
     for variable in moving:
         _require_plain(variable, backend)
     for variable in moving:
         _swap(variable, native)
+    moved: _Memo = {}
+    for holder, key, value in constants(model):
+        if backend.device_of(value) is not device:
+            if id(value) not in moved:
+                moved[id(value)] = backend.move(value, device)
+            holder[key] = moved[id(value)]
     for part in _parts(model):
         _drop_traces(part)
 
@@ -180,8 +210,8 @@ def _swap(variable: tf.Variable, native: str) -> None:
 # copying
 
 
-def duplicate(model: Any, native: str, backend: Backend) -> Any:
-    """A new model on `native`, equal in everything and sharing no storage."""
+def duplicate(model: Any, device: Device, backend: Backend) -> Any:
+    """A new model on `device`, equal in everything and sharing no storage."""
     before = variables(model)
     for _, variable in before:
         _require_plain(variable, backend)
@@ -189,8 +219,8 @@ def duplicate(model: Any, native: str, backend: Backend) -> Any:
         from keras.src.utils.tracking import DotNotTrackScope
 
         # Keras's lists tell their layer of what is added to them, which must not happen while they are copied
-        with tf.device(native), DotNotTrackScope():
-            copied = _duplicate(model)
+        with backend.scope(device), DotNotTrackScope():
+            copied = _duplicate(model, {id(value): backend.copy(value, device) for _, _, value in constants(model)})
     except Exception as error:
         raise _refusal(model, f"{type(error).__name__}: {error}", backend) from error
     if len(variables(copied)) != len(before):
@@ -205,10 +235,9 @@ def _refusal(model: Any, why: str, backend: Backend) -> UnsupportedError:
     )
 
 
-def _duplicate(model: Any) -> Any:
+def _duplicate(model: Any, memo: _Memo) -> Any:
     parts = _parts(model)
     pairs = []
-    memo: _Memo = {}
     for part in parts:
         if isinstance(part, tf.Variable):
             memo[id(part)] = _new_variable(part)
@@ -291,3 +320,29 @@ def _renew_ids(new: Any, memo: _Memo) -> None:
         state["_nodes"] = {re.sub(r"^\d+", lambda old: str(id(memo[int(old[0])])), key) for key in new._nodes}
     if "_losses" in state:
         state["_losses"], state["_loss_ids"] = [], set()
+
+
+# what is neither a tensor nor a model
+
+
+def _type_in_modules(x: Any) -> type:
+    module: Any = tf.Module()
+    module.x = x
+    return type(module.x)
+
+
+_WRAPPED_LIST, _WRAPPED_TUPLE = _type_in_modules([]), _type_in_modules(([],))
+
+
+def way_into(x: Any) -> Way | None:
+    """The way that TensorFlow knows: of its own dataclasses, and of what stands for the lists and tuples of modules."""
+    if isinstance(x, tf.experimental.ExtensionType):
+        return Way()
+    if type(x) is _WRAPPED_LIST:
+        return Way(list, lambda old, children: type(old)(children))
+    return Way(list, _rewrapped) if type(x) is _WRAPPED_TUPLE else None
+
+
+def _rewrapped(old: Any, children: list[Any]) -> Any:
+    cls: Any = type(old.__wrapped__)
+    return type(old)(cls._make(children) if hasattr(cls, "_make") else cls(children))

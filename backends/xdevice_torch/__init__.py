@@ -6,7 +6,6 @@ What this adapter must keep: `x.to(d)` aliases on the same device, so a copy say
 
 from __future__ import annotations
 
-import copy
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -254,7 +253,7 @@ class TorchBackend(Backend):
 
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, torch.nn.Module):
-            return models.move(copy.deepcopy(model), self.to_native(device))
+            return models.copied(model, self.to_native(device))
         raise self.unsupported(
             "copy of an optimizer, which belongs to its parameters",
             "copy the model, make an optimizer for the copy, and load_state_dict() the state",

@@ -5,10 +5,15 @@ What must be kept:
   (torchmetrics does): what has neither is still asked to move, and such tensors count where a module is.
 - `Module.to` gives a buffer that two modules share a new tensor in each.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU, whatever the rest does.
+- A module keeps a result of its parameters as an attribute under `weight_norm`, `spectral_norm` and `prune`, computed
+  anew before each call; PyTorch copies no tensor that has a graph behind it.
+- TorchScript keeps its tensors in C++, and takes new contents for them but no other ones: what moves to a device with
+  tensors of another make, as a virtual GPU and meta have, stays behind. A frozen module has its tensors in its code.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +21,7 @@ from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
 
 from xdevice.contract import Way
+from xdevice.errors import UnsupportedError
 
 from . import tensordicts
 
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
 
 _KEPT = frozenset(vars(Module()))
 """The attributes that every module has."""
+_takes_contents = torch._has_compatible_shallow_copy_type  # which virtual GPUs replace
 
 
 def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -73,6 +80,7 @@ def _tensors(value: Any, name: str, dot: str = "") -> Iterator[tuple[str, torch.
 def move(model: Any, native: torch.device) -> Any:
     """The module or optimizer on a device; another object than before only if a `to` of its own gives one."""
     if isinstance(model, Module):
+        _refuse_script(model, native)
         shared = _shared_buffers(model)
         moved = model.to(native)
         for places in shared:
@@ -84,6 +92,57 @@ def move(model: Any, native: torch.device) -> Any:
         for key, x in state.items():
             state[key] = _moved(x, native)
     return model
+
+
+def copied(model: Module, native: torch.device) -> Any:
+    """A new module on a device, with values of its own."""
+    _refuse_script(model, native)
+    results = {id(x): x.detach().clone() for x in _results(model)}
+    try:
+        with torch.no_grad():  # TorchScript's copies are results of the values else, to be trained by nobody
+            twin = copy.deepcopy(model, results)
+    except (TypeError, RuntimeError) as error:
+        raise UnsupportedError(
+            f"torch has no way to copy this {type(model).__name__} ({error}); "
+            "build a second one, and give it the values: other.load_state_dict(model.state_dict())"
+        ) from error
+    for old, new in zip(model.parameters(), twin.parameters(), strict=True):
+        if new.requires_grad is not old.requires_grad:
+            new.requires_grad_(old.requires_grad)
+    return move(twin, native)
+
+
+def _results(model: Module) -> Iterator[torch.Tensor]:
+    """The tensors that a module keeps with the graph behind them."""
+    for module in model.modules():
+        own = {name: value for name, value in vars(module).items() if name not in _KEPT or name == "_buffers"}
+        yield from (x for _, x in _tensors(own, "") if not x.is_leaf)
+
+
+def _refuse_script(model: Module, native: torch.device) -> None:
+    for path, module in model.named_modules():
+        if not isinstance(module, torch.jit.ScriptModule):
+            continue
+        name = f"the ScriptModule {path or type(model).__name__}"
+        if any(x.device != native for x in _constants(module)):
+            raise UnsupportedError(
+                f"torch cannot move {name}, whose tensors torch.jit.freeze has put into its code; "
+                "move the module before it is frozen"
+            )
+        there = torch.empty(0, device=native)
+        if not all(_takes_contents(x, there) for x in (*module.parameters(), *module.buffers())):
+            raise UnsupportedError(
+                f"torch cannot move {name} to {native}; move the module before torch.jit.script or torch.jit.trace"
+            )
+
+
+def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
+    """The tensors in the code of a frozen module."""
+    if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
+        return []
+    graph: Any = module.inlined_graph  # by name: its nodes do not keep it alive
+    nodes = graph.findAllNodes("prim::Constant")
+    return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
 
 def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
