@@ -403,6 +403,24 @@ print(refused)
     assert python(code, XDEVICE_VIRTUAL_GPUS="3") == "3"
 
 
+@pytest.mark.virtual
+def test_a_strategy_of_tensorflow_on_gpus_that_are_not_there_is_refused():
+    with xdevice.use("tensorflow") as backend:
+        if backend.virtual < 2:
+            pytest.skip("needs XDEVICE_VIRTUAL_GPUS=2")
+        strategies, natives = backend.framework.distribute, [xdevice.gpu(i).native for i in range(2)]
+        for make in (
+            lambda: strategies.MirroredStrategy(["/GPU:0", "/GPU:1"]),  # would hang in `fit`
+            lambda: strategies.MirroredStrategy(["gpu:0"]),
+            lambda: strategies.OneDeviceStrategy("/device:GPU:1"),
+        ):
+            with pytest.raises(xdevice.UnsupportedError, match="are virtual; write device.native"):
+                make()
+        strategy = strategies.MirroredStrategy(natives)
+        counted = strategy.run(lambda: backend.framework.constant(1.0))
+        assert float(strategy.reduce("SUM", counted, axis=None)) == 2
+
+
 def test_a_trainer_of_mxnet_keeps_two_of_them_in_step():
     code = """
 import numpy as np, xdevice
