@@ -416,7 +416,7 @@ class TensorflowBackend(Backend):
         return TensorflowSamples()
 
     def _keep_gpus_out_of_strategies(self) -> None:
-        """A `tf.distribute` strategy on /GPU:0, which does not exist then, hangs in `fit` or trains on the CPU (2.21)."""
+        """A `tf.distribute` strategy on a /GPU:0 that does not exist hangs in `fit`, or trains on the CPU (2.21)."""
         canonicalize = _strategies.canonicalize
 
         def refusing(d: Any, default: Any = None) -> str:
