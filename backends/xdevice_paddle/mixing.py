@@ -32,9 +32,9 @@ def refuse_mixed_devices() -> None:
             if isinstance(call, BuiltinFunctionType) and not any(move in name for move in _MOVES):
                 setattr(module, name, _checked(name, call))
     for name in _METHODS:
-        call = getattr(paddle.Tensor, name, None)
-        if type(call) is _Method:
-            setattr(paddle.Tensor, name, _checked(name, call))
+        method: Any = getattr(paddle.Tensor, name, None)
+        if type(method) is _Method:
+            setattr(paddle.Tensor, name, _checked(name, method))
 
 
 _Method = type(paddle.Tensor.clone)
