@@ -376,7 +376,7 @@ print(before, child())
     assert python(code) == "2 7"
 
 
-def test_mxnet_refuses_a_result_on_another_device_and_knows_no_more_than_there_are():
+def test_mxnet_refuses_what_its_gpus_refuse_and_knows_no_more_than_there_are():
     code = """
 import xdevice
 mx = xdevice.backend("mxnet").framework
@@ -394,13 +394,50 @@ for add, ones in ((mx.np.add, mx.np.ones), (mx.nd.elemwise_add, mx.nd.ones)):
     x.copyto(out)
     out[:] = x
     assert out.asnumpy().tolist() == [1, 1] and out.ctx == there
+    try:
+        out += x
+    except mx.MXNetError as error:
+        refused += "cpu(0) and cpu(2)" in str(error)
+    x.attach_grad()
+    for give in (
+        lambda y: y.backward(out), lambda y: mx.autograd.backward([y], [out]), lambda y: mx.autograd.grad(y, x, out),
+        lambda y: mx.autograd.mark_variables([x], [out]),
+    ):
+        with mx.autograd.record():
+            y = x * x
+        try:
+            give(y)
+        except mx.MXNetError as error:
+            refused += "all its arrays on one device" in str(error)
+    with mx.autograd.record():
+        y, z = x * x, x.copyto(there) * 3
+    mx.autograd.backward([y, z], [x, None])
+    assert x.grad.asnumpy().tolist() == [5, 5]
 try:
     xdevice.device_of(mx.np.ones(2, ctx=mx.cpu(9)))
 except xdevice.DeviceNotFoundError as error:
     refused += "beside 3 virtual GPUs" in str(error)
 print(refused)
 """
-    assert python(code, XDEVICE_VIRTUAL_GPUS="3") == "3"
+    assert python(code, XDEVICE_VIRTUAL_GPUS="3") == "13"
+
+
+@pytest.mark.virtual
+def test_a_strategy_of_tensorflow_on_gpus_that_are_not_there_is_refused():
+    with xdevice.use("tensorflow") as backend:
+        if backend.virtual < 2:
+            pytest.skip("needs XDEVICE_VIRTUAL_GPUS=2")
+        strategies, natives = backend.framework.distribute, [xdevice.gpu(i).native for i in range(2)]
+        for make in (
+            lambda: strategies.MirroredStrategy(["/GPU:0", "/GPU:1"]),  # would hang in `fit`
+            lambda: strategies.MirroredStrategy(["gpu:0"]),
+            lambda: strategies.OneDeviceStrategy("/device:GPU:1"),
+        ):
+            with pytest.raises(xdevice.UnsupportedError, match=r"are virtual; write device\.native"):
+                make()
+        strategy = strategies.MirroredStrategy(natives)
+        counted = strategy.run(lambda: backend.framework.constant(1.0))
+        assert float(strategy.reduce("SUM", counted, axis=None)) == 2
 
 
 def test_a_trainer_of_mxnet_keeps_two_of_them_in_step():

@@ -93,7 +93,19 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
         assert (x[1:] + 1).tolist() == [2]
         for made in (xdevice.ones(0, 3, device=gpu), xdevice.rand(0, device=gpu)):
             assert xdevice.device_of(made) is gpu
-        assert (x + x.cpu()).tolist() == [2, 2]  # Paddle copies in silence, so that only we see it
+        other = x.to("vgpu:2")
+        assert (x + x.cpu()).tolist() == [2, 2]  # Paddle copies in silence, on hardware too, so that only we see it
+        for mix in (
+            lambda: x + other, lambda: x < other, lambda: paddle.matmul(x, other), lambda: paddle.concat([x, other]),
+            lambda: x.add_(other), lambda: paddle.nn.functional.linear(x.reshape([1, 2]), other.reshape([2, 1])),
+            lambda: paddle.add(x, y=other), lambda: x[other.astype("int32")],
+        ):
+            try:
+                raise AssertionError(mix())
+            except xdevice.DeviceMismatchError as error:
+                assert "takes tensors of one GPU, but they are on gpu:1 and gpu:2" in str(error), error
+        assert xdevice.device_of(x) is gpu
+        assert xdevice.device_of(paddle.assign(x, other)) is gpu
         try:
             xdevice.check_same_device(x, x.cpu())
         except xdevice.DeviceMismatchError as error:
@@ -103,6 +115,20 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
         done,
         "argument 1 is on cpu:0, expected gpu:1 where argument 0 is; move it with xdevice.to_device(..., 'gpu:1')",
     )
+
+
+def test_an_optimizer_moves_with_its_learning_rate():
+    done = run("""
+        net = paddle.nn.Linear(2, 1)
+        sgd = paddle.optimizer.SGD(0.1, parameters=net.parameters())
+        for device in map(xdevice.device, ("gpu:0", "gpu:1", "cpu", "gpu:2")):
+            with device:
+                xdevice.to_device([net, sgd], device)
+                net(xdevice.ones(3, 2, device=device)).sum().backward()
+                sgd.step()  # Paddle would compute with a rate on another GPU
+        print("done")
+    """)
+    assert_done(done)
 
 
 def test_threads_that_copy_at_once_do_not_wait_for_each_other_for_ever():

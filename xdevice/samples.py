@@ -97,6 +97,10 @@ class Samples(ABC):
         """A model with a shared parameter, and whether it is shared still."""
         return None
 
+    def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
+        """Two models that share a tensor which a move makes anew (a buffer), and whether they share it still."""
+        return None
+
     def spread(self, device: Device) -> Any:
         """A model with one part on cpu:0 and one on `device`; None if it has no models."""
         return None

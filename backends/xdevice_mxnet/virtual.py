@@ -22,7 +22,8 @@ _CPU = mx.Context.devstr2type["cpu"]
 def refuse_mixed_devices() -> None:
     """Makes operators refuse arrays of two devices, until the process ends.
 
-    Every operator goes through one function of MXNet's library; a hybridized block refuses two devices by itself.
+    Every operator goes through one function of MXNet's library; a hybridized block refuses two devices by itself. What
+    autograd is given goes through functions of its own.
     """
     library = mx.base._LIB
     call = library.MXImperativeInvokeEx
@@ -33,13 +34,34 @@ def refuse_mixed_devices() -> None:
         given = outputs._obj.value  # of `out=`; MXNet itself writes them wherever they are
         if count.value + given > 1:
             arrays = handles if not given else [*handles[: count.value], *results._obj[:given]]
-            places = {index for kind, index in map(_place, arrays) if kind == _CPU}
+            places = _places(arrays)
             if len(places) > 1 and not (given and _is_copy(operator)):
-                raise _mixed(operator, sorted(places))
+                raise _mixed(f"operator {_name(operator)}", places)
         return int(call(operator, count, handles, outputs, results, *rest))
 
     invoke.refuses_mixed = True  # type: ignore[attr-defined]
     library.MXImperativeInvokeEx = invoke
+    library.MXAutogradBackwardEx = _with_gradients(library.MXAutogradBackwardEx, "backward", 0)
+    library.MXAutogradMarkVariables = _with_gradients(library.MXAutogradMarkVariables, "mark_variables", 1)
+
+
+def _with_gradients(call: Any, name: str, at: int) -> Any:
+    """A function of the library that takes arrays and, further on, a gradient for each or none."""
+
+    def checked(count: int, arrays: Any, *rest: Any) -> int:
+        gradients = rest[at]
+        for i in range(0 if isinstance(gradients, ctypes.c_void_p) else count):  # a null pointer is no gradients
+            places = _places([arrays[i], gradients[i]] if gradients[i] else [])
+            if len(places) > 1:
+                raise _mixed(name, places)
+        return int(call(count, arrays, *rest))
+
+    return checked
+
+
+def _places(handles: list[int]) -> list[int]:
+    """The indices of the CPUs where these arrays are."""
+    return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
 
 
 def _place(handle: int) -> tuple[int, int]:
@@ -59,10 +81,10 @@ def _is_copy(operator: Any) -> bool:
     return "copyto" in _name(operator)
 
 
-def _mixed(operator: Any, places: list[int]) -> Exception:
+def _mixed(what: str, places: list[int]) -> Exception:
     found = " and ".join(f"cpu({index})" for index in places)
     error: Exception = mx.MXNetError(
-        f"operator {_name(operator)} requires all its arrays on one device, but they are on {found}, "
+        f"{what} requires all its arrays on one device, but they are on {found}, "
         f"where cpu(1) is the virtual gpu:0; move them with xdevice.to_device"
     )
     return error

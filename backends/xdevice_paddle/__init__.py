@@ -36,7 +36,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
-    from . import layers, loading, optimizers, scopes, sharing, threads, tracing
+    from . import layers, loading, mixing, optimizers, scopes, sharing, threads, tracing
 
 from . import driver, memory, streams
 
@@ -272,6 +272,9 @@ class PaddleBackend(Backend):
             if gradient is not None and not gradient.is_dense():
                 raise self.unsupported(f"move of the sparse gradient of {name}", "call clear_grad() first")
             moving += [variable] if gradient is None else [variable, gradient]
+        # made on the device of the first step; a kernel of one GPU cannot be sure to read it on another
+        rates = getattr(model, "_learning_rate_map", {}).values()
+        moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
         for x in moving:
             if self.device_of(x) is not device:
                 _relocate(x, self.to_native(device))
@@ -472,6 +475,7 @@ class PaddleBackend(Backend):
         self.short_floats = frozenset()  # Tensor.view, which makes them, has no kernel then
         # of 1,500 forward passes of a network on two virtual GPUs by two threads at once, 10 gave other numbers
         self.threads = "one"
+        mixing.refuse_mixed_devices()
 
     # what people ask
 

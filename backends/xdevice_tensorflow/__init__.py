@@ -37,6 +37,7 @@ with importing():
     import keras
     import tensorflow as tf
     from tensorflow.python.autograph.core import config as _autograph
+    from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
     from . import layers, loading, models, names, reducing, sharing
@@ -406,6 +407,7 @@ class TensorflowBackend(Backend):
             for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
                 for prefix in ("/", "/device:", _HERE):
                     devices.spell(prefix + name, devices.of("gpu", index))
+        self._keep_gpus_out_of_strategies()
 
     # the process
 
@@ -422,6 +424,21 @@ class TensorflowBackend(Backend):
         from .samples import TensorflowSamples
 
         return TensorflowSamples(self)
+
+    def _keep_gpus_out_of_strategies(self) -> None:
+        """A `tf.distribute` strategy on a /GPU:0 that does not exist hangs in `fit`, or trains on the CPU (2.21)."""
+        canonicalize = _strategies.canonicalize
+
+        def refusing(d: Any, default: Any = None) -> str:
+            full: str = canonicalize(d, default)
+            if ":GPU:" in full:
+                raise self.unsupported(
+                    f"{getattr(d, 'name', d)} for a tf.distribute strategy, because its GPUs are virtual",
+                    "write device.native: MirroredStrategy([gpu.native for gpu in xdevice.try_all_gpus()])",
+                )
+            return full
+
+        _strategies.canonicalize = refusing
 
     def _place(self, name: str) -> Device:
         found = self._places.get(name)

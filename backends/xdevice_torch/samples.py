@@ -85,6 +85,11 @@ class TorchSamples(Samples):
         second.weight = first.weight
         return torch.nn.Sequential(first, second), lambda net: net[0].weight is net[1].weight
 
+    def sharing(self) -> tuple[Any, Any, Callable[[], bool]]:
+        one, other = torch.nn.BatchNorm1d(3), torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+        one.running_mean = other[1].running_mean = torch.arange(3.0, device="cpu") / 3
+        return one, other, lambda: one.running_mean is other[1].running_mean
+
     def spread(self, device: Device) -> torch.nn.Module:
         native = self._backend.to_native(device)
         return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))

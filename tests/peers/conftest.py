@@ -5,8 +5,9 @@
 
 A peer that is missing then fails; a plain `pytest` leaves them out and says so at its end.
 
-Left out by name: torchvision's tv_tensors, because the torchvision that belongs to PyTorch's CPU build is not on PyPI,
-and PyPI's own does not import beside it ("operator torchvision::nms does not exist").
+test_torchvision.py is skipped there: the torchvision that belongs to PyTorch's CPU build is not on PyPI, and PyPI's own
+does not import beside it ("operator torchvision::nms does not exist"). It passes with PyPI's own builds of both, in an
+environment of their own: torch==2.14.1 torchvision==0.29.1.
 """
 
 from __future__ import annotations

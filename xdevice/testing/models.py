@@ -163,6 +163,19 @@ class Models(Suite):
             assert is_shared(xdevice.to_device(model, there))
             assert xdevice.device_of(model) is there
 
+    def test_models_that_share_a_tensor_share_it_after_a_move(self) -> None:
+        *models, is_shared = need(self.samples.sharing(), "two models that share a tensor")
+        before = [self.values(model) for model in models]
+        assert is_shared()
+        for target in filter(None, (self.here(), self.second())):
+            moved = xdevice.to_device(dict(enumerate(models)), target)
+            assert is_shared(), f"on {target}"
+            for i, values in enumerate(before):
+                assert moved[i] is models[i]
+                for name, x in self.samples.variables(models[i]).items():
+                    assert xdevice.device_of(x) is target, name
+                    self.assert_holds(x, values[name], f"{name} on {target}")
+
     def test_a_spread_model_is_a_named_mismatch(self) -> None:
         far = next((d for d in (self.here(), self.second()) if d not in (None, devices.CPU)), None)
         there = need(far, "a second device")

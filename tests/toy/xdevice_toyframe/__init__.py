@@ -217,6 +217,10 @@ class ToyBackend(Backend):
             part for _, module in _modules(model) for part in (module, *module.own.values(), *module.buffers.values())
         ]
 
+    def rebind(self, model, new):
+        for _, module in _modules(model):
+            module.buffers = {name: new.get(id(x), x) for name, x in module.buffers.items()}
+
     def _twin(self, x, place):
         copied = x.detach().clone(place)
         return toyframe.Parameter(copied) if isinstance(x, toyframe.Parameter) else copied

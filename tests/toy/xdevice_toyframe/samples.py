@@ -59,6 +59,11 @@ class ToySamples(Samples):
         layers = toyframe.Sequential(first, second)
         return layers, lambda net: net.children["0"].own["weight"] is net.children["1"].own["weight"]
 
+    def sharing(self):
+        one, other = toyframe.Norm(3), toyframe.Norm(3)
+        other.buffers["mean"] = one.buffers["mean"]
+        return one, toyframe.Sequential(other), lambda: other.buffers["mean"] is one.buffers["mean"]
+
     def spread(self, device):
         first, second = toyframe.Linear(2, 2), toyframe.Linear(2, 2)
         registry.load("toyframe").move_model(second, device)

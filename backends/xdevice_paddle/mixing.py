@@ -1,0 +1,68 @@
+"""Virtual GPUs: what computes with tensors of two of them is refused.
+
+Paddle compares no devices. It brings what is on the CPU to the GPU that computes, on hardware too, so that is let
+through. Of two GPUs the kernel of one would reach into the other's memory; here the host computes, and copies silently.
+"""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any
+
+import paddle
+from paddle import _C_ops, _legacy_C_ops
+
+from xdevice.errors import DeviceMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_MOVES = ("copy", "memcpy", "assign")
+_METHODS = (
+    *(f"__{side}{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
+      for side in ("", "r")),
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "_getitem_dygraph", "_setitem_dygraph",
+)  # fmt: skip
+
+
+def refuse_mixed_devices() -> None:
+    """Until the process ends; what Paddle's Python calls goes through two modules and these methods."""
+    for module in (_C_ops, _legacy_C_ops):
+        for name, call in list(vars(module).items()):
+            if isinstance(call, BuiltinFunctionType) and not any(move in name for move in _MOVES):
+                setattr(module, name, _checked(name, call))
+    for name in _METHODS:
+        method: Any = getattr(paddle.Tensor, name, None)
+        if type(method) is _Method:
+            setattr(paddle.Tensor, name, _checked(name, method))
+
+
+_Method = type(paddle.Tensor.clone)
+
+
+def _checked(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        first = None
+        for x in _tensors(args):
+            place = x.place
+            if not place.is_custom_place():
+                continue
+            index = place.custom_device_id()
+            if first is None:
+                first = index
+            elif index != first:
+                raise DeviceMismatchError(
+                    f"{name} takes tensors of one GPU, but they are on gpu:{first} and gpu:{index}; "
+                    "move them with xdevice.to_device"
+                )
+        return call(*args, **kwargs)
+
+    return checked
+
+
+def _tensors(args: Iterable[Any]) -> Iterable[Any]:
+    for x in args:
+        if isinstance(x, paddle.Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            yield from _tensors(x)
