@@ -69,4 +69,15 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
 
 
 def _locked_as(old: Any, new: Any) -> Any:
-    return new.lock_() if old.is_locked else new
+    if old.is_locked:
+        return new.lock_()
+    for before, after in zip(_collections(old), _collections(new), strict=True):
+        _locked_as(before, after)
+    return new
+
+
+def _collections(x: Any) -> list[Any]:
+    """The collections in one, as they are and not as they are read."""
+    if hasattr(x, "tensordicts"):
+        return list(x.tensordicts)
+    return [inner for _, inner in sorted(x.items()) if hasattr(inner, "is_locked")]
