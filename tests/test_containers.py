@@ -135,7 +135,7 @@ UNSEEN = {
     "u0": Unknown,
     "u1": lambda x: Unknown(x).__eq__,
     "u2": lambda x: iter([x]),
-    "u3": lambda x: {Unknown(x): 3},
+    "u3": lambda x: types.MappingProxyType({Unknown(x): 3}),
 }
 """What holds a tensor that nothing can replace: an unknown object, its method, an iterator, keys."""
 
