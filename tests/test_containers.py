@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -51,6 +52,11 @@ class MyDict(dict):
 
 class MyList(list):
     pass
+
+
+class Lying(list):
+    def __len__(self):
+        return 10**9
 
 
 @xdevice.register
@@ -111,6 +117,9 @@ KINDS = {
     "dataclass": Kind(Plain, _by_attribute),
     "frozen dataclass": Kind(_frozen, _by_attribute),
     "SimpleNamespace": Kind(lambda x, y: types.SimpleNamespace(x=x, y=y), _by_attribute),
+    "partial": Kind(lambda x, y: functools.partial(Plain, x, y=y), lambda p: (p.args[0], p.keywords["y"])),
+    "slice": Kind(lambda x, y: slice(x, None, y), lambda s: (s.start, s.step)),
+    "list whose length lies": Kind(lambda x, y: Lying([x, y]), _by_index),
     "registered": Kind(Registered, lambda r: r.both),
 }
 
@@ -122,10 +131,18 @@ class Unknown:
         self.x = x
 
 
+UNSEEN = {
+    "u0": Unknown,
+    "u1": lambda x: Unknown(x).__eq__,
+    "u2": lambda x: iter([x]),
+    "u3": lambda x: types.MappingProxyType({Unknown(x): 3}),
+}
+"""What holds a tensor that nothing can replace: an unknown object, its method, an iterator, keys."""
+
 OTHERS = {"number": 3, "text": "cat", "nothing": None, "class": Plain, "stranger": object()}
 TENSORS = ("t0", "t1", "t2")
 MODELS = ("m0",)
-UNKNOWN = ("u0",)
+UNKNOWN = ("u0", "u1", "u2", "u3")
 ARRAYS = ("a0",)
 """NumPy arrays beside the tensors of another backend: data, as numbers are."""
 
@@ -170,7 +187,7 @@ class World:
         self.values = {key: np.array([i + 0.5, -i, 2.0**20 + i], "float32") for i, key in enumerate(TENSORS)}
         self.leaves: dict[str, Any] = {**OTHERS, "a0": np.arange(3.0)}
         self.backend = xdevice.backend()
-        self.makers = {"t": self.tensor, "m": self.model, "u": lambda key, place: Unknown(self.tensor("t0", place))}
+        self.makers = {"t": self.tensor, "m": self.model, "u": lambda key, place: UNSEEN[key](self.tensor("t0", place))}
         for key, place in places.items():
             self.leaves[key] = self.makers[key[0]](key, place)
 

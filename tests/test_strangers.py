@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import gc
+import itertools
 import threading
 import types
 import weakref
@@ -533,3 +535,232 @@ def there_of_paddle():
     if not registry.is_installed("paddle"):
         pytest.skip("Paddle is not installed")
     return registry.load("paddle").samples().other_device() or xdevice.cpu()
+
+
+# what Python itself keeps tensors in
+
+
+def taking(*inside, **named):
+    return inside, named
+
+
+class Owner:
+    def __init__(self, x):
+        self.x = x
+
+    def method(self):
+        return self.x
+
+
+UNSEEN = {
+    "a bound method": lambda x: Owner(x).method,
+    "a built-in bound method": lambda x: [x].append,
+    "an iterator": lambda x: iter([x]),
+    "a reversed iterator": lambda x: reversed([x]),
+    "an iterator over values": lambda x: iter({"x": x}.values()),
+    "zip": lambda x: zip([1], (x,), strict=True),
+    "enumerate": lambda x: enumerate([x]),
+    "itertools": lambda x: itertools.chain([1], [x]),
+    "an array of objects": lambda x: object_array(x),
+    "a partial in an object": lambda x: Holder(functools.partial(taking, x)),
+    "a slice in an object": lambda x: Holder(slice(Owner(x))),
+    "an array of objects in an object": lambda x: Holder(object_array(x)),
+    "a mapping proxy in an object": lambda x: Holder(types.MappingProxyType({"x": x})),
+}
+
+
+def object_array(x):
+    import numpy as np
+
+    array = np.empty(2, object)
+    array[0] = x
+    return array
+
+
+@pytest.mark.parametrize("make", UNSEEN.values(), ids=UNSEEN)
+def test_what_python_keeps_in_c_is_seen(backend, there, make):
+    inside = make(ones(backend))
+    batch = {"x": ones(backend), "it": inside}
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        with pytest.raises(xdevice.ContainerError, match=r"\['it'\] is an? .* would stay behind"):
+            verb(batch, there)
+    assert xdevice.device_of(batch) is xdevice.cpu()
+    assert xdevice.to_device(batch, "cpu") is batch
+    with pytest.raises(xdevice.DeviceMismatchError, match=r"batch\['it'\]"):
+        xdevice.check_same_device(batch={"it": inside, "x": ones(backend, there)})
+    without = make(3)
+    beside = xdevice.to_device([without, ones(backend)], there)
+    assert beside[0] is without or isinstance(without, Holder)
+
+
+def test_what_cannot_be_registered_is_not_told_to_be():
+    x = ones(registry.load("torch"))
+    for inside in (iter([x]), Owner(x).method, object_array(x), x.untyped_storage(), {x: 3}):
+        with pytest.raises(xdevice.ContainerError, match="pass what is in it among the values of a list or dict"):
+            xdevice.copy_to([inside], "cpu")
+
+
+def test_partials_and_slices_are_walked(backend, there):
+    class Named(functools.partial):
+        pass
+
+    x = ones(backend)
+    for kind in (functools.partial, Named):
+        batch = [kind(taking, x, 3, scale=x), slice(x, None, [x])]
+        moved = xdevice.to_device(batch, there)
+        assert type(moved[0]) is kind
+        (one, three), named = moved[0]()
+        assert three == 3
+        assert one is named["scale"] is moved[1].start is moved[1].step[0]
+        assert xdevice.device_of(moved) is xdevice.device_of(one) is there
+        assert batch[0].args[0] is x
+    named = Named(taking, 3)
+    named.note = ones(backend)
+    (moved,) = xdevice.to_device([named], there)
+    assert xdevice.device_of(moved.note) is there
+    assert named.note is not moved.note
+    nothing = [functools.partial(taking, 3), slice(3), x]
+    moved = xdevice.to_device(nothing, there)
+    assert moved[:2] == nothing[:2]
+    assert [leaf.path for leaf in trees.leaves([batch[1]])] == ["[0].start", "[0].stop", "[0].step[0]"]
+
+
+def test_keys_that_hold_tensors_are_never_replaced(backend, there):
+    key = Owner(ones(backend))
+    for kind in (dict, collections.OrderedDict, MyDict, types.MappingProxyType, collections.UserDict):
+        for inside in (key, (3, key)):
+            batch = [kind({inside: ones(backend), "x": 3})]
+            for verb in (xdevice.to_device, xdevice.copy_to):
+                with pytest.raises(
+                    xdevice.ContainerError, match=r"\[0\]\.keys\(\) is a tuple of keys that holds tensors"
+                ):
+                    verb(batch, there)
+            assert xdevice.device_of(batch) is xdevice.cpu()
+            assert xdevice.to_device(batch, "cpu") is batch
+            far = [kind({inside: ones(backend, there)})]
+            with pytest.raises(xdevice.DeviceMismatchError, match=r"batch\[0\]\.keys\(\)"):
+                xdevice.check_same_device(batch=far)
+            (back,) = xdevice.to_device(far, "cpu") if there.kind == "gpu" else far
+            assert type(back) is kind
+            assert list(back) == [inside]
+    plain = {(1, 2): ones(backend), Holder: 3, None: 4}
+    moved = xdevice.to_device(plain, there)
+    assert list(moved) == list(plain)
+    assert xdevice.device_of(moved) is there
+
+
+class MyDict(dict):
+    pass
+
+
+class Unhashable(type):
+    __hash__ = None
+
+
+class Unasked(type):
+    def __getattr__(cls, name):
+        raise RuntimeError(name)
+
+
+def failing(name):
+    def fail(self, *_):
+        raise RuntimeError(name)
+
+    return fail
+
+
+HOSTILE = {
+    "a type without a hash": Unhashable("Hostile", (), {}),
+    "a type that is not to be asked": Unasked("Hostile", (), {}),
+    "__class__": type("Hostile", (), {"__class__": property(failing("__class__"))}),
+    "__dict__": type("Hostile", (), {"__dict__": property(failing("__dict__"))}),
+    "__repr__": type("Hostile", (), {"__repr__": failing("__repr__")}),
+    "__getattr__": type("Hostile", (), {"__slots__": ("x",), "__getattr__": failing("__getattr__")}),
+    "__getattribute__": type("Hostile", (), {"__getattribute__": failing("__getattribute__")}),
+    "__len__": type("Hostile", (list,), {"__len__": failing("__len__")}),
+    "a length that lies": type("Hostile", (list,), {"__len__": lambda self: 10**9}),
+    "a tuple's length that lies": type("Hostile", (tuple,), {"__len__": lambda self: 10**9}),
+}
+
+
+@pytest.mark.parametrize("cls", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_objects_pass_through_if_they_hold_nothing(backend, there, cls):
+    x = cls()
+    for inside in ([x, ones(backend)], {"x": x, "y": ones(backend)}, [Holder(x), ones(backend)]):
+        moved = xdevice.to_device(inside, there)
+        assert xdevice.device_of(moved) is xdevice.check_same_device(moved) is there
+        assert xdevice.same_device(moved)
+        xdevice.copy_to(inside, "cpu")
+        xdevice.sync(inside)
+        xdevice.to_numpy([x, ones(backend)])
+        xdevice.convert([x, ones(backend)], "numpy")
+        with pytest.raises(xdevice.ContainerError if there.kind == "gpu" else xdevice.XDeviceError):
+            xdevice.to_device([*([inside] * 2), Holder(ones(backend))], there)
+
+
+@pytest.mark.parametrize("name", ["__dict__", "__class__", "a type without a hash", "a type that is not to be asked"])
+def test_hostile_objects_that_hold_tensors_do_not_stay_behind(backend, there, name):
+    cls = HOSTILE[name]
+    x = cls()
+    object.__setattr__(x, "kept", ones(backend))
+    if name == "__dict__":
+        x = cls()
+        x.kept = ones(backend)
+    with pytest.raises(xdevice.ContainerError, match="Hostile that holds tensors"):
+        xdevice.to_device([x], there)
+
+
+def test_an_error_is_told_although_repr_fails():
+    x = HOSTILE["__repr__"]()
+    for verb in (
+        lambda: xdevice.to_device(x, "cpu"),
+        lambda: xdevice.device_of(x),
+        lambda: xdevice.convert(x, "numpy"),
+    ):
+        with pytest.raises(xdevice.NotATensorError, match=r"<.*Hostile object at 0x"):
+            verb()
+    assert trees.leaves([{x: 3}])[0].path.startswith("[0][<")
+
+
+def test_lists_are_read_by_their_iterators(backend, there):
+    for name in ("a length that lies", "a tuple's length that lies"):
+        moved = xdevice.to_device([HOSTILE[name]([ones(backend), 3])], there)[0]
+        assert type(moved) is HOSTILE[name]
+        first, second = iter(moved)
+        assert second == 3
+        assert xdevice.device_of(first) is there
+
+
+def test_storages_and_futures_of_pytorch_are_seen():
+    import torch
+
+    there = registry.load("torch").samples().other_device()
+    if there is None:
+        pytest.skip("PyTorch has one device here")
+    pending, full, failed = torch.futures.Future(), torch.futures.Future(), torch.futures.Future()
+    full.set_result({"x": torch.ones(2)})
+    failed.set_exception(ValueError("no"))
+    x = torch.ones(2)
+    for inside in (
+        full,
+        x.untyped_storage(),
+        torch.storage.TypedStorage(wrap_storage=x.untyped_storage(), dtype=x.dtype, _internal=True),
+    ):
+        assert xdevice.device_of([inside]) is xdevice.cpu()
+        with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+            xdevice.to_device([inside, x], there)
+    batch = [pending, failed, x]
+    assert xdevice.to_device(batch, there)[:2] == batch[:2]
+
+
+def test_tables_of_pandas_are_seen(backend, there):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"n": [1.0, 2.0], "x": object_array(ones(backend))})
+    for inside in (table, table["x"], pandas.Index(object_array(Owner(ones(backend))))):
+        assert xdevice.device_of([inside]) is xdevice.cpu()
+        with pytest.raises(xdevice.ContainerError, match="would stay behind"):
+            xdevice.to_device([inside], there)
+    plain = [table[["n"]], pandas.Series(["a", "b"]), ones(backend)]
+    moved = xdevice.to_device(plain, there)
+    assert moved[0] is plain[0]
+    assert moved[1] is plain[1]

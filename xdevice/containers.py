@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import leaves, registry, trees
-from .errors import DeviceNotFoundError, NotATensorError, UnsupportedError
+from . import leaves, looks, registry, strangers, trees
+from .errors import DeviceNotFoundError, NotATensorError, UnsupportedError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,21 +33,35 @@ class _Contents:
         self.tree: Tree = trees.Tree(x, whole=True)
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = []
-        kinds: dict[type, tuple[Backend, Kind] | None] = {}
+        plain = looks.PLAIN
+        kinds: dict[int, tuple[Backend, Kind] | None] = {}
         for i, value in enumerate(self.tree.leaves):
-            cls = type(value)
+            cls = id(type(value))  # some types cannot be hashed
             if cls not in kinds:
-                kinds[cls] = registry.kind_of(cls)
+                kinds[cls] = registry.kind_of(type(value))
             found = kinds[cls]
             if found is not None:
                 self.owned.append((i, value, *found))
                 continue
-            stranger = trees.stranger(value)
+            stranger = trees.stranger(value) if cls not in plain else None
             if stranger is not None:
                 self.strangers.append((i, stranger))
         hosts = [backend.is_host_only for backend in {backend for _, _, backend, _ in self.owned}]
+        if True in hosts:
+            self._set_objects_apart()
         self.has_data = True in hosts and (False in hosts or bool(self.strangers))
         """Whether arrays that have no other place than the host stand beside tensors that may have."""
+
+    def _set_objects_apart(self) -> None:
+        """An array of objects that hold tensors is no tensor but a stranger."""
+        for leaf in tuple(self.owned):
+            i, value, backend, _ = leaf
+            if not backend.is_host_only or backend.way_into(value) is None:
+                continue
+            stranger = strangers.find(value, None)
+            if stranger is not None:
+                self.owned.remove(leaf)
+                self.strangers.append((i, stranger))
 
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
@@ -163,10 +177,9 @@ def _refuse_shared(contents: _Contents) -> None:
 def _no_container(x: Any, verb: str, contents: _Contents) -> NotATensorError:
     hint = "xdevice.tensor(data) makes a tensor of numbers"
     if contents.strangers:
-        name = type(x).__qualname__
-        hint = f"it holds tensors, so say how it is walked or moved: xdevice.register({name})"
+        hint = "it holds tensors: " + contents.strangers[0][1].remedy("or give it a way of its own: move=...")
     return NotATensorError(
-        f"cannot {verb} {x!r:.100} of type {type(x).__qualname__}: expected a tensor, a model, or a container of them; "
+        f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of them; "
         + hint
     )
 
@@ -180,7 +193,8 @@ def places(x: Any, name: str) -> Iterator[Place]:
             yield from leaves.places(backend, kind, value, partial(_name, name, tree, i))
     for i, stranger in contents.strangers:
         type_name = type(stranger.x).__qualname__
-        hint = f"xdevice does not know a {type_name}, so it stays where it is: say xdevice.register({type_name})"
+        remedy = stranger.remedy("or give it a way of its own: move=...")
+        hint = f"xdevice does not know a {type_name}, so it stays where it is: {remedy}"
         for inner, place in stranger.places():
             yield partial(_name, name, tree, i, inner), place, "" if stranger.moves else hint
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from . import devices, dlpack, registry
 from .contract import Backend
 from .dtypes import SHORT_FLOATS, dtype_name, host_dtype
-from .errors import DeviceNotFoundError, DTypeError, NotATensorError, SharingError, UnsupportedError
+from .errors import DeviceNotFoundError, DTypeError, NotATensorError, SharingError, UnsupportedError, shown
 
 if TYPE_CHECKING:
     from .contract import Takes
@@ -89,7 +89,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
 
     if not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
-            f"cannot convert {x!r:.100} of type {type(x).__qualname__}: expected a tensor, or a container of tensors"
+            f"cannot convert {shown(x)} of type {type(x).__qualname__}: expected a tensor, or a container of tensors"
         )
 
     def all_of(values: list[Any]) -> list[Any]:

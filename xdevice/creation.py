@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import devices, registry, scopes, selection
 from .devices import CPU, Device
 from .dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype
-from .errors import DTypeError, NotATensorError, ShapeError
+from .errors import DTypeError, NotATensorError, ShapeError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def to_numpy(x: Any) -> Any:
 
     if found is not None or not (trees.is_container(x) or trees.stranger(x)):
         raise NotATensorError(
-            f"cannot read {x!r:.100} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
+            f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
         )
     return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values])
 
@@ -181,7 +181,7 @@ def item(x: Any) -> Any:
     found = registry.kind_of(type(x))
     held = _tensor_of(x)
     if found is None or held is None:
-        raise NotATensorError(f"item takes one tensor, not {x!r:.100} of type {type(x).__qualname__}")
+        raise NotATensorError(f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}")
     array = found[0].to_numpy(held)
     if array.size != 1:
         raise ValueError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
@@ -189,7 +189,7 @@ def item(x: Any) -> Any:
     if isinstance(value, bool | int | float | complex):
         return value
     if array.dtype.kind not in "fV" or array.dtype.names is not None:
-        raise DTypeError(f"item gives a number, and {x!r:.100} holds {array.dtype}")
+        raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
     return float(value)  # of an extension type such as bfloat16, which gives a scalar of its own
 
 
@@ -243,13 +243,13 @@ def _shape(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...
     flat: Any = shape[0] if len(shape) == 1 and hasattr(shape[0], "__iter__") else shape
     sizes = tuple(flat)
     if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
-        raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {sizes!r:.100}")
+        raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
     whole = tuple(size.__index__() for size in sizes)
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
         nbytes *= size or 1  # frameworks wrap around, or refuse, also where there are no elements
     if nbytes > _MOST_BYTES:
-        raise ShapeError(f"{dtype} of the shape {whole!r:.100} would take 2**63 bytes or more, which nothing can hold")
+        raise ShapeError(f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold")
     return whole
 
 
@@ -276,15 +276,15 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
     try:
         array = found[0].to_numpy(data) if found is not None and found[1] == "tensor" else numpy.asarray(data)
     except (TypeError, ValueError) as error:
-        raise DTypeError(f"cannot make a tensor of {data!r:.100}: {error}") from error
+        raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
     if array.ndim > _depth(data) and _holds_masked(data):
-        raise DTypeError(f"cannot make a tensor of {data!r:.100}: masks would be lost; pass x.filled(...)")
+        raise DTypeError(f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)")
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.dtype.kind == "O" and _is_number(data):
         return numpy.asarray(data, "object")  # Python ints that no dtype of NumPy's holds
     if not _is_numbers(array):
         raise DTypeError(
-            f"cannot make a tensor of {data!r:.100}: it is {array.dtype}; "
+            f"cannot make a tensor of {shown(data)}: it is {array.dtype}; "
             f"expected numbers, in nested lists of one length"
         )
     return array
@@ -297,17 +297,17 @@ def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     name = str(array.dtype.name)
     if name == "object":
-        raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='float64'")
+        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='float64'")
     if name == "float64":
         if array.size and abs(array).max() >= 2.0**63 and _is_whole(data):
-            raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='float64'")
+            raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='float64'")
         return "float32"
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":
         return "complex64"
     if name == "uint64" and not _holds_arrays(data):
-        raise DTypeError(f"Python ints become int64, and {data!r:.100} does not fit; say dtype='uint64'")
+        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='uint64'")
     return name
 
 
@@ -378,9 +378,9 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
                 array = array.astype("float64")
             cast = array.astype(target)
         except OverflowError as error:  # of a Python int
-            raise DTypeError(f"a value of {array!r:.100} does not fit into {name}: {error}") from error
+            raise DTypeError(f"a value of {shown(array)} does not fit into {name}: {error}") from error
         if (numpy.isinf(cast) & (array.dtype.kind == "O" or numpy.isfinite(array))).any():
-            raise DTypeError(f"a value of {array!r:.100} does not fit into {name}; say a wider dtype")
+            raise DTypeError(f"a value of {shown(array)} does not fit into {name}; say a wider dtype")
     return cast
 
 
@@ -394,7 +394,7 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
         try:
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
         except (ValueError, OverflowError) as error:
-            raise DTypeError(f"a value of {array!r:.100} does not fit into {target}: {error}") from error
+            raise DTypeError(f"a value of {shown(array)} does not fit into {target}: {error}") from error
     if array.size and array.dtype.kind != "b":
         limits = numpy.iinfo(target)
         least, most = array.min(), array.max()

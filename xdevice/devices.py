@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock  # threading imports more
 
-from .errors import DeviceError, DeviceTypeError
+from .errors import DeviceError, DeviceTypeError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def parse(spec: object) -> Device:
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
-        raise DeviceTypeError(f"{spec!r} is no device; accepted: {_ACCEPTED}{_index_hint(spec)}")
+        raise DeviceTypeError(f"{shown(spec)} is no device; accepted: {_ACCEPTED}{_index_hint(spec)}")
     return _parse_native(spec)
 
 
@@ -211,5 +211,5 @@ def _nearest(name: str) -> str:
 def _parse_native(spec: object) -> Device:
     found = answers.from_native(spec)
     if found is None:
-        raise DeviceTypeError(f"{spec!r} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
+        raise DeviceTypeError(f"{shown(spec)} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
     return found

@@ -23,6 +23,14 @@ def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
     return error
 
 
+def shown(x: object, most: int | None = 100) -> str:
+    """What stands for an object in an error: the start of its `repr`, or Python's own where that raises."""
+    try:
+        return repr(x)[:most]
+    except Exception:
+        return object.__repr__(x)
+
+
 class BackendNotFoundError(XDeviceError, LookupError):
     """A backend name that is unknown, or whose framework is not installed."""
 

@@ -31,6 +31,7 @@ from .errors import (
     StateError,
     UnsupportedError,
     XDeviceError,
+    shown,
 )
 from .refusals import refuse_non_container, traced
 
@@ -205,7 +206,7 @@ def _of_leaf(path: str, x: Any) -> Iterator[tuple[str, _Variable]]:
     found = registry.kind_of(type(x))
     if found is None:
         raise NotATensorError(
-            f"{path} is {x!r:.100} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave it out, "
+            f"{path} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave it out, "
             f"or make a tensor of it: xdevice.tensor(...)"
         )
     backend, kind = found

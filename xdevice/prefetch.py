@@ -20,7 +20,7 @@ import numpy
 
 from . import devices, registry, selection, workers
 from .creation import as_numbers
-from .errors import DepthError, NotIterableError, UnsupportedError
+from .errors import DepthError, NotIterableError, UnsupportedError, shown
 from .graphs import refuse_in_capture
 from .parallel import carried, keep
 
@@ -77,7 +77,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
         )
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
         raise NotIterableError(
-            f"prefetch takes a loader, a generator or a list of batches, not {iterable!r:.100} of type "
+            f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
     refuse_in_capture("prefetch")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 
-from .errors import DTypeError, NotATensorError, RecordingError
+from .errors import DTypeError, NotATensorError, RecordingError, shown
 
 TYPE_CHECKING = False  # outside of a parity run this module is all that `record` imports
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Recorder:
         from . import hooks, readings
 
         if not isinstance(name, str) or not name:
-            raise RecordingError(f"record takes a name and a value: record('loss', loss), not the name {name!r:.100}")
+            raise RecordingError(f"record takes a name and a value: record('loss', loss), not the name {shown(name)}")
         if os.getpid() != self._process:
             raise RecordingError(
                 f"this process was forked from one that records into {self.folder}, and both would write there; "
@@ -210,7 +210,7 @@ def _refuse_unknown(name: str, leaves: list[Reading]) -> None:
                 )
         elif not leaf.is_number and not isinstance(leaf.value, str | None):
             raise NotATensorError(
-                f"cannot record {name}{leaf.path}, {leaf.value!r:.100} of type {leaf.dtype}; "
+                f"cannot record {name}{leaf.path}, {shown(leaf.value)} of type {leaf.dtype}; "
                 f"expected tensors, models, numbers, texts or None, and containers of them"
             )
 

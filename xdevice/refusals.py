@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .errors import NotATensorError, UnsupportedError
+from .errors import NotATensorError, UnsupportedError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ def refuse_non_container(x: object, verb: str) -> None:
 
     if not trees.is_container(x) and trees.stranger(x) is None:
         raise NotATensorError(
-            f"cannot {verb} {x!r:.100} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
+            f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "
             f"them; xdevice.tensor(data) makes a tensor of numbers"
         )
 

@@ -282,7 +282,7 @@ def as_array(x: Any) -> Any:
     """A number of NumPy's, which its `x.sum()` gives, as the array without dimensions that it stands for when it comes
     on its own; everything else as it is. In containers it is a number as Python's are."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or not isinstance(x, numpy.generic):
+    if numpy is None or not issubclass(type(x), numpy.generic):
         return x
     array = numpy.asarray(x)
     return x if array.dtype.kind in "USOMm" or array.dtype.names is not None else array

@@ -24,6 +24,7 @@ from .errors import (
     OpError,
     ShapeError,
     UnsupportedError,
+    shown,
 )
 from .refusals import refuse_non_container, traced
 
@@ -156,7 +157,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     if not found:
         refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
-            f"{params_or_model!r:.100} holds no tensor and no model, so there is nothing to replicate"
+            f"{shown(params_or_model)} holds no tensor and no model, so there is nothing to replicate"
         )
     _require_built(found)
     for leaf in found:
@@ -233,7 +234,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         [[4.0, 6.0], [4.0, 6.0]]
     """
     if op not in ("sum", "mean"):
-        raise OpError(f"all_reduce makes the 'sum' or the 'mean', not {op!r:.100}")
+        raise OpError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
     listed = _listed(tensors, "tensors")
     rows = [_summands(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
@@ -268,7 +269,7 @@ class _Found(NamedTuple):
 def _places(devices: Iterable[object]) -> list[Device]:
     if isinstance(devices, str | Device) or registry.owner_of(type(devices)) or not hasattr(devices, "__iter__"):
         raise DeviceTypeError(
-            f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {devices!r:.100}"
+            f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}"
         )
     places = [_devices.parse(device) for device in devices]
     if not places:
@@ -279,7 +280,7 @@ def _places(devices: Iterable[object]) -> list[Device]:
 def _listed(things: Iterable[Any], name: str) -> list[Any]:
     if isinstance(things, str | dict) or registry.owner_of(type(things)) or not hasattr(things, "__iter__"):
         raise NotATensorError(
-            f"expected a list, with one of the {name} for each device, not {things!r:.100} of type "
+            f"expected a list, with one of the {name} for each device, not {shown(things)} of type "
             f"{type(things).__qualname__}"
         )
     listed = [registry.as_array(thing) for thing in things]
@@ -303,7 +304,7 @@ def _tensors(x: Any, name: str, verb: str) -> list[_Found]:
     found = _leaves(x, name)
     if not found:
         refuse_non_container(x, verb)
-        raise NotATensorError(f"{name} holds no tensor: {x!r:.100}")
+        raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
     for leaf in found:
         if leaf.kind == "model":
             raise NotATensorError(
@@ -328,7 +329,7 @@ def _summands(x: Any, name: str) -> list[_Found]:
         owner = registry.kind_of(type(value))
         if owner is None or (owner[1] == "model" and owner[0].tensor_of(value) is None):
             raise NotATensorError(
-                f"{name}{path} is {value!r:.100} of type {type(value).__qualname__}, expected a tensor or a variable; "
+                f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
                 "of a model pass the gradients or the parameters, as a list"
             )
         leaf = _Found(name + path, value, *owner)
@@ -445,7 +446,7 @@ def _check_others(parts: list[Any]) -> None:
             mine, first = other.get(path), others[0].get(path)
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {mine!r:.100} and parts[0]{path} {first!r:.100}; what is no tensor has to be "
+                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is no tensor has to be "
                     "the same in all parts"
                 )
 

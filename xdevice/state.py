@@ -18,7 +18,7 @@ from . import devices, layouts, registry
 from .contract import Backend
 from .conversion import require_dtype
 from .dtypes import dtype_name
-from .errors import NotATensorError, StateError
+from .errors import NotATensorError, StateError, shown
 from .files import lack_of_memory
 from .layouts import Layer, Part
 
@@ -206,7 +206,9 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
     """
     found = registry.kind_of(type(model))
     if found is None or found[1] != "model":
-        raise NotATensorError(f"expected a model to load into, not {model!r:.60} of type {type(model).__qualname__}")
+        raise NotATensorError(
+            f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
+        )
     backend = found[0]
     variables = dict(backend.variables(model))
     wrong = [*_misfits(backend, variables, state)]
@@ -304,7 +306,7 @@ def _model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
     if found is None or found[1] != "model" or found[0] is not target:
         of = f" of {found[0].name}" if found else ""
         raise NotATensorError(
-            f"like= is a built model of {target.name}, not {like!r:.60} of type {type(like).__qualname__}{of}"
+            f"like= is a built model of {target.name}, not {shown(like, 60)} of type {type(like).__qualname__}{of}"
         )
     return target, like
 
@@ -322,7 +324,8 @@ def _model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> _Side:
 def _flat_side(source: Any, kinds: Mapping[str, str]) -> _Side:
     if not isinstance(source, dict):
         raise NotATensorError(
-            f"expected a model, or a flat dict of named tensors, not {source!r:.60} of type {type(source).__qualname__}"
+            f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
+            f"{type(source).__qualname__}"
         )
     owners = {name: registry.kind_of(type(value)) for name, value in source.items()}
     for name, owner in owners.items():

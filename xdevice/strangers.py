@@ -90,12 +90,19 @@ class Stranger:
 
     def refusal(self, path: str, target: Device) -> ContainerError:
         """Why it stays behind, and the line that mends it."""
-        name = type(self.x).__qualname__
         where = next((str(place) for _, place in self.places() if place is not target), "several devices")
         return ContainerError(
-            f"{path} is a {name} that holds tensors on {where} and is not known to xdevice, so they would stay behind; "
-            f"say xdevice.register({name}) to have its attributes walked, or give it a way of its own: move=..."
+            f"{path} is a {type(self.x).__qualname__} that holds tensors on {where} and is not known to xdevice, so "
+            f"they would stay behind; {self.remedy('or give it a way of its own: move=...')}"
         )
+
+    def remedy(self, other: str) -> str:
+        """What makes its tensors known: the line that registers its type, where that can be."""
+        cls = type(self.x)
+        is_python_s = cls.__module__ == "builtins" or cls is looks.Keys or looks.is_closed(cls)
+        if is_python_s or registry.owner_of(cls) is not None:
+            return "pass what is in it among the values of a list or dict"
+        return f"say xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 
     def moved(self, target: Device) -> Any:
         """It on a device, in its own way; itself if it is there."""
@@ -160,7 +167,8 @@ def find(x: Any, way: Way | None) -> Stranger | None:
     nothing in it to be moved."""
     if way is not None and way.tensors is not None:
         owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
-        return Stranger(x, way, [looks.Held(name, value, *found) for name, value, found in owned if found])
+        held = [looks.Held(name, value, *found) for name, value, found in owned if found]
+        return Stranger(x, way, held) if held or way.move is not None else None
     held = [one for one in looks.held(x) if not one.backend.is_host_only]
     stranger = Stranger(x, way, held) if held or way is not None else None
     if stranger is None or stranger.moves:
@@ -182,4 +190,4 @@ def _mover(x: Any, held: list[Held]) -> Backend | None:
     first = held[0].backend if held else None
     if first is None or first.moves_by is None or any(one.backend is not first for one in held):
         return None
-    return first if callable(getattr(type(x), first.moves_by, None)) else None
+    return first if looks.has_method(type(x), first.moves_by) else None

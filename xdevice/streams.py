@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from . import devices, registry, scopes, selection, trees
 from .devices import CPU, Device
-from .errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, TimingError, UnsupportedError
+from .errors import (
+    DeviceError,
+    DeviceMismatchError,
+    DeviceTypeError,
+    NotATensorError,
+    TimingError,
+    UnsupportedError,
+    shown,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -114,7 +122,7 @@ class Stream:
         """
         if not isinstance(other, Stream | Event):
             raise DeviceTypeError(
-                f"a stream waits for an xdevice.Stream or an xdevice.Event, not for {other!r:.100} of type "
+                f"a stream waits for an xdevice.Stream or an xdevice.Event, not for {shown(other)} of type "
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
         _same_backend(self, other)
@@ -148,7 +156,7 @@ class Stream:
             trees.Tree(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
-            raise NotATensorError(f"{x!r:.100} of type {type(x).__qualname__} holds no tensor to keep")
+            raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep")
         for leaf in tensors:
             self._check(leaf.value, f"x{leaf.path}")
         for leaf in tensors:
@@ -229,7 +237,7 @@ class Event:
             stream = self._current_stream()
         elif not isinstance(stream, Stream):
             raise DeviceTypeError(
-                f"an event is recorded on an xdevice.Stream, not on {stream!r:.100} of type "
+                f"an event is recorded on an xdevice.Stream, not on {shown(stream)} of type "
                 f"{type(stream).__qualname__}; without an argument it is this thread's current stream"
             )
         _same_backend(self, stream)
@@ -267,7 +275,7 @@ class Event:
         """
         if not isinstance(other, Event):
             raise DeviceTypeError(
-                f"elapsed() takes the later xdevice.Event, not {other!r:.100} of type {type(other).__qualname__}"
+                f"elapsed() takes the later xdevice.Event, not {shown(other)} of type {type(other).__qualname__}"
             )
         start, end = self._happening("time from"), other._happening("time to")
         _same_backend(self, other)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from . import looks, registry, strangers
 from .contract import Way
-from .errors import ContainerError
+from .errors import ContainerError, shown
 from .ways import Entry, Whole, code, registered, way_into
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
-_PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, bytes))
 _ways: dict[int, Entry | Whole | None] = {}
 """By the `id` of a type, as `registry.remember` keeps it."""
 
@@ -108,11 +107,11 @@ class Tree:
 
 def refuse_stranger(path: str, x: Any) -> None:
     """Raises `ContainerError` for a leaf that is no tensor and no model, and yet holds tensors."""
-    if stranger(x) is not None:
-        name = type(x).__qualname__
+    found = stranger(x)
+    if found is not None:
         raise ContainerError(
-            f"{path or 'it'} is a {name} that holds tensors, and is not known to xdevice as a container; say "
-            f"xdevice.register({name}) to have its attributes walked, or how: flatten=..., rebuild=..."
+            f"{path or 'it'} is a {type(x).__qualname__} that holds tensors, and is not known to xdevice as a "
+            f"container; {found.remedy('or how: flatten=..., rebuild=...')}"
         )
 
 
@@ -165,7 +164,7 @@ def _way(x: Any, whole: bool) -> Entry | None:
 def stranger(x: Any) -> strangers.Stranger | None:
     """What to know of a leaf that is no tensor and no model, if something in it may have to be moved."""
     cls = type(x)
-    if cls in _PLAIN:
+    if id(cls) in looks.PLAIN:
         return None
     way = _ways[id(cls)] if id(cls) in _ways else way_into(x)
     return strangers.find(x, way.way if type(way) is Whole else None)
@@ -176,7 +175,11 @@ def _walk(x: Any, entry: Entry, whole: bool, found: list[Any]) -> _Node:
     inner = {}
     tensors = registry.probes
     for i, child in enumerate(children):
-        way = None if type(child) in tensors else _way(child, whole)
+        try:
+            is_tensor = type(child) in tensors
+        except Exception:  # a metaclass whose types cannot be hashed
+            is_tensor = False
+        way = None if is_tensor or id(type(child)) in looks.PLAIN else _way(child, whole)
         if way is None:
             found.append(child)
         else:
@@ -256,7 +259,7 @@ def register(
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
     if not isinstance(cls, type):
-        raise ContainerError(f"register takes a type, not {cls!r:.100}; say xdevice.register({type(cls).__qualname__})")
+        raise ContainerError(f"register takes a type, not {shown(cls)}; say xdevice.register({type(cls).__qualname__})")
     found = registry.kind_of(cls)
     if found is not None:
         raise ContainerError(f"{cls.__qualname__} is a {found[1]} of {found[0].name}, which xdevice moves by its rules")
@@ -268,7 +271,7 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
         raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
     for name, given in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
         if given is not None and not callable(given):
-            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {given!r:.100}")
+            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(given)}")
 
 
 def forget(_: Backend | None = None) -> None:

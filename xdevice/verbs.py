@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import devices, leaves, registry, selection
 from .devices import CPU, Device
-from .errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, UnsupportedError
+from .errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, UnsupportedError, shown
 from .refusals import refuse_non_container
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -114,7 +114,7 @@ def try_all_gpus() -> list[Device]:
 
 def _index(i: object) -> int:
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
-        raise DeviceTypeError(f"a device index is an int of 0 or more, not {i!r} of type {type(i).__qualname__}")
+        raise DeviceTypeError(f"a device index is an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}")
     index = int(i.__index__())  # type: ignore[attr-defined]
     if index < 0:
         raise DeviceError(f"a device index is an int of 0 or more, not {index}; the first GPU is 0")
@@ -223,7 +223,7 @@ def device_of(x: object) -> Device:
         refuse_non_container(x, "find the device of")
     shared = _common(_places(x, ""))
     if shared is None:
-        raise NotATensorError(f"{x!r:.100} of type {type(x).__qualname__} holds no tensor, so it has no device")
+        raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor, so it has no device")
     return shared
 
 

@@ -14,12 +14,13 @@ import types
 from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, MappingView, MutableMapping, Sequence, Set
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from . import looks, registry
+from . import looks, registry, strangers
 from .contract import Way
-from .errors import ContainerError
+from .errors import ContainerError, shown
 from .looks import attributes, beside
 
 Keys = Iterable[Any]
@@ -30,6 +31,13 @@ class Attribute(str):
     """A key that is the name of an attribute."""
 
     __slots__ = ()
+
+
+_KEYS: Final = Attribute("keys()")
+"""The way to keys that hold tensors: a leaf beside the values, never replaced."""
+
+_PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
+_SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
 
 class Entry(NamedTuple):
@@ -52,7 +60,7 @@ class Whole(NamedTuple):
 
 def code(key: Any) -> str:
     """What is written behind a container's name to get at a child: `['x']`, `[1]`, `.x`."""
-    return f".{key}" if type(key) is Attribute else f"[{key!r}]"
+    return f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]"
 
 
 # which type goes which way
@@ -64,13 +72,15 @@ registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
 def way_into(x: Any) -> Entry | Whole | None:
     """The way into things of the type of `x`; None for a leaf."""
     cls = type(x)
+    if cls is looks.Keys or not looks.answers(x):
+        return None
     own = next((registered[base] for base in cls.__mro__ if base in registered), None)
     if own is not None:
         return _as_registered(own, x)
     if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
         return None  # for JAX, None is a container without anything in it
     offered = _offered(x)
-    if offered is not None and offered.move is not None:
+    if offered is not None and (offered.move is not None or (offered.tensors is not None and offered.flatten is None)):
         return Whole(_by_functions(offered) if offered.flatten is not None else _inside(x), offered)
     inside = _inside(x)
     if offered is not None and (
@@ -85,7 +95,7 @@ def way_into(x: Any) -> Entry | Whole | None:
 def may_move(cls: type) -> bool:
     """Whether a type has the method by which objects of some loaded framework's libraries move themselves."""
     names = {backend.moves_by for backend in registry.loaded() if backend.moves_by}
-    return any(callable(getattr(cls, name, None)) for name in names)
+    return any(looks.has_method(cls, name) for name in names)
 
 
 def _offered(x: Any) -> Way | None:
@@ -133,7 +143,7 @@ def _by_functions(way: Way) -> Entry:
         if isinstance(children, list | tuple):
             return range(len(children)), children
         raise ContainerError(
-            f"the flatten of {type(x).__qualname__} gave {children!r:.100} of type {type(children).__qualname__}; "
+            f"the flatten of {type(x).__qualname__} gave {shown(children)} of type {type(children).__qualname__}; "
             "expected a dict of what is in it, or a list"
         )
 
@@ -182,9 +192,23 @@ def _and_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Keys
     return [*keys, *map(Attribute, more)], [*items, *more.values()]
 
 
+def _and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Keys, Children]:
+    names, children = list(keys), list(values)
+    if looks.PLAIN.issuperset(map(id, map(type, names))):
+        return names, children
+    found = looks.Keys(names)
+    return (names, children) if strangers.find(found, None) is None else ([*names, _KEYS], [*children, found])
+
+
+def _read_dict(x: Any) -> tuple[Keys, Children]:
+    if looks.PLAIN.issuperset(map(id, map(type, x))):
+        return x, list(x.values())
+    return _and_keys(x, x.values())
+
+
 def _read_keyed(x: Any) -> tuple[Keys, Children]:
     items = dict(x.items())
-    return _and_beside(x, items, items.values())
+    return _and_beside(x, *_and_keys(items, items.values()))
 
 
 def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
@@ -194,7 +218,8 @@ def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
         new.__dict__ = own = new  # the attributes are the items
     for key, child in zip(keys, children, strict=True):
         if type(key) is Attribute:
-            _put(new, key, child)
+            if key is not _KEYS:
+                _put(new, key, child)
             continue
         old = new[key]
         if old is child:
@@ -206,7 +231,7 @@ def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
 
 
 def _write_frozen(x: Any, keys: Keys, children: Children) -> Any:
-    new = type(x)(dict(zip(keys, children, strict=True)))
+    new = type(x)({key: child for key, child in zip(keys, children, strict=True) if key is not _KEYS})
     lost = looks.lost(x, new)
     if lost:
         raise ContainerError(f"its {lost} would be lost")
@@ -215,29 +240,36 @@ def _write_frozen(x: Any, keys: Keys, children: Children) -> Any:
 
 def _read_frozen(x: Any) -> tuple[Keys, Children]:
     items = dict(x.items())
-    return list(items), list(items.values())
+    return _and_keys(items, items.values())
 
 
 def _checked(new: Any, keys: Keys, children: Children) -> Any:
     """`new`, if it has taken the children as they are: some mappings convert what they are given."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
-            raise ContainerError(f"its {key!r} became a {type(new[key]).__qualname__}")
+            raise ContainerError(f"its {shown(key)} became a {type(new[key]).__qualname__}")
     return new
 
 
 def _read_listed(x: Any) -> tuple[Keys, Children]:
-    return _and_beside(x, range(len(x)), x)
+    items = _items(x)
+    return _and_beside(x, range(len(items)), items)
+
+
+def _items(x: Any) -> list[Any]:
+    """By its iterator alone: `list(x)` believes a subclass's `__len__`, which may lie."""
+    return list(iter(x))
 
 
 def _write_listed(x: Any, keys: Keys, children: Children) -> Any:
     new = copy.copy(x)
-    new[:] = children[: len(x)]
-    return _with_beside(new, keys, children)
+    count = len(_items(x))
+    new[:] = children[:count]
+    return _with_beside(new, count, keys, children)
 
 
-def _with_beside(new: Any, keys: Keys, children: Children) -> Any:
-    for name, child in list(zip(keys, children, strict=True))[len(new) :]:
+def _with_beside(new: Any, count: int, keys: Keys, children: Children) -> Any:
+    for name, child in list(zip(keys, children, strict=True))[count:]:
         _put(new, name, child)
     return new
 
@@ -246,22 +278,36 @@ def _read_tuple(x: Any) -> tuple[Keys, Children]:
     names = getattr(x, "_fields", None)
     if hasattr(x, "n_sequence_fields"):  # time.struct_time, torch.return_types
         names = type(x).__match_args__
-    if isinstance(names, tuple) and len(names) == len(x):
-        return _and_beside(x, map(Attribute, names), x)
-    return _and_beside(x, range(len(x)), x)
+    items = _items(x)
+    if isinstance(names, tuple) and len(names) == len(items):
+        return _and_beside(x, map(Attribute, names), items)
+    return _and_beside(x, range(len(items)), items)
 
 
 def _write_tuple(x: Any, keys: Keys, children: Children) -> Any:
     if hasattr(x, "n_sequence_fields"):
         return type(x)(children)
-    new = tuple.__new__(type(x), children[: len(x)])  # past a constructor of its own
+    count = len(_items(x))
+    new = tuple.__new__(type(x), children[:count])  # past a constructor of its own
     for name, value in attributes(x).items():
         _put(new, name, value)
-    return _with_beside(new, keys, children)
+    return _with_beside(new, count, keys, children)
+
+
+def _read_partial(x: Any) -> tuple[Keys, Children]:
+    more = attributes(x)
+    return [*_PARTIAL, *map(Attribute, more)], [x.func, x.args, x.keywords or None, *more.values()]
+
+
+def _write_partial(x: Any, keys: Keys, children: Children) -> Any:
+    new = copy.copy(x)
+    more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
+    new.__setstate__((*children[: len(_PARTIAL)], {str(name): child for name, child in more}))
+    return new
 
 
 def _read_elements(x: Any) -> tuple[Keys, Children]:
-    elements = list(x)
+    elements = _items(x)
     return range(len(elements)), elements
 
 
@@ -270,20 +316,18 @@ def _remake(x: Any, keys: Keys, children: Children) -> Any:
 
 
 EXACT: Final[dict[type, Entry]] = {
-    dict: Entry(lambda x: (x, list(x.values())), lambda x, keys, new: dict(zip(keys, new, strict=True)), True),
-    OrderedDict: Entry(
-        lambda x: (list(x), list(x.values())), lambda x, keys, new: OrderedDict(zip(keys, new, strict=True)), True
-    ),
+    # what comes behind the values stands for the keys
+    dict: Entry(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
+    OrderedDict: Entry(_read_dict, lambda x, keys, new: OrderedDict(zip(x, new, strict=False)), True),
     defaultdict: Entry(
-        lambda x: (list(x), list(x.values())),
-        lambda x, keys, new: defaultdict(x.default_factory, zip(keys, new, strict=True)),
-        True,
+        _read_dict, lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)), True
     ),
     list: Entry(lambda x: (range(len(x)), x), lambda x, keys, new: list(new), True),
     tuple: Entry(lambda x: (range(len(x)), x), lambda x, keys, new: tuple(new)),
     deque: Entry(lambda x: (range(len(x)), list(x)), lambda x, keys, new: deque(new, x.maxlen), True),
     set: Entry(_read_elements, _remake, True),
     frozenset: Entry(_read_elements, _remake),
+    slice: Entry(lambda x: (_SLICE, (x.start, x.stop, x.step)), lambda x, keys, new: slice(*new)),
 }
 
 _SUBCLASSES: Final[tuple[tuple[Any, Entry], ...]] = (
@@ -297,4 +341,5 @@ _SUBCLASSES: Final[tuple[tuple[Any, Entry], ...]] = (
     (MutableMapping, Entry(_read_keyed, _write_keyed)),
     (Mapping, Entry(_read_frozen, _write_frozen)),
     (Set, Entry(_read_elements, _remake)),
+    (partial, Entry(_read_partial, _write_partial)),
 )

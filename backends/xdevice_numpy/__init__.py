@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice import devices
-from xdevice.contract import Backend, DeviceInfo, Kind, Memory
+from xdevice.contract import Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.loader import importing
 
@@ -131,6 +131,13 @@ class NumpyBackend(Backend):
 
     def adopt(self, lent: Lent, dtype: str) -> np.ndarray[Any, Any]:
         return sharing.adopt(lent, dtype)
+
+    # what is neither tensor nor model
+
+    def way_into(self, x: Any) -> Way | None:
+        if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
+            return None
+        return Way(lambda x: x.tolist() if x.ndim else [x.item()])
 
     # several devices
 

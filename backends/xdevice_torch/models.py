@@ -14,11 +14,13 @@ What must be kept:
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import Module
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree
 
 from xdevice.contract import Way
 from xdevice.errors import UnsupportedError
@@ -202,6 +204,8 @@ def way_into(x: Any, backend: Backend) -> Way | None:
         return _packed(backend)
     if isinstance(x, tuple):
         return None
+    if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
+        return Way(tensors=_inside)
     collection = tensordicts.way_into(x, backend)
     if collection is not None:
         return collection
@@ -213,6 +217,17 @@ def way_into(x: Any, backend: Backend) -> Way | None:
         return node.unflatten_fn(children, node.flatten_fn(old)[1])
 
     return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
+
+
+def _inside(x: Any) -> list[tuple[str, Any]]:
+    """The tensors of a storage, and of a future that is done; none moves with it."""
+    if isinstance(x, torch.jit.Future):
+        with suppress(Exception):  # it failed, so it holds its error
+            value = x.value() if x.done() else None
+            return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
+        return []
+    storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x  # past a warning that the type will go
+    return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
 def _packed(backend: Backend) -> Way:

@@ -3,7 +3,7 @@
 What must be kept:
 - Their batch size, names, device and non-tensor entries, which a dict lacks: where tensors of other lengths are put in,
   the batch size follows, and so does the device where they are elsewhere.
-- Their lock, which `clone` opens.
+- Their lock, which `clone` opens, and that of those in them, which `to` opens as well.
 - They hold nothing but tensors of PyTorch: with other arrays in their places they are dicts, as by their `numpy()`.
 - A lazily stacked one makes new tensors whenever it is read, so none of them can be replaced.
 """
@@ -38,7 +38,7 @@ def way_into(x: Any, backend: Backend) -> Way | None:
     return Way(
         _items,
         lambda old, inside: _rebuilt(library, old, inside),
-        lambda x, device: x.to(backend.to_native(device)),
+        lambda x, device: _locked_as(x, x.to(backend.to_native(device))),
         copy,
         lambda x: [(_pytree.keystr(path), leaf) for path, leaf in _pytree.tree_flatten_with_path(x)[0]],
     )
@@ -69,4 +69,15 @@ def _rebuilt(library: ModuleType, old: Any, inside: dict[str, Any]) -> Any:
 
 
 def _locked_as(old: Any, new: Any) -> Any:
-    return new.lock_() if old.is_locked else new
+    if old.is_locked:
+        return new.lock_()
+    for before, after in zip(_collections(old), _collections(new), strict=True):
+        _locked_as(before, after)
+    return new
+
+
+def _collections(x: Any) -> list[Any]:
+    """The collections in one, as they are and not as they are read."""
+    if hasattr(x, "tensordicts"):
+        return list(x.tensordicts)
+    return [inner for _, inner in sorted(x.items()) if hasattr(inner, "is_locked")]

@@ -40,6 +40,12 @@ def locked():
     return nested().lock_()
 
 
+def locked_inside():
+    td = nested()
+    td["next"].lock_()
+    return td
+
+
 def with_text():
     return TensorDict({"a": torch.arange(4.0), "task": NonTensorData("walk", batch_size=[4])}, batch_size=[4])
 
@@ -95,7 +101,7 @@ def from_dict(read, prefix=()):
 
 
 def facts(td):
-    inside = [(key, x.batch_size, x.names) for key, x in td.items() if hasattr(x, "batch_size")]
+    inside = [(key, x.batch_size, x.names, x.is_locked) for key, x in td.items() if hasattr(x, "batch_size")]
     texts = [x for _, x in td.items() if isinstance(x, str)]
     return td.batch_size, td.names, td.is_locked, list(td.keys()), inside, texts, getattr(td, "stack_dim", None)
 
@@ -136,6 +142,7 @@ class TestTensorDict(Laws):
         "no_batch": Peer(no_batch, tensors, facts, numpy=from_dict, replicates=False),
         "nested": td(nested),
         "locked": td(locked),
+        "locked_inside": td(locked_inside),
         "with_text": Peer(with_text, tensors, facts, numpy=from_dict, reads=False, replicates=False),
         "lazy": Peer(lazy, lazy_tensors, facts, reads=False, replicates=False),
         "tensorclass": Peer(
