@@ -340,18 +340,28 @@ def test_pending_work_is_waited_for(source, target):
     assert np.allclose(seen, 1 / 700)
 
 
+READS = {f"convert {copy}": lambda x, copy=copy: convert(x, "numpy", copy=copy) for copy in (None, True, False)} | {
+    "to_numpy": xdevice.to_numpy,
+    "compare": lambda x: xdevice.compare(x, x),
+    "save": lambda x: xdevice.save("never.safetensors", x),
+    "tensor": xdevice.tensor,
+}
+
+
 @pytest.mark.parametrize("source", ["tensorflow", "mxnet", "jax"])
-@pytest.mark.parametrize("copy", [None, True, False])
-def test_the_error_of_failed_work_comes_out(source, copy):
+@pytest.mark.parametrize("how", READS)
+def test_the_error_of_failed_work_comes_out(source, how, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     samples = backend(source).samples()
     failing = None
     try:
         with pytest.raises(Exception) as raised:  # noqa: PT012  # the error may come as early as the work
             failing = samples.failing_work()
-            convert(failing, "numpy", copy=copy)
+            READS[how](failing)
         assert not isinstance(raised.value, AssertionError)
+        assert not any(tmp_path.iterdir())
     finally:
-        del failing
+        del failing, raised  # its traceback would keep the work alive, and fail every sync() of the tests to come
         with suppress(Exception):
             xdevice.sync(backend(source))
         samples.settle()
