@@ -298,6 +298,27 @@ def test_an_import_that_fails_holds_nothing():
     assert is_released(alive)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_imported_before_ctrl_c_keeps_its_memory(name):
+    needs_sharing("numpy", name)
+    taken = []
+
+    def interrupted(lent):
+        taken.append(backend(name).adopt(lent, "float32"))
+        raise KeyboardInterrupt
+
+    x = make("numpy", np.ones(99, "float32"))
+    alive = weakref.ref(x)
+    with pytest.raises(KeyboardInterrupt):
+        dlpack.Lent(backend("numpy").export(x)).hand_over(interrupted)
+    del x
+    gc.collect()
+    assert alive() is not None
+    assert read(taken[0]).tolist() == [1.0] * 99
+    taken.clear()
+    assert is_released(alive)
+
+
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(["torch", "paddle", "numpy"], 2)))
 def test_what_is_written_through_one_side_is_seen_on_the_other(source, target):
     needs_sharing(source, target)

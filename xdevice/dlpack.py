@@ -61,6 +61,9 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 _capsule_of = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
+_is_unconsumed = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
 
 
 def label_of(dtype: str) -> Label:
@@ -123,9 +126,10 @@ class Lent:
         self.capsule = _capsule_of(address, _NAME, None)
         try:
             return adopt(self)
-        except BaseException:
-            self.capsule = owner
-            _held.pop(address, None)
+        except BaseException:  # Ctrl-C comes after the importer has taken the memory, too, which it then releases
+            if _is_unconsumed(self.capsule, _NAME):
+                del _held[address]
+                self.capsule = owner
             raise
 
     def seen_by_numpy(self) -> np.ndarray[Any, Any]:
