@@ -319,6 +319,13 @@ def test_what_was_imported_before_ctrl_c_keeps_its_memory(name):
     assert is_released(alive)
 
 
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_an_exception_passes_what_is_released_on_its_way(source, target):
+    x = make(source, bits("float32", 3000))
+    with pytest.raises(ZeroDivisionError):
+        [convert(x, target), 1 / 0]
+
+
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(["torch", "paddle", "numpy"], 2)))
 def test_what_is_written_through_one_side_is_seen_on_the_other(source, target):
     needs_sharing(source, target)
