@@ -119,3 +119,12 @@ def test_version_and_help():
         status, out, _ = command(*arguments)
         assert status == 0
         assert "Usage:" in out
+
+
+def test_a_file_is_no_folder_to_save_a_run_in(tmp_path):
+    script, taken = tmp_path / "script.py", tmp_path / "taken"
+    script.touch()
+    taken.touch()
+    status, _, err = command("parity", str(script), "--backends", "numpy", "--save", str(taken))
+    assert status == 2, err
+    assert "Traceback" not in err

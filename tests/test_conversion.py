@@ -298,6 +298,34 @@ def test_an_import_that_fails_holds_nothing():
     assert is_released(alive)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_imported_before_ctrl_c_keeps_its_memory(name):
+    needs_sharing("numpy", name)
+    taken = []
+
+    def interrupted(lent):
+        taken.append(backend(name).adopt(lent, "float32"))
+        raise KeyboardInterrupt
+
+    x = make("numpy", np.ones(99, "float32"))
+    alive = weakref.ref(x)
+    with pytest.raises(KeyboardInterrupt):
+        dlpack.Lent(backend("numpy").export(x)).hand_over(interrupted)
+    del x
+    gc.collect()
+    assert alive() is not None
+    assert read(taken[0]).tolist() == [1.0] * 99
+    taken.clear()
+    assert is_released(alive)
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_an_exception_passes_what_is_released_on_its_way(source, target):
+    x = make(source, bits("float32", 3000))
+    with pytest.raises(ZeroDivisionError):
+        [convert(x, target), 1 / 0]
+
+
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(["torch", "paddle", "numpy"], 2)))
 def test_what_is_written_through_one_side_is_seen_on_the_other(source, target):
     needs_sharing(source, target)
@@ -340,18 +368,28 @@ def test_pending_work_is_waited_for(source, target):
     assert np.allclose(seen, 1 / 700)
 
 
+READS = {f"convert {copy}": lambda x, copy=copy: convert(x, "numpy", copy=copy) for copy in (None, True, False)} | {
+    "to_numpy": xdevice.to_numpy,
+    "compare": lambda x: xdevice.compare(x, x),
+    "save": lambda x: xdevice.save("never.safetensors", x),
+    "tensor": xdevice.tensor,
+}
+
+
 @pytest.mark.parametrize("source", ["tensorflow", "mxnet", "jax"])
-@pytest.mark.parametrize("copy", [None, True, False])
-def test_the_error_of_failed_work_comes_out(source, copy):
+@pytest.mark.parametrize("how", READS)
+def test_the_error_of_failed_work_comes_out(source, how, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     samples = backend(source).samples()
     failing = None
     try:
         with pytest.raises(Exception) as raised:  # noqa: PT012  # the error may come as early as the work
             failing = samples.failing_work()
-            convert(failing, "numpy", copy=copy)
+            READS[how](failing)
         assert not isinstance(raised.value, AssertionError)
+        assert not any(tmp_path.iterdir())
     finally:
-        del failing
+        del failing, raised  # its traceback would keep the work alive, and fail every sync() of the tests to come
         with suppress(Exception):
             xdevice.sync(backend(source))
         samples.settle()

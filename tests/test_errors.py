@@ -101,6 +101,14 @@ def test_an_error_that_takes_more_than_its_message_goes_too():
     assert (type(got), str(got), got.what) == (Third, "toy cannot fly", "fly")
 
 
+@pytest.mark.parametrize("name", xdevice.backends())
+def test_a_backend_goes_by_its_name(name):
+    backend = xdevice.backend(name)
+    xdevice.sync(backend)
+    for route, go in ROUTES.items():
+        assert go(backend) is backend, route
+
+
 def raise_parity(_=None):
     raise parity_error()
 

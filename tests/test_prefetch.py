@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -436,3 +437,44 @@ def test_an_error_of_the_program_beside_a_batch_is_raised(backend):
         pytest.skip("has complex numbers")
     with pytest.raises(xdevice.DTypeError, match="makes no complex64 tensors on mxnet"):
         list(xdevice.prefetch([np.ones(2, "complex64")], "cpu"))
+
+
+def test_ctrl_c_at_any_line_holds_nothing_up():
+    """A lock that it leaves behind would be waited for when the batches end."""
+    number = 0
+    while _is_interrupted(number):
+        number += 1
+    assert number > 5
+
+
+TAKING = ("take", "release", "__enter__", "__exit__", "notify")
+"""What is called to take a batch, and Python's locks."""
+
+
+def _is_interrupted(number):
+    """Whether the consumer came as far as the line that is to be interrupted; it must end anyway."""
+    rest, came = number, False
+
+    def trace(frame, event, _):
+        nonlocal rest, came
+        if frame.f_code.co_name in TAKING:
+            rest -= 1
+            if rest < 0:
+                came = True
+                raise KeyboardInterrupt
+        return trace
+
+    def consume():
+        with suppress(KeyboardInterrupt), xdevice.use("numpy"):
+            batches = xdevice.prefetch([np.ones(2), np.ones(2)], "cpu")
+            next(batches)
+            sys.settrace(trace)
+            for _ in batches:
+                pass
+            sys.settrace(None)
+
+    consumer = threading.Thread(target=consume, daemon=True)
+    consumer.start()
+    consumer.join(60)
+    assert not consumer.is_alive(), number
+    return came

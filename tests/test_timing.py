@@ -125,6 +125,17 @@ def test_an_error_of_the_work_surfaces_when_the_timer_stops():
         del failed
 
 
+def test_an_error_that_is_kept_does_not_fail_the_next_wait():
+    """Its traceback would keep the array of JAX that failed."""
+    with xdevice.use("jax") as backend:
+        failed = backend.samples().failing_work()
+        with pytest.raises(Exception, match="memory") as raised:
+            xdevice.sync()
+        del failed
+        xdevice.sync()
+        assert raised.value.__traceback__ is not None
+
+
 # the timer's arithmetic, on a clock that the test sets
 
 

@@ -354,6 +354,38 @@ for name in ("numpy", "mxnet"):
     assert [line for line in lines if line.startswith("[")] == ["[false]", "[false, true, true]"]
 
 
+FORKED = """
+import multiprocessing
+import xdevice
+
+xdevice.set_backend(NAME)
+data = xdevice.tensor([[float(i)] * 300 for i in range(300)], device="gpu:1")
+add = xdevice.backend().samples().add
+expected = xdevice.to_numpy(add(data, data))
+
+
+def read(i):
+    try:
+        return xdevice.to_numpy(add(data, xdevice.to_device(data, "gpu:1")))[i].tolist()
+    except xdevice.UnsupportedError as error:
+        return str(error)
+
+
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    found = pool.map_async(read, range(8)).get(200)
+if NAME in ("paddle", "mxnet"):
+    assert found == expected[:8].tolist(), found
+else:
+    assert all("before this process was forked" in text and "spawn" in text for text in found), found
+print("as it should")
+"""
+
+
+@pytest.mark.parametrize("name", [name for name in FRAMEWORKS[1:] if name in xdevice.backends()])
+def test_a_forked_worker_reads_what_is_on_them_or_is_told_that_it_cannot(name):
+    assert python(f"NAME = {name!r}" + FORKED, XDEVICE_VIRTUAL_GPUS="2").endswith("as it should")
+
+
 def test_a_forked_child_has_those_of_torch_unless_its_parent_used_them():
     code = """
 import os, xdevice

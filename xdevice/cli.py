@@ -205,7 +205,7 @@ def parity(
         raise click.UsageError(
             f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
         )
-    if save is not None and save.exists() and any(save.iterdir()):
+    if save is not None and save.is_dir() and any(save.iterdir()):
         raise click.UsageError(f"{save} is not empty; --save takes a new folder, so that no recording is lost")
     if save is not None:
         _make(save)

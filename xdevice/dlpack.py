@@ -10,8 +10,9 @@ from __future__ import annotations
 import atexit
 import ctypes
 import threading
+import weakref
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,14 +53,10 @@ class _Managed(ctypes.Structure):
 
 
 _NAME: Final = b"dltensor"  # a capsule keeps the pointer to it
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # prototypes of our own: types set on the functions of ctypes.pythonapi are everyone's, and break MXNet's capsules
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-_capsule_of = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
 )
 
 
@@ -115,18 +112,21 @@ class Lent:
         another framework without Python's lock, which is asked for next, while a thread that has it waits for the
         first.
         """
-        owner = self.capsule
-        managed = _Managed(self._tensor, None, ctypes.cast(_put_off, ctypes.c_void_p))
-        address = managed.context = ctypes.addressof(managed)  # Paddle 3.3.1 never releases one without a context
-        _held[address] = managed, owner
+        import numpy
+
+        # NumPy's capsule, with this tensor written into it: it is released while an exception may be on its way, which
+        # its own deleter and the callbacks of weak references keep, and a callback of ctypes loses, or crashes by
+        token = numpy.empty(1, "uint8")
+        capsule = token.__dlpack__()
+        managed = _Managed.from_address(_pointer_of(capsule, _NAME))
+        managed.tensor = self._tensor
+        # not by a function of Python's, in which the interpreter may switch threads while the importer has its lock
+        released = weakref.ref(token, _let_go.put)
+        _held[id(released)] = _Held(released, managed, self.capsule)
         _start_releaser()
-        self.capsule = _capsule_of(address, _NAME, None)
-        try:
-            return adopt(self)
-        except BaseException:
-            self.capsule = owner
-            _held.pop(address, None)
-            raise
+        self.capsule = capsule
+        del token
+        return adopt(self)
 
     def seen_by_numpy(self) -> np.ndarray[Any, Any]:
         """The memory as an array, for reading; it lives as long as the array."""
@@ -152,12 +152,18 @@ def compact_strides(shape: list[int]) -> list[int]:
     return strides[::-1]
 
 
-_held: dict[int, tuple[_Managed, Any]] = {}
-"""What importers hold by `hand_over`, by its address: what they see of it, and the capsule that owns the memory."""
+class _Held(NamedTuple):
+    """What an importer holds by `hand_over`: what it sees of it, and the capsule that owns the memory."""
 
-_let_go: SimpleQueue[int] = SimpleQueue()
-# not a function of Python's, in which the interpreter may switch threads while the importer has its lock
-_put_off = _Deleter(_let_go.put)
+    released: weakref.ref[Any]
+    managed: _Managed
+    owner: Any
+
+
+_held: dict[int, _Held] = {}
+"""By the id of the weak reference."""
+
+_let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
 _releaser: threading.Thread | None = None
 
 
@@ -170,11 +176,12 @@ def _start_releaser() -> None:
 
 def _release() -> None:
     while True:
-        _held.pop(_let_go.get(), None)
+        _held.pop(id(_let_go.get()), None)
 
 
 @atexit.register
 def _leave_to_the_system() -> None:
     """What lives on when Python has ended must not call back into it."""
-    for managed, _ in tuple(_held.values()):
-        managed.deleter = None
+    for held in tuple(_held.values()):
+        if held.released() is not None:
+            held.managed.deleter = None

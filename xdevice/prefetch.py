@@ -88,8 +88,8 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
 
 def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend) -> Generator[Any, None, None]:
     producer = _Producer(source, place, depth, backend)
-    producer.start()
     try:
+        producer.start()
         while True:
             made = producer.take()
             if made is None:
@@ -150,7 +150,10 @@ class _Producer(workers.Worker):
         self._lanes = _lanes(backend, place)
         self._states = carried()
         self._context = copy_context()
-        self._free = threading.Semaphore(depth)
+        # Ctrl-C may leave a semaphore of Python's locked for good
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(depth):
+            self._free.put(None)
         self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
         self._stopping = False
 
@@ -163,14 +166,14 @@ class _Producer(workers.Worker):
     def take(self) -> _Made | None:
         made = self._made.get()
         workers.park()
-        self._free.release()
+        self._free.put(None)
         if isinstance(made, BaseException):
             raise made
         return made
 
     def tell_to_stop(self) -> None:
         self._stopping = True
-        self._free.release()
+        self._free.put(None)
 
     def stop(self) -> None:
         has_waited = self._stopping and workers.is_ending()
@@ -211,7 +214,7 @@ class _Producer(workers.Worker):
             for state in self._states:  # after the stream, because entering one can change the current device
                 stack.enter_context(state())
             while True:
-                self._free.acquire()
+                self._free.get()
                 if self._stopping:
                     return
                 try:

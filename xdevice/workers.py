@@ -38,6 +38,10 @@ class Worker(threading.Thread):
         _be_first()
         super().start()
 
+    def join(self, timeout: float | None = None) -> None:
+        if self.ident is not None:  # else Ctrl-C came before it was started
+            super().join(timeout)
+
 
 def is_ending() -> bool:
     return _is_ending
