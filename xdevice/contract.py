@@ -596,12 +596,6 @@ class Backend(ABC):
     def __repr__(self) -> str:
         return f"<xdevice backend {self.name} {self.version}>"
 
-    def __reduce__(self) -> tuple[Callable[[str], Backend], tuple[str]]:
-        """By its name: a process has one of each, and another process has devices of its own."""
-        from . import registry
-
-        return registry.load, (self.name,)
-
 
 _STATED = ("name", "modules", "minimum", "dtypes")
 

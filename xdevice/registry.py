@@ -240,10 +240,18 @@ def _register(backend: Backend) -> None:
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
     devices.KINDS.update(backend.kinds)
+    import copyreg
+
+    copyreg.pickle(type(backend), _by_name)
     _loaded[backend.name] = backend
     _owners.clear()
     for tell in tuple(on_load):
         tell(backend)
+
+
+def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
+    """A process has one of each, and another process has devices of its own."""
+    return load, (backend.name,)
 
 
 # types
