@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import xdevice
-from xdevice.devices import Device
+from xdevice.base.devices import Device
 
 
 class Row(NamedTuple):

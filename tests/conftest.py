@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import xdevice
-from xdevice import registry, trees
+from xdevice.containers import trees
+from xdevice.core import registry
 
 
 def _make_a_second_device(backend) -> None:

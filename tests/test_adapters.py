@@ -12,9 +12,9 @@ GOOD = """
 import types
 from contextlib import nullcontext
 import numpy as np
-from xdevice import devices
+from xdevice.base import devices
 from xdevice.contract import Backend, DeviceInfo
-from xdevice.loader import importing
+from xdevice.contract.loader import importing
 
 with importing():
     import toyframe

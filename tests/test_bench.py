@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import xdevice
-from xdevice import bench as experiments
-from xdevice import cli
+from xdevice.cli import bench as experiments
+from xdevice.cli import main as cli
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "repeated task", "overlap", "norms", "bandwidth"]

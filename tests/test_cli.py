@@ -101,7 +101,7 @@ def test_the_tour_runs_to_its_end(name):
 
 
 def test_the_tour_tells_of_a_step_that_fails(monkeypatch, capsys):
-    from xdevice import tour
+    from xdevice.cli import tour
 
     def broken(page):
         """A step that fails."""

@@ -19,8 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xdevice
-from xdevice import convert, dlpack, registry
-from xdevice.dtypes import DTYPES, dtype_name, host_dtype
+from xdevice import convert
+from xdevice.base.dtypes import DTYPES, dtype_name, host_dtype
+from xdevice.contract import dlpack
+from xdevice.core import registry
 
 NAMES = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
 PAIRS = list(itertools.permutations(NAMES, 2))
@@ -655,7 +657,7 @@ def test_any_way_there_and_back_is_the_same_bit_for_bit(x, way, copy):
 
 
 def _tensors(x):
-    from xdevice import trees
+    from xdevice.containers import trees
 
     return [x] if registry.kind_of(type(x)) else trees.values(x)
 

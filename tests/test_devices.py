@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xdevice
-from xdevice import Device, devices, registry
+from xdevice import Device
+from xdevice.base import devices
+from xdevice.core import registry
 
 ACCELERATORS = ("gpu", "cuda", "rocm", "hip", "mps", "xpu")
 FORMS = (

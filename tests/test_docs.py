@@ -19,9 +19,9 @@ import xdevice
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 MODULES = [
-    importlib.import_module(f"xdevice.{found.name}")
-    for found in pkgutil.iter_modules(xdevice.__path__)
-    if found.name not in {"__main__", "testing"}
+    importlib.import_module(found.name)
+    for found in pkgutil.walk_packages(xdevice.__path__, "xdevice.")
+    if not found.name.startswith(("xdevice.__main__", "xdevice.testing"))
 ]
 PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
 FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]

@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 import xdevice
-from xdevice import files
-from xdevice.dtypes import dtype_name, host_dtype
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.weights import files
 
 BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"]
 WITH_MODELS = ["torch", "tensorflow", "paddle", "mxnet"]

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import convert, registry
+from xdevice import convert
+from xdevice.core import registry
 
 pytestmark = pytest.mark.gpu
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.dtypes import host_dtype
+from xdevice.base.dtypes import host_dtype
 
 pytestmark = pytest.mark.gpu
 

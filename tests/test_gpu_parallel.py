@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.parallel import TURN
+from xdevice.execution.parallel import TURN
 
 pytestmark = pytest.mark.gpu
 

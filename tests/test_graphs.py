@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 from xdevice_numpy import NumpyBackend
 
 

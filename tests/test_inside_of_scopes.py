@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import dtypes, registry, trees
+from xdevice.base import dtypes
+from xdevice.containers import trees
+from xdevice.core import registry
 
 pytestmark = [pytest.mark.gpu, pytest.mark.virtual]
 

@@ -16,7 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 import xdevice
-from xdevice import cli, parity_run
+from xdevice.cli import main as cli
+from xdevice.parity import run as parity_run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
 SCRIPT = """
@@ -35,7 +36,7 @@ if name == sys.argv[2]:
 # a shell starts what it runs in the background, this suite maybe, with SIGINT ignored, and children inherit that
 MAIN = """
 import signal
-from xdevice.cli import main
+from xdevice.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
 """

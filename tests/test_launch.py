@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import xdevice
-from xdevice import launch
+from xdevice.replicas import launch
 
 
 @pytest.fixture(autouse=True)

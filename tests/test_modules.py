@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 torch = pytest.importorskip("torch")
 prune = pytest.importorskip("torch.nn.utils.prune")

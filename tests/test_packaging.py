@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 try:
     import tomllib

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import scopes
-from xdevice.parallel import MOST
-from xdevice.samples import Samples
+from xdevice.contract.samples import Samples
+from xdevice.core import scopes
+from xdevice.execution.parallel import MOST
 
 BACKENDS = xdevice.backends()
 variable: ContextVar[str] = ContextVar("variable", default="not carried")

@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xdevice
-from xdevice import readings
-from xdevice.parity import TOLERANCES, Rule, compare_readings, ulp_distance
-from xdevice.parity_report import hold
-from xdevice.recording import Recording, recording_to
+from xdevice.parity import readings
+from xdevice.parity.comparing import TOLERANCES, Rule, compare_readings, ulp_distance
+from xdevice.parity.recording import Recording, recording_to
+from xdevice.parity.report import hold
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "parity_mlp.py"
 FRAMEWORKS = [name for name in xdevice.backends() if name != "numpy"]

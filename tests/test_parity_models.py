@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 FRAMEWORKS = ("torch", "paddle", "mxnet", "tensorflow")
 PAIRS = list(permutations(FRAMEWORKS, 2))

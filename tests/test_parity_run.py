@@ -17,11 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 import xdevice
-from xdevice.cli import main
-from xdevice.parity import Rule
-from xdevice.parity_html import plot
-from xdevice.parity_report import hold
-from xdevice.recording import Recording, recording_to
+from xdevice.cli.main import main
+from xdevice.parity.comparing import Rule
+from xdevice.parity.html import plot
+from xdevice.parity.recording import Recording, recording_to
+from xdevice.parity.report import hold
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
@@ -360,7 +360,8 @@ def test_a_run_that_is_ended_leaves_no_process_behind(how, tmp_path):
     script.write_text(f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
     # a shell without job control starts what runs in the background with SIGINT ignored
     code = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from xdevice.cli import main; main()"
+        "import signal; from xdevice.cli.main import main; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "main()"
     )
     command = [sys.executable, "-c", code, "parity", script, "--backends", "torch,jax"]
     run = subprocess.Popen(command, stderr=subprocess.DEVNULL)

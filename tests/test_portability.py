@@ -52,7 +52,7 @@ def files_only(path, *arguments, **more):
 # shutil and filelock open folders by what this system has: only xdevice's own way is looked at
 FILES = """
 import os, sys, numpy as np, xdevice
-from xdevice import files
+from xdevice.weights import files
 files.os = type(os)("os")
 files.os.__dict__.update({**os.__dict__, "open": sys.files_only})
 path = os.path.join(sys.argv[1], "file")

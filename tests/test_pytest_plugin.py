@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 import xdevice
-from xdevice import hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers
+from xdevice import pytest_plugin, transfers
+from xdevice.contract import hooks
+from xdevice.parity import comparing as parity
+from xdevice.pytest_plugin import isolation as pytest_isolation
+from xdevice.pytest_plugin import recordings as pytest_recording
 
 ROOT = Path(__file__).parent.parent
 TWO = "--xd-backends=numpy,torch"

@@ -12,7 +12,7 @@ from contextlib import nullcontext, suppress
 import pytest
 
 import xdevice
-from xdevice import creation, verbs
+from xdevice.tensors import creation, verbs
 from xdevice.testing import Conformance
 
 PLANTED = []
@@ -118,7 +118,7 @@ def a_missing_device_is_placed_softly(adapter, patch, suite):
 @caught_by("test_containers_keep_their_shape_and_types", "torch", "numpy")
 def a_shared_tensor_is_copied_twice(adapter, patch, suite):
     def forgetful(x, device):
-        from xdevice import trees
+        from xdevice.containers import trees
 
         if not trees.is_container(x):
             return copy_to(x, device)
@@ -294,7 +294,9 @@ def an_unbuilt_model_counts_as_empty(adapter, patch, suite):
 
 @caught_by("test_loading_is_light_locked_and_safe_to_fork", "torch", "mxnet")
 def no_lock_around_loading(adapter, patch, suite):
-    suite.child_setup = "import contextlib, xdevice.loader as l; l.importing = lambda **_: contextlib.nullcontext()"
+    suite.child_setup = (
+        "import contextlib as c; from xdevice.contract import loader; loader.importing = lambda **_: c.nullcontext()"
+    )
 
 
 @caught_by("test_loading_is_light_locked_and_safe_to_fork", "numpy")

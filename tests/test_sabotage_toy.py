@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices, layouts, registry, trees
-from xdevice.contract import Backend, DeviceInfo, Memory, Takes, Way
+from xdevice.base import devices
+from xdevice.containers import trees
+from xdevice.contract import Backend, DeviceInfo, Memory, Takes, Way, layouts
+from xdevice.core import registry
 from xdevice.errors import NotBuiltError
 from xdevice.testing import Conformance
 
@@ -73,7 +75,7 @@ def child(method, does, check, code):
 def _in_child(code):
     lines = "\n    ".join(code.strip().splitlines())
     return f"""
-from xdevice import registry
+from xdevice.core import registry
 def _plant(load, *given):
     import toyframe, xdevice_toyframe
     cls = xdevice_toyframe.ToyBackend
@@ -655,7 +657,7 @@ swap(
     _CREATED,
     lambda _, adapter: (
         lambda shape, value, device, dtype: toy().empty(
-            shape, native(adapter, device), xdevice.dtypes.host_dtype(dtype)
+            shape, native(adapter, device), xdevice.base.dtypes.host_dtype(dtype)
         )
     ),
 )
@@ -671,7 +673,7 @@ def _drawn(change):
     def make(_, adapter):
         def rand(shape, device, dtype):
             numbers = np.asarray(change(toy()._generator, shape))
-            return toy().array(numbers.astype(xdevice.dtypes.host_dtype(dtype)), native(adapter, device))
+            return toy().array(numbers.astype(xdevice.base.dtypes.host_dtype(dtype)), native(adapter, device))
 
         return rand
 
@@ -1739,7 +1741,7 @@ def _(adapter, patch, suite):
         return capture(graph, stream, task)
 
     patch.setattr(adapter, "capture", fails)
-    patch.setattr(xdevice.graphs, "_rehearse", lambda task, stream: None)
+    patch.setattr(xdevice.execution.graphs, "_rehearse", lambda task, stream: None)
 
 
 swap("replay", "does nothing", _GRAPH, lambda _, adapter: lambda graph: None, GPU)
@@ -2035,7 +2037,7 @@ def _(adapter, patch, suite):
 
 @contextlib.contextmanager
 def _verbs_only(adapter, report):
-    from xdevice.hooks import Hooks
+    from xdevice.contract.hooks import Hooks
 
     with Hooks(adapter, report, lambda x: x._values.nbytes) as hooks:
         hooks.verbs()
@@ -2160,10 +2162,15 @@ def _(adapter, patch, suite):
 
 
 @wrong(
-    "framework", "is imported without `xdevice.loader.importing`", "loading_is_light_locked_and_safe_to_fork", HOMES[:1]
+    "framework",
+    "is imported without `loader.importing`",
+    "loading_is_light_locked_and_safe_to_fork",
+    HOMES[:1],
 )
 def _(adapter, patch, suite):
-    suite.child_setup = "import contextlib, xdevice.loader as l; l.importing = lambda **_: contextlib.nullcontext()"
+    suite.child_setup = (
+        "import contextlib as c; from xdevice.contract import loader; loader.importing = lambda **_: c.nullcontext()"
+    )
 
 
 # the test

@@ -12,7 +12,8 @@ import threading
 import pytest
 
 import xdevice
-from xdevice import hooks, scopes
+from xdevice.contract import hooks
+from xdevice.core import scopes
 
 BACKENDS = xdevice.backends()
 FRAMEWORKS = [name for name in BACKENDS if name != "numpy"]

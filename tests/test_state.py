@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import layouts, registry
+from xdevice.contract import layouts
+from xdevice.core import registry
 
 FRAMEWORKS = ("torch", "paddle", "mxnet", "tensorflow")
 IMAGE = np.random.default_rng(0).normal(size=(2, 4, 7, 7)).astype("float32")

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import registry, trees
+from xdevice.containers import trees
+from xdevice.core import registry
 
 BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
 
@@ -83,7 +84,7 @@ class Quantity:
 @pytest.fixture
 def _forgetting():
     """What a test registers is gone after it."""
-    from xdevice import ways
+    from xdevice.containers import ways
 
     before = dict(ways.registered)
     yield

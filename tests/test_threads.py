@@ -14,7 +14,7 @@ FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorfl
 PADDLE_WAITS = """
 import threading, time
 import xdevice
-from xdevice import loader
+from xdevice.contract import loader
 
 with loader.import_lock:
     thread = threading.Thread(target=xdevice.backend, args=("paddle",))

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 import xdevice
-from xdevice import registry, timing
 from xdevice.contract import Memory
+from xdevice.core import registry
 from xdevice.errors import (
     CountError,
     DeviceError,
@@ -24,6 +24,7 @@ from xdevice.errors import (
     TimingError,
     UnsupportedError,
 )
+from xdevice.execution import timing
 from xdevice_numpy import NumpyBackend
 
 BACKENDS = [name for name in xdevice.backends() if name in {known.name for known in registry.KNOWN}]
@@ -667,10 +668,3 @@ with xdevice.use({name!r}):
 def test_a_peak_that_cannot_be_reset_names_the_alternative(name):
     with xdevice.use(name), pytest.raises(UnsupportedError, match=r"xdevice\.memory\(device\)\.allocated"):
         xdevice.reset_peak("cpu")
-
-
-def test_the_function_stays_a_function_when_its_module_is_imported():
-    from importlib import import_module
-
-    import_module("xdevice.memory")
-    assert callable(xdevice.memory)

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import hooks, registry, transfers
+from xdevice import transfers
+from xdevice.contract import hooks
+from xdevice.core import registry
 
 FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "mxnet", "jax")]
 READS = {

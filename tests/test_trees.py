@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import xdevice
-from xdevice import trees
+from xdevice.containers import trees
 
 Point = collections.namedtuple("Point", ["x", "y"])
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xdevice
-from xdevice import registry
-from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.core import registry
 from xdevice_numpy import NumpyBackend
 
 NAMES = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
@@ -407,7 +407,7 @@ def test_in_a_container_a_scalar_of_numpy_is_a_number():
 
 
 def test_a_value_that_blocking_does_not_know_is_named(monkeypatch):
-    from xdevice.environment import is_blocking_wanted
+    from xdevice.contract.environment import is_blocking_wanted
 
     monkeypatch.setenv("XDEVICE_BLOCKING", "true")
     with pytest.raises(xdevice.SettingError, match="XDEVICE_BLOCKING is 1 or 0, not 'true'; set XDEVICE_BLOCKING=1"):

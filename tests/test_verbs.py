@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 
 class Param:

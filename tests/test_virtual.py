@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices, environment, registry
+from xdevice.base import devices
+from xdevice.contract import environment
+from xdevice.core import registry
 from xdevice_numpy import NumpyBackend
 
 FRAMEWORKS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
@@ -206,7 +208,7 @@ try:
 except xdevice.UnsupportedError as error:
     assert "XDEVICE_VIRTUAL_GPUS" in str(error) and "{name}" in str(error), error
     backend = xdevice.backend("{name}")
-    assert backend.virtual == backend.count("gpu") == 0 and xdevice.environment.virtual_gpus_wanted() == 0
+    assert backend.virtual == backend.count("gpu") == 0 and xdevice.contract.environment.virtual_gpus_wanted() == 0
     print("refused")
 """
 
@@ -262,7 +264,7 @@ try:
     xdevice.backend("{name}")
 except xdevice.UnsupportedError as error:
     print(error)
-xdevice.environment._asked = 0
+xdevice.contract.environment._asked = 0
 xdevice.virtual_gpus({most})
 with xdevice.use("{name}"):
     x = xdevice.ones(2, device="gpu:{most - 1}")
@@ -344,7 +346,7 @@ def test_all_frameworks_have_them_in_one_process(first):
 def test_the_tour_and_info_run_on_them():
     code = """
 import json, xdevice
-from xdevice import info, tour
+from xdevice.cli import info, tour
 for name in ("numpy", "mxnet"):
     outcome = tour.run(xdevice.backend(name))
     assert not outcome["failed"], outcome

@@ -6,11 +6,10 @@ imports no framework and no NumPy; the first call that needs one does.
 
 from __future__ import annotations
 
-import sys
-
 from . import native
-from .creation import item, ones, rand, tensor, to_numpy, zeros
-from .devices import Device
+from .base.devices import Device
+from .base.version import __version__ as __version__
+from .core.selection import backend, backends, set_backend, use
 from .errors import (
     BackendConflictError,
     BackendImportError,
@@ -48,8 +47,8 @@ from .errors import (
     UnsupportedError,
     XDeviceError,
 )
-from .selection import backend, backends, set_backend, use
-from .verbs import (
+from .tensors.creation import item, ones, rand, tensor, to_numpy, zeros
+from .tensors.verbs import (
     check_same_device,
     copy_to,
     cpu,
@@ -62,66 +61,65 @@ from .verbs import (
     try_all_gpus,
     try_gpu,
 )
-from .version import __version__ as __version__
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from typing import Any
 
-    from .blocking import blocking
-    from .conversion import convert
-    from .files import load, save
-    from .graphs import Graph, capture
-    from .launch import local_device
-    from .memory import memory, reset_peak
-    from .parallel import close_pool, parallel
-    from .parity import Comparison, assert_parity, compare
-    from .prefetch import prefetch
-    from .recording import record
-    from .spread import all_reduce, broadcast, gather, replicate, split_batch
-    from .state import State, convert_state, load_state
-    from .streams import Event, Stream
-    from .timing import Benchmark, Timer, measure
-    from .transfers import TransferWarning, transfers
-    from .trees import register
-    from .virtual import virtual_gpus
-    from .waiting import sync
+    from .containers.trees import register
+    from .execution.blocking import blocking
+    from .execution.graphs import Graph, capture
+    from .execution.parallel import close_pool, parallel
+    from .execution.prefetch import prefetch
+    from .execution.streams import Event, Stream
+    from .execution.timing import Benchmark, Timer, measure
+    from .execution.transfers import TransferWarning, transfers
+    from .execution.waiting import sync
+    from .parity.comparing import Comparison, assert_parity, compare
+    from .parity.recording import record
+    from .replicas.launch import local_device
+    from .replicas.spread import all_reduce, broadcast, gather, replicate, split_batch
+    from .replicas.virtual import virtual_gpus
+    from .tensors.conversion import convert
+    from .tensors.memory import memory, reset_peak
+    from .weights.files import load, save
+    from .weights.state import State, convert_state, load_state
 
 _LAZY: dict[str, str] = {
-    "all_reduce": "spread",
-    "broadcast": "spread",
-    "capture": "graphs",
-    "close_pool": "parallel",
-    "gather": "spread",
-    "load": "files",
-    "local_device": "launch",
-    "parallel": "parallel",
-    "prefetch": "prefetch",
-    "replicate": "spread",
-    "save": "files",
-    "split_batch": "spread",
-    "Benchmark": "timing",
-    "Comparison": "parity",
-    "Event": "streams",
-    "Graph": "graphs",
-    "State": "state",
-    "Stream": "streams",
-    "Timer": "timing",
-    "TransferWarning": "transfers",
-    "assert_parity": "parity",
-    "blocking": "blocking",
-    "compare": "parity",
-    "convert": "conversion",
-    "convert_state": "state",
-    "load_state": "state",
-    "measure": "timing",
-    "memory": "memory",
-    "record": "recording",
-    "register": "trees",
-    "reset_peak": "memory",
-    "sync": "waiting",
-    "transfers": "transfers",
-    "virtual_gpus": "virtual",
+    "all_reduce": "replicas.spread",
+    "broadcast": "replicas.spread",
+    "capture": "execution.graphs",
+    "close_pool": "execution.parallel",
+    "gather": "replicas.spread",
+    "load": "weights.files",
+    "local_device": "replicas.launch",
+    "parallel": "execution.parallel",
+    "prefetch": "execution.prefetch",
+    "replicate": "replicas.spread",
+    "save": "weights.files",
+    "split_batch": "replicas.spread",
+    "Benchmark": "execution.timing",
+    "Comparison": "parity.comparing",
+    "Event": "execution.streams",
+    "Graph": "execution.graphs",
+    "State": "weights.state",
+    "Stream": "execution.streams",
+    "Timer": "execution.timing",
+    "TransferWarning": "execution.transfers",
+    "assert_parity": "parity.comparing",
+    "blocking": "execution.blocking",
+    "compare": "parity.comparing",
+    "convert": "tensors.conversion",
+    "convert_state": "weights.state",
+    "load_state": "weights.state",
+    "measure": "execution.timing",
+    "memory": "tensors.memory",
+    "record": "parity.recording",
+    "register": "containers.trees",
+    "reset_peak": "tensors.memory",
+    "sync": "execution.waiting",
+    "transfers": "execution.transfers",
+    "virtual_gpus": "replicas.virtual",
 }
 """Public names whose module is imported on first use, so that `import xdevice` stays light."""
 
@@ -137,17 +135,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
-
-
-class _Package(type(sys)):  # type: ignore[misc]  # types.ModuleType, without importing types
-    """Keeps `xdevice.blocking` the class when its module, of the same name, is imported: Python would replace it."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _LAZY or not isinstance(value, type(sys)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 __all__ = [

@@ -1,5 +1,5 @@
 """`python -m xdevice` is `xdevice`."""
 
-from .cli import main
+from .cli.main import main
 
 main(prog_name="xdevice")

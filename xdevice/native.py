@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import verbs
+from .tensors import verbs
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:

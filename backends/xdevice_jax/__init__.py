@@ -22,12 +22,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices
+from xdevice.base import devices
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
-from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
-from xdevice.environment import is_blocking_wanted
+from xdevice.contract.environment import is_blocking_wanted
+from xdevice.contract.loader import importing
 from xdevice.errors import DTypeError
-from xdevice.loader import importing
 
 # JAX takes three quarters of a GPU's memory at start unless told before its import
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
-    from xdevice.devices import Device
-    from xdevice.dlpack import Lent
+    from xdevice.contract.dlpack import Lent
 
     from .samples import JaxSamples
 

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xdevice import devices
-from xdevice.samples import Samples, Work
+from xdevice.base import devices
+from xdevice.contract.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 
 _GRADIENT = """\

@@ -15,7 +15,7 @@ import jax
 from xdevice.contract import Takes
 
 if TYPE_CHECKING:
-    from xdevice.dlpack import Lent
+    from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(alignment=64, strides="compact")
 WIDE = ("int64", "uint64", "float64", "complex128")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from xdevice.hooks import Hooks, Patches
+from xdevice.contract.hooks import Hooks, Patches
 
 try:
     from jax._src.array import ArrayImpl
@@ -27,8 +27,8 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend, Transfer
-    from xdevice.devices import Device
 
 
 _READS = (

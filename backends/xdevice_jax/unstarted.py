@@ -15,7 +15,7 @@ from typing import Final
 
 import jax
 
-from xdevice import nvidia
+from xdevice.contract import nvidia
 
 try:
     from jax._src import xla_bridge

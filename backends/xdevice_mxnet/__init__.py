@@ -23,12 +23,12 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices, nvidia
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import dtype_name, host_dtype
-from xdevice.environment import is_blocking_wanted
+from xdevice.base import devices
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
+from xdevice.contract.environment import is_blocking_wanted
+from xdevice.contract.loader import importing
 from xdevice.errors import DeviceNotFoundError, ShapeError
-from xdevice.loader import importing
 
 from .numpy_names import restored
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
-    from xdevice.devices import Device
-    from xdevice.dlpack import Lent
-    from xdevice.layouts import Layer, Part
+    from xdevice.contract.dlpack import Lent
+    from xdevice.contract.layouts import Layer, Part
 
     from .samples import MxnetSamples
 
@@ -223,7 +223,7 @@ class MxnetBackend(Backend):
             is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
             if not is_shared or x.ctx.device_type == "gpu":
                 return self.to_numpy(x)
-            from xdevice.dlpack import Lent
+            from xdevice.contract.dlpack import Lent
 
             return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from mxnet.gluon import Block, nn, rnn
 from mxnet.gluon.nn import conv_layers
 
-from xdevice import layouts
-from xdevice.layouts import Part
+from xdevice.contract import layouts
+from xdevice.contract.layouts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
-    from xdevice.layouts import Layer
+    from xdevice.contract.layouts import Layer
 
 _NORM: Final = {"weight": "gamma", "bias": "beta"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {

@@ -14,15 +14,15 @@ import mxnet as mx
 from mxnet.gluon import Trainer, nn
 from mxnet.util import use_np
 
-from xdevice import devices
-from xdevice.samples import Samples, Work
+from xdevice.base import devices
+from xdevice.contract.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 
 _NETWORK = """\

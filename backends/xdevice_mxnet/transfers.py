@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
-from xdevice.hooks import Hooks, Patches
+from xdevice.contract.hooks import Hooks, Patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend, Transfer
-    from xdevice.devices import Device
 
 
 _READS = (

@@ -9,10 +9,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices
+from xdevice.base import devices
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import Backend, DeviceInfo, Kind, Memory, Way
-from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
-from xdevice.loader import importing
+from xdevice.contract.loader import importing
 
 with importing():
     import numpy as np
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import ModuleType
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
-    from xdevice.devices import Device
-    from xdevice.dlpack import Lent
+    from xdevice.contract.dlpack import Lent
 
     from .samples import NumpySamples
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xdevice.samples import Samples
+from xdevice.contract.samples import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Takes
-from xdevice.dtypes import host_dtype
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from xdevice.dlpack import Lent
+    from xdevice.contract.dlpack import Lent
 
     Array = np.ndarray[Any, Any]
 

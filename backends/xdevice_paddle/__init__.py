@@ -1,7 +1,7 @@
 """PaddlePaddle.
 
 What this adapter must keep:
-- after TensorFlow, Paddle is imported with its own symbols first, else it segfaults (see `xdevice.loader`);
+- after TensorFlow, Paddle is imported with its own symbols first, else it segfaults (see `xdevice.contract.loader`);
 - Paddle's dygraph mode ends for all threads when the thread that imported it ends, unless a reference to the context
   manager outlives it (measured on 2.6.2 and 3.3.1);
 - `Tensor.to` can clear its source when GPU memory is low, and was in-place before 3.0, so tensors go by `_copy_to`;
@@ -23,12 +23,12 @@ import copy
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices, nvidia
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
-from xdevice.dtypes import SHORT_FLOATS, dtype_name, host_dtype
-from xdevice.environment import virtual_gpus_wanted
+from xdevice.base import devices
+from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way, nvidia
+from xdevice.contract.environment import virtual_gpus_wanted
+from xdevice.contract.loader import importing
 from xdevice.errors import NotBuiltError
-from xdevice.loader import importing
 
 from . import virtual
 
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
-    from xdevice.devices import Device
-    from xdevice.dlpack import Lent
-    from xdevice.layouts import Layer, Part
+    from xdevice.contract.dlpack import Lent
+    from xdevice.contract.layouts import Layer, Part
 
     from .samples import PaddleSamples
 
@@ -196,7 +196,7 @@ class PaddleBackend(Backend):
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
             return self.to_numpy(x)  # 2.6 exports bool as uint8, and views with the strides of others
-        from xdevice.dlpack import Lent
+        from xdevice.contract.dlpack import Lent
 
         name = dtype_name(x.dtype)
         if name in _BITS and self.virtual:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from paddle import nn
 from paddle.nn.layer import conv, norm
 
-from xdevice import layouts
+from xdevice.contract import layouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
-    from xdevice.layouts import Layer, Part
+    from xdevice.contract.layouts import Layer, Part
 
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "batch_norm": {"running_mean": "_mean", "running_var": "_variance", layouts.COUNTER: None},

@@ -13,7 +13,7 @@ from xdevice.contract import Memory
 from . import driver, virtual
 
 if TYPE_CHECKING:
-    from xdevice.devices import Device
+    from xdevice.base.devices import Device
 
 _KIND = "Allocated"
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import paddle
 
-from xdevice import devices
-from xdevice.samples import Samples, Work
+from xdevice.base import devices
+from xdevice.contract.samples import Samples, Work
 
 from . import virtual
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 
 _NETWORK = """\

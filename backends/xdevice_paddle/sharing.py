@@ -20,7 +20,7 @@ from xdevice.contract import Takes
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from xdevice.dlpack import Lent
+    from xdevice.contract.dlpack import Lent
 
 _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from xdevice import devices
+from xdevice.base import devices
 
 if TYPE_CHECKING:
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 SYMBOLS: tuple[type, ...] = tuple(
     cls

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
-from xdevice.devices import CPU, of
-from xdevice.hooks import Hooks, Shared
+from xdevice.base.devices import CPU, of
+from xdevice.contract.hooks import Hooks, Shared
 
 from . import virtual
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend, Transfer
-    from xdevice.devices import Device
 
 
 _READS = (

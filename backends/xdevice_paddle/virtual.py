@@ -25,7 +25,7 @@ from .machine_code import Argument
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xdevice.devices import Device
+    from xdevice.base.devices import Device
 
 KIND: Final = "vgpu"
 """What Paddle calls them: "vgpu:0"."""

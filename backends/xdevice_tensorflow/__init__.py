@@ -24,11 +24,11 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices
+from xdevice.base import devices
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import DTYPES, SHORT_FLOATS
+from xdevice.contract.loader import importing
 from xdevice.errors import DeviceError, XDeviceError
-from xdevice.loader import importing
 
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer, Way
-    from xdevice.devices import Device
-    from xdevice.dlpack import Lent
-    from xdevice.layouts import Layer, Part
+    from xdevice.contract.dlpack import Lent
+    from xdevice.contract.layouts import Layer, Part
 
     from .samples import TensorflowSamples
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import keras
 from keras import layers as kl
 
-from xdevice import layouts
-from xdevice.layouts import Layer, Part
+from xdevice.contract import layouts
+from xdevice.contract.layouts import Layer, Part
 
 from . import pixels
 

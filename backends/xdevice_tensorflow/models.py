@@ -29,8 +29,8 @@ from xdevice.errors import NotBuiltError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 try:
     from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend

@@ -14,8 +14,8 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 _SHORT = (tf.float16, tf.bfloat16)
 _NCCL = (tf.float16, tf.float32, tf.float64)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tensorflow as tf
 
-from xdevice import devices
-from xdevice.loader import importing
-from xdevice.samples import Samples, Work
+from xdevice.base import devices
+from xdevice.contract.loader import importing
+from xdevice.contract.samples import Samples, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 with importing():
     import keras

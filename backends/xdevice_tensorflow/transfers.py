@@ -14,15 +14,15 @@ import tensorflow as tf
 from tensorflow.python.eager import context as _context
 from tensorflow.python.framework import op_callbacks, ops
 
-from xdevice import devices
-from xdevice.hooks import Hooks, Shared, listening
+from xdevice.base import devices
+from xdevice.contract.hooks import Hooks, Shared, listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend, Transfer
-    from xdevice.devices import Device
 
 
 _READS = (

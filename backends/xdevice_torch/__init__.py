@@ -9,12 +9,12 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from xdevice import devices
+from xdevice.base import devices
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
-from xdevice.dtypes import DTYPES, SHORT_FLOATS, host_dtype
-from xdevice.environment import is_blocking_wanted
+from xdevice.contract.environment import is_blocking_wanted
+from xdevice.contract.loader import importing
 from xdevice.errors import NotBuiltError, UnsupportedError
-from xdevice.loader import importing
 
 with importing():
     import torch
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer, Way
-    from xdevice.devices import Device
-    from xdevice.dlpack import Lent
-    from xdevice.layouts import Layer
+    from xdevice.contract.dlpack import Lent
+    from xdevice.contract.layouts import Layer
 
     from .samples import TorchSamples
 

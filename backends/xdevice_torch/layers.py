@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 from torch.nn.modules import batchnorm, conv
 
-from xdevice import layouts
+from xdevice.contract import layouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
-    from xdevice.layouts import Layer
+    from xdevice.contract.layouts import Layer
 
 _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 

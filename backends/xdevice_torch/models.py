@@ -30,8 +30,8 @@ from . import tensordicts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 _KEPT = frozenset(vars(Module()))
 """The attributes that every module has."""

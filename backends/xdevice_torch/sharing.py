@@ -19,8 +19,8 @@ from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
 from torch.utils import dlpack
 
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.contract import Takes
-from xdevice.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 TAKES = Takes(strides="forward")

@@ -22,8 +22,8 @@ from xdevice.errors import ContainerError
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 
 def way_into(x: Any, backend: Backend) -> Way | None:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from xdevice.base.devices import CPU
 from xdevice.contract import Transfer
-from xdevice.devices import CPU
-from xdevice.hooks import Hooks, Shared
+from xdevice.contract.hooks import Hooks, Shared
 
 from .virtual import NAME as VIRTUAL
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
 
 
 _READS = (

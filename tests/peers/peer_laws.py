@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from accelerate.utils import find_device, send_to_device
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 torch = registry.load("torch").framework
 

@@ -12,7 +12,7 @@ import pytest
 from peer_laws import Laws, Peer, host, place_of
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 jax = registry.load("jax").framework
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning"),  # MXNet, of SciPy

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import xdevice
-from xdevice import registry
+from xdevice.core import registry
 
 torch = registry.load("torch").framework
 torchvision = pytest.importorskip("torchvision", reason="it goes with PyPI's own build of PyTorch only (conftest.py)")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices
+from xdevice.base import devices
 
 from .base import Suite, assert_same, in_thread, need
 from .values import plain, telling
@@ -20,7 +20,7 @@ from .values import plain, telling
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xdevice.devices import Device
+    from xdevice.base.devices import Device
 
 
 class Planned(Exception):  # noqa: N818  # it is no error of anybody's

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices
-from xdevice.dtypes import host_dtype
+from xdevice.base import devices
+from xdevice.base.dtypes import host_dtype
 
 from . import values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from xdevice.base.devices import Device
     from xdevice.contract import Backend
-    from xdevice.devices import Device
-    from xdevice.samples import Samples
+    from xdevice.contract.samples import Samples
 
 HOMES = ("cpu:0", "gpu:0")
 """Where the suite runs when a subclass does not say."""

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import xdevice
-from xdevice import loader, registry
+from xdevice.contract import loader
+from xdevice.core import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices, dlpack
-from xdevice.dtypes import dtype_name, host_dtype
+from xdevice.base import devices
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.contract import dlpack
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, assert_same, cast, in_thread, need, once

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import xdevice
-from xdevice import devices
+from xdevice.base import devices
 from xdevice.contract import VIRTUAL_GPU, check
 
 from .base import Suite, assert_same, in_thread, need, once
@@ -17,7 +17,7 @@ from .values import telling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.devices import Device
+    from xdevice.base.devices import Device
 
 
 class Devices(Suite):
@@ -30,7 +30,7 @@ class Devices(Suite):
         assert adapter.name in repr(adapter)
         assert adapter.threads in ("many", "one")
         assert adapter.stream_reach in ("thread", "process")
-        assert adapter.dtypes <= frozenset(xdevice.dtypes.DTYPES), "dtypes go by NumPy's names"
+        assert adapter.dtypes <= frozenset(xdevice.base.dtypes.DTYPES), "dtypes go by NumPy's names"
         assert "float32" in adapter.dtypes
 
     def test_types_are_told_apart(self) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice import devices, layouts
+from xdevice.base import devices
+from xdevice.contract import layouts
 
 from .base import Suite, assert_same, need
 

@@ -44,7 +44,7 @@ class Processes(Suite):
     def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
         seen = in_child("load", self.backend, self.child_setup)
         assert seen["imported by xdevice"] == [], "import xdevice must import no framework and no NumPy"
-        assert seen["imported under a held lock"] is False, "the framework must be imported by xdevice.loader.importing"
+        assert seen["imported under a held lock"] is False, "the framework must be imported by loader.importing"
         assert seen["loaded in threads"] == 8
         assert seen["other backends"] == []
         assert seen["started by counting"] == [], "counting devices starts none"

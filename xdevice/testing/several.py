@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.dtypes import dtype_name
+from xdevice.base.dtypes import dtype_name
 
 from .base import Suite, assert_same, cast, need
 from .values import FLOATS, plain, quiet

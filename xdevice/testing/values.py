@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xdevice.dtypes import host_dtype
+from xdevice.base.dtypes import host_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from xdevice import devices, layouts
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way
-from xdevice.dtypes import DTYPES, host_dtype
+from xdevice.base import devices
+from xdevice.base.dtypes import DTYPES, host_dtype
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, layouts
+from xdevice.contract.hooks import Hooks
+from xdevice.contract.loader import importing
 from xdevice.errors import DeviceMismatchError, NotBuiltError
-from xdevice.hooks import Hooks
-from xdevice.loader import importing
 
 with importing():
     import toyframe

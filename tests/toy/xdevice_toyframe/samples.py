@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import toyframe
 
-from xdevice import devices, registry
-from xdevice.samples import Samples, Work
+from xdevice.base import devices
+from xdevice.contract.samples import Samples, Work
+from xdevice.core import registry
 
 
 class ToySamples(Samples):

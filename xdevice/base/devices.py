@@ -1,0 +1,215 @@
+"""The value `Device`, and every spelling of one that is accepted."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock  # threading imports more
+
+from xdevice.errors import DeviceError, DeviceTypeError, shown
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, Final, NoReturn
+
+KINDS: Final = {"cpu", "gpu", "tpu", "npu", "meta"}
+"""The device kinds that a string may name. An adapter adds its own when it is registered."""
+
+_ALIASES: Final = {"cuda": "gpu", "rocm": "gpu", "hip": "gpu", "mps": "gpu", "xpu": "gpu"}
+_ACCEPTED: Final = (
+    'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
+    '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
+)
+_SPELLING: Final = (
+    r"(?:/job:localhost/replica:0/task:0)?/?(?:device:|physical_device:)?"
+    r"(?P<kind>[a-z]+)"
+    r"(?::(?P<index>0|[1-9][0-9]{0,5})|\((?P<ordinal>0|[1-9][0-9]{0,5})\))?"
+)
+
+
+class Answers:
+    """What only the backends can tell: `registry`, `selection` and `scopes`, which import this module, put it here."""
+
+    to_native: Callable[[Device], Any]
+    from_native: Callable[[object], Device | None]
+    enter: Callable[[Device], None]
+    leave: Callable[[Device, type[BaseException] | None, BaseException | None, TracebackType | None], None]
+
+
+answers: Final = Answers()
+
+
+class Device:
+    """A place where tensors live: a kind and an index, the same on every framework.
+
+    Immutable, hashable and interned, so devices are compared with `is` or `==` alike. `gpu` is the accelerator of
+    the backend: CUDA, ROCm, Apple MPS or Intel XPU.
+
+    | backend | `Device("gpu:1").native` | `Device("cpu").native` |
+    |---|---|---|
+    | torch | `torch.device("cuda:1")` | `torch.device("cpu")` |
+    | tensorflow | `"/GPU:1"` | `"/CPU:0"` |
+    | mxnet | `mx.gpu(1)` | `mx.cpu(0)` |
+    | paddle | `paddle.CUDAPlace(1)` | `paddle.CPUPlace()` |
+    | jax | `jax.devices("gpu")[1]` | `jax.devices("cpu")[0]` |
+    | numpy | none | `"cpu"` |
+
+    Raises:
+        DeviceError: the text is no device. Nothing is ever turned into another device in silence.
+        DeviceTypeError: the object is no device, for instance a bare int.
+
+    Example:
+        >>> Device("cuda:1"), Device("gpu:1") is Device("/GPU:1")
+        (Device('gpu:1'), True)
+        >>> Device("gpu:1").kind, Device("gpu:1").index
+        ('gpu', 1)
+    """
+
+    __slots__ = ("__weakref__", "_text", "index", "kind")
+
+    def __init_subclass__(cls) -> NoReturn:
+        raise TypeError("Device is interned and cannot be subclassed")
+
+    kind: str
+    index: int
+    _text: str
+
+    def __new__(cls, spec: object = "cpu") -> Device:
+        return parse(spec)
+
+    @property
+    def native(self) -> Any:
+        """The selected backend's own object for this device (see the table of the class).
+
+        Raises:
+            DeviceNotFoundError: the selected backend has no such device.
+        """
+        return answers.to_native(self)
+
+    def __enter__(self) -> Device:
+        """Make this the device of creation functions: xdevice's, and the selected framework's own.
+
+        Scopes nest, end after exceptions, and hold for one thread. Paddle's `set_device` is process-wide, so there
+        the framework's own creators of other threads are affected too; xdevice's creators never are.
+
+        An asyncio task may not `await` inside, for the other tasks of the thread would work on this device: it is
+        cancelled there, and gets a `ScopeError` when it leaves the block. Leaving it in another thread or task than
+        the one that entered it raises `ScopeError` too, and changes nothing.
+        """
+        answers.enter(self)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        answers.leave(self, exc_type, exc, trace)
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Device({self._text!r})"
+
+    def __reduce__(self) -> tuple[Any, tuple[str, int]]:
+        return of, (self.kind, self.index)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a Device is immutable: cannot set {name!r} of {self!r}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a Device is immutable: cannot delete {name!r} of {self!r}")
+
+
+_interned: dict[tuple[str, int], Device] = {}
+_MOST_KEPT: Final = 1024
+"""Devices of a higher index, which no machine has, are interned for as long as someone holds them."""
+_parsed: dict[str, Device] = {}
+
+
+def of(kind: str, index: int = 0) -> Device:
+    """The device of a kind and an index, as adapters make it from a native one; no spelling is checked."""
+    found = _interned.get((kind, index))
+    return found if found is not None else _intern(kind, index)
+
+
+def _intern(kind: str, index: int) -> Device:
+    made = object.__new__(Device)
+    object.__setattr__(made, "kind", kind)
+    object.__setattr__(made, "index", index)
+    object.__setattr__(made, "_text", f"{kind}:{index}")
+    if index >= _MOST_KEPT:
+        return _intern_weakly(made)
+    # setdefault is atomic: of two threads that come here at once, both get the first one's
+    return _interned.setdefault((kind, index), made)
+
+
+_weakly: Any = None
+_lock = allocate_lock()
+
+
+def _intern_weakly(made: Device) -> Device:
+    global _weakly
+    with _lock:
+        if _weakly is None:
+            from weakref import WeakValueDictionary
+
+            _weakly = WeakValueDictionary()
+        first: Device = _weakly.setdefault((made.kind, made.index), made)
+        return first
+
+
+CPU: Final = of("cpu")
+
+
+def parse(spec: object) -> Device:
+    """The device that a spelling or a framework's own device object names; see `xdevice.device`."""
+    if type(spec) is Device:
+        return spec
+    if type(spec) is str:
+        return _parsed.get(spec) or _parse_text(spec)
+    if isinstance(spec, str):
+        return _parse_text(str(spec))
+    if spec is None or isinstance(spec, bool | int | float):
+        raise DeviceTypeError(f"{shown(spec)} is no device; accepted: {_ACCEPTED}{_index_hint(spec)}")
+    return _parse_native(spec)
+
+
+def spell(text: str, device: Device) -> None:
+    """Makes a text a spelling of a device, for an adapter whose framework calls that device so: "/CPU:1" for gpu:0."""
+    _parsed[text] = device
+
+
+def _index_hint(spec: object) -> str:
+    if type(spec) is int and spec >= 0:
+        return f". For GPU {spec} say xdevice.gpu({spec})"
+    return ""
+
+
+def _parse_text(text: str) -> Device:
+    import re
+
+    match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
+    if match is None:
+        raise DeviceError(f"{text!r} is no device; accepted: {_ACCEPTED}")
+    name = match["kind"].lower()
+    kind = _ALIASES.get(name, name)
+    if kind not in KINDS:
+        raise DeviceError(f"{text!r} is no device: there is no kind {name!r}{_nearest(name)}; accepted: {_ACCEPTED}")
+    found = of(kind, int(match["index"] or match["ordinal"] or 0))
+    if len(_parsed) < 1024 and found.index < _MOST_KEPT:
+        _parsed[text] = found
+    return found
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, [*KINDS, *_ALIASES], n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _parse_native(spec: object) -> Device:
+    found = answers.from_native(spec)
+    if found is None:
+        raise DeviceTypeError(f"{shown(spec)} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
+    return found

@@ -1,0 +1,68 @@
+"""Names of dtypes: one per dtype, NumPy's, whatever the framework calls it."""
+
+from __future__ import annotations
+
+from xdevice.errors import DTypeError
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    import numpy as np
+
+DTYPES: Final = (
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+"""Every dtype that xdevice knows."""
+
+SHORT_FLOATS: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
+"""8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
+
+_PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
+_OTHER_NAMES: Final = {
+    "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",
+    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",  # Paddle 2.6
+}  # fmt: skip
+
+_host_dtypes: dict[str, np.dtype[Any]] = {}
+
+
+def dtype_name(dtype: object) -> str:
+    """NumPy's name of a dtype in any framework's form.
+
+    `"float32"`, `np.float32`, `torch.float32`, `tf.float32`, `paddle.float32`, `jnp.float32`, `float`.
+
+    Raises:
+        DTypeError: no dtype.
+    """
+    import numpy
+
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
+        return numpy.dtype(dtype).name
+    inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that holds its dtype
+    name = str(getattr(inner, "name", None) or inner).lower().rpartition(".")[2]
+    name = _OTHER_NAMES.get(name, name)
+    if name not in DTYPES and name not in SHORT_FLOATS:
+        raise DTypeError(f"{dtype!r} is no dtype; expected one of {', '.join(DTYPES)}")
+    return name
+
+
+def host_dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of a name, "bfloat16" and 8-bit floats included (by ml_dtypes)."""
+    found = _host_dtypes.get(name)
+    if found is None:
+        found = _host_dtypes[name] = _host_dtype(name)
+    return found
+
+
+def _host_dtype(name: str) -> np.dtype[Any]:
+    import numpy
+
+    if name == "bfloat16" or name in SHORT_FLOATS:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))
+    return numpy.dtype(name)

@@ -1,0 +1,320 @@
+"""`xdevice bench`: the experiments of the performance chapters, on this machine, for one backend.
+
+The chapters: https://d2l.ai/chapter_computational-performance/async-computation.html and auto-parallelism.html
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import xdevice
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+MEGABYTE = 1_000_000
+
+
+class Row(TypedDict):
+    """One figure. `best` is what the same run shows to be possible, in the same unit; `why_not` is said instead.
+
+    `virtual` is true where the GPUs are virtual: they share the host's cores, so that nothing shows what is possible.
+    """
+
+    backend: str
+    virtual: bool
+    experiment: str
+    case: str
+    value: float | None
+    unit: str
+    best: float | None
+    why_not: str | None
+    failed: bool
+
+
+class Size:
+    """How much work the experiments do: enough to be seen on a GPU, and to end within seconds on a CPU."""
+
+    def __init__(self, on_gpu: bool, quick: bool) -> None:
+        self.product = 4096 if on_gpu and not quick else 512
+        self.products = 20 if not quick else 4
+        self.small = 1000 if not quick else 50
+        self.batches = 12 if not quick else 4
+        self.megabytes = 256 if on_gpu and not quick else 16
+
+
+class Bench:
+    """One backend on this machine: the device it computes on, and a second one if there is one."""
+
+    def __init__(self, backend: Backend, quick: bool = False) -> None:
+        self.backend = backend
+        second = backend.samples().other_device()
+        gpus = [device for device in backend.devices() if device.kind == "gpu"]
+        self.device = gpus[0] if gpus else xdevice.cpu()
+        if gpus:
+            second = gpus[1] if len(gpus) > 1 else None
+        self.second = second if second is not None and second.kind != "meta" else None
+        self.is_virtual = bool(gpus) and backend.virtual > 0
+        self.size = Size(bool(gpus) and not self.is_virtual, quick)
+
+    def row(
+        self, experiment: str, case: str, value: float | None, unit: str = "s", best: float | None = None,
+        why_not: str | None = None, failed: bool = False,
+    ) -> Row:  # fmt: skip
+        return {
+            "backend": self.backend.name, "virtual": self.is_virtual, "experiment": experiment, "case": case,
+            "value": value, "unit": unit, "best": None if self.is_virtual else best, "why_not": why_not,
+            "failed": failed,
+        }  # fmt: skip
+
+    def square(self, place: Device, size: int | None = None) -> Any:
+        n = size or self.size.product
+        x = xdevice.rand(n, n, device=place)
+        xdevice.sync(products(x, 1))
+        return x
+
+
+def products(x: Any, count: int) -> Any:
+    """A chain of products, each of the last one's result, with no wait in between."""
+    with xdevice.device_of(x):  # else TensorFlow copies what is on another GPU to the first, and computes there
+        y = x
+        for _ in range(count):
+            y = x @ y
+    return y
+
+
+def seconds(work: Callable[[], Any], wait: bool = True) -> float:
+    xdevice.sync()
+    start = perf_counter()
+    result = work()
+    if wait:
+        xdevice.sync()
+    taken = perf_counter() - start
+    xdevice.sync()
+    del result
+    return taken
+
+
+# the experiments
+
+
+def timing(bench: Bench) -> Iterator[Row]:
+    """What a clock shows that does not wait, and one that does."""
+    x = bench.square(bench.device)
+    for case, wait in (("not waited for", False), ("waited for", True)):
+        taken = seconds(lambda: products(x, bench.size.products), wait)
+        yield bench.row("timing", case, taken)
+
+
+def blocking(bench: Bench) -> Iterator[Row]:
+    """What it costs when every operation completes before the next line runs."""
+    x = bench.square(bench.device, 256)
+    free = seconds(lambda: products(x, bench.size.small))
+    yield bench.row("blocking", "off", free)
+    with xdevice.blocking():
+        products(x, 1)  # PyTorch imports its compiler at the first operation, which takes seconds
+        yield bench.row("blocking", "on", seconds(lambda: products(x, bench.size.small)), best=free)
+
+
+def two_devices(bench: Bench) -> Iterator[Row]:
+    """Two devices one after the other, and side by side."""
+    if bench.second is None:
+        yield bench.row("two devices", "-", None, why_not="there is one device")
+        return
+    xs = [bench.square(place) for place in (bench.device, bench.second)]
+    alone = [seconds(lambda x=x: products(x, bench.size.products)) for x in xs]  # type: ignore[misc]
+    yield bench.row("two devices", "one after the other", sum(alone))
+    tasks = [lambda x=x: products(x, bench.size.products) for x in xs]
+    xdevice.parallel(*tasks)
+    yield bench.row("two devices", "side by side", seconds(lambda: xdevice.parallel(*tasks)), best=max(alone))
+
+
+def three_tasks(bench: Bench) -> Iterator[Row]:
+    """Three small tasks on one device, in sequence and in parallel."""
+    xs = [bench.square(bench.device, 256) for _ in range(3)]
+    alone = seconds(lambda: [products(x, bench.size.small // 3) for x in xs])
+    yield bench.row("three tasks", "in sequence", alone)
+    tasks = [lambda x=x: products(x, bench.size.small // 3) for x in xs]
+    xdevice.parallel(*tasks)
+    yield bench.row("three tasks", "in parallel", seconds(lambda: xdevice.parallel(*tasks)), best=alone / 3)
+
+
+def repeated_task(bench: Bench) -> Iterator[Row]:
+    """A task of small products, called, and captured and replayed."""
+    x = bench.square(bench.device, 100)
+
+    def task() -> Any:
+        return products(x, bench.size.small)
+
+    replay = xdevice.capture(task, bench.device)
+    replay()
+    yield bench.row("repeated task", "called", seconds(task))
+    yield bench.row("repeated task", "captured and replayed", seconds(replay))
+
+
+def overlap(bench: Bench) -> Iterator[Row]:
+    """Batches from the host: copied and computed on in turn, and copied while the last is computed on."""
+    import numpy
+
+    n = bench.size.product
+    batches = [numpy.random.default_rng(i).random((n, n), dtype=numpy.float32) for i in range(bench.size.batches)]
+    weight = bench.square(bench.device)
+
+    def copied() -> Any:
+        return [xdevice.tensor(batch, device=bench.device) for batch in batches]
+
+    on_device = copied()
+    copy, compute = seconds(copied), seconds(lambda: [products(weight, 4) for _ in on_device])
+    naive = seconds(lambda: [products(xdevice.tensor(batch, device=bench.device) @ weight, 3) for batch in batches])
+    yield bench.row("overlap", "in turn", naive, best=max(copy, compute))
+    hidden = seconds(lambda: [products(x @ weight, 3) for x in xdevice.prefetch(batches, bench.device)])
+    yield bench.row("overlap", "prefetched", hidden, best=max(copy, compute))
+
+
+def norms(bench: Bench) -> Iterator[Row]:
+    """Norms of products, read one by one, or kept on the device and read at the end."""
+    x = bench.square(bench.device, 100)
+    row, column = xdevice.ones(1, 100, device=bench.device), xdevice.ones(100, 1, device=bench.device)
+
+    def norm() -> Any:
+        y = x @ x
+        return (row @ (y * y) @ column) ** 0.5
+
+    xdevice.item(norm())
+    one_by_one = seconds(lambda: [xdevice.item(norm()) for _ in range(bench.size.small)])
+    kept = seconds(lambda: [xdevice.item(y) for y in [norm() for _ in range(bench.size.small)][-1:]])
+    yield bench.row("norms", "one by one", one_by_one, best=kept)
+    yield bench.row("norms", "kept on the device", kept)
+
+
+def bandwidth(bench: Bench) -> Iterator[Row]:
+    """Copies between host and device, and between devices, in GB (1e9 bytes) a second."""
+    import numpy
+
+    count = bench.size.megabytes * MEGABYTE // 4
+    host = numpy.random.default_rng(0).random(count, dtype=numpy.float32)
+    here = xdevice.tensor(host, device=bench.device)
+    ways: list[tuple[str, Callable[[], Any]]] = [
+        ("host to device", lambda: xdevice.tensor(host, device=bench.device)),
+        ("device to host", lambda: xdevice.to_numpy(here)),
+        ("within the device", lambda: xdevice.copy_to(here, bench.device)),
+    ]
+    has_pinned = bench.device.kind == "gpu" and not bench.is_virtual
+    pinned = bench.backend.samples().pinned_copies(here) if has_pinned else None
+    if pinned is not None:
+        ways += [("host to device, pinned", pinned[0]), ("device to host, pinned", pinned[1])]
+    if bench.second is not None:
+        other = bench.second
+        ways.append(("to the other device", lambda: xdevice.copy_to(here, other)))
+    for case, work in ways:
+        work()
+        fastest = min(seconds(work) for _ in range(3))
+        yield bench.row("bandwidth", case, host.nbytes / fastest / 1e9, unit="GB/s")
+
+
+EXPERIMENTS: Sequence[Callable[[Bench], Iterator[Row]]] = (
+    timing, blocking, two_devices, three_tasks, repeated_task, overlap, norms, bandwidth,
+)  # fmt: skip
+
+
+def run(backend: Backend, quick: bool = False, step: Callable[[str], None] = lambda name: None) -> list[Row]:
+    """All experiments on one backend; `step` is told the name of each before it begins."""
+    bench, rows = Bench(backend, quick), []
+    with xdevice.use(backend):
+        for experiment in EXPERIMENTS:
+            name = experiment.__name__.replace("_", " ")
+            step(name)
+            try:
+                rows += list(experiment(bench))
+            except UnsupportedError as error:
+                rows.append(bench.row(name, "-", None, why_not=str(error)))
+            except Exception as error:  # a build without kernels for this GPU raises its own
+                rows.append(bench.row(name, "-", None, why_not=_first_line(error), failed=True))
+    return rows
+
+
+def _first_line(error: Exception) -> str:
+    return f"FAILED: {type(error).__name__}: {error}".strip().splitlines()[0][:300]
+
+
+_VIRTUAL = (
+    "Virtual GPUs are memory of the host and share its cores: these figures show that the experiments run, and nothing "
+    "of what hardware would do (docs/virtual.md)."
+)
+
+
+def show(rows: Iterable[Row]) -> None:
+    """The rows as a table."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    rows = list(rows)
+    table = Table(title="xdevice bench", caption=_VIRTUAL if any(row["virtual"] for row in rows) else None)
+    for heading in ("backend", "experiment", "case"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("measured", "best possible here"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        if row["value"] is None:
+            table.add_row(_named(row), row["experiment"], escape(row["why_not"] or ""), "-", "-")
+        else:
+            best = _readable(row["best"], row["unit"])
+            table.add_row(_named(row), row["experiment"], row["case"], _readable(row["value"], row["unit"]), best)
+    Console().print(table)
+
+
+def _named(row: Row) -> str:
+    return f"{row['backend']} (virtual GPUs)" if row["virtual"] else row["backend"]
+
+
+def _readable(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1f} GB/s" if unit == "GB/s" else f"{1000 * value:.2f} ms"
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """One panel an experiment: a bar for each backend and case, and a line where the best possible lies."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    measured = [row for row in rows if row["value"] is not None]
+    names = list(dict.fromkeys(row["experiment"] for row in measured))
+    groups = [[row for row in measured if row["experiment"] == name] for name in names]
+    heights = [len(group) + 2 for group in groups]
+    figure, panels = plt.subplots(
+        len(names), 1, figsize=(9, 0.32 * sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    lines = None
+    for name, group, panel in zip(names, groups, panels[:, 0], strict=True):
+        places = range(len(group))
+        bars = panel.barh(places, [row["value"] or 0.0 for row in group], color="tab:blue", height=0.7)
+        panel.bar_label(bars, [_readable(row["value"], row["unit"]) for row in group], padding=4, fontsize=8)
+        aims = [(row["best"], place) for place, row in enumerate(group) if row["best"] is not None]
+        if aims:
+            ends = [place + side for _, place in aims for side in (-0.45, 0.45)]
+            lines = panel.vlines([best for best, _ in aims], ends[::2], ends[1::2], color="tab:red")
+        panel.set_yticks(places, [f"{_named(row)}: {row['case']}" for row in group], fontsize=8)
+        panel.invert_yaxis()
+        panel.margins(x=0.15)
+        panel.set_title(name, fontsize=10, loc="left")
+        panel.set_xlabel("seconds", fontsize=8)
+        if group[0]["unit"] == "GB/s":  # from a few across the bus to thousands within a GPU
+            panel.set_xscale("log")
+            panel.set_xlabel("GB/s", fontsize=8)
+    if lines is not None:
+        figure.legend([lines], ["best possible here"], loc="upper right", fontsize=8)
+    drawn = BytesIO()  # not into the file, which one who is interrupted would find half written
+    figure.savefig(drawn, dpi=120, format=path.suffix.lstrip(".") or "png")
+    path.write_bytes(drawn.getvalue())
+    plt.close(figure)

@@ -1,0 +1,173 @@
+"""`xdevice info`: every backend known, and what it can do on this machine.
+
+Each backend is probed in a process of its own (`python -m xdevice.cli.info NAME`), so that one broken install neither
+hides nor breaks the others.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from xdevice.core import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class DeviceReport(TypedDict):
+    """A device that a backend sees; `memory` is in bytes, None where the framework does not tell.
+
+    `virtual` is true for a GPU that `xdevice.virtual_gpus` has made of host memory.
+    """
+
+    device: str
+    name: str
+    memory: int | None
+    virtual: bool
+
+
+class Report(TypedDict):
+    """One row of `xdevice info --json`."""
+
+    backend: str
+    installed: bool
+    imports: bool
+    version: str | None
+    devices: list[DeviceReport]
+    why_no_gpu: str | None
+    error: str | None
+    install: str
+
+
+def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
+    """The reports of the backends, in their order; shows progress on standard error."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    console = Console(stderr=True)
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as progress:
+        tasks = {name: progress.add_task(f"probing {name}", total=1) for name in names}
+
+        def probe(name: str) -> Report:
+            report = probe_one(name, timeout)
+            progress.remove_task(tasks[name])
+            return report
+
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            return list(pool.map(probe, names))
+
+
+def probe_one(name: str, timeout: float) -> Report:
+    """What a fresh process says of a backend."""
+    if not registry.is_installed(name):
+        return _report(name, error="not installed", installed=False)
+    command = [sys.executable, "-m", "xdevice.cli.info", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return _report(name, error=f"did not answer within {timeout:g} s")
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
+        return _report(name, error=f"the process ended with status {done.returncode}: {last[0]}")
+    report: Report = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def probe_here(name: str) -> Report:
+    """What this process sees of a backend; imports it and may start its devices."""
+    from xdevice.errors import XDeviceError
+
+    try:
+        backend = registry.load(name)
+    except XDeviceError as error:
+        return _report(name, error=str(error), version=_installed_version(name))
+    seen: list[DeviceReport] = [
+        {
+            "device": str(device),
+            "name": about.name,
+            "memory": about.memory,
+            "virtual": device.kind == "gpu" and backend.virtual > 0,
+        }
+        for device in backend.devices()
+        for about in [backend.describe(device)]
+    ]
+    report = _report(name, version=backend.version)
+    report["imports"], report["devices"] = True, seen
+    report["why_no_gpu"] = None if "gpu" in backend.kinds and backend.count("gpu") else backend.why_no_gpu()
+    return report
+
+
+def _report(name: str, error: str | None = None, installed: bool = True, version: str | None = None) -> Report:
+    return {
+        "backend": name,
+        "installed": installed,
+        "imports": False,
+        "version": version,
+        "devices": [],
+        "why_no_gpu": None,
+        "error": error,
+        "install": registry.install_hint(name),
+    }
+
+
+def _installed_version(name: str) -> str | None:
+    """The version that the installer wrote down, for a framework that does not import."""
+    from importlib import metadata
+
+    module = next((known.modules[0] for known in registry.KNOWN if known.name == name), name)
+    distributions = metadata.packages_distributions().get(module, [])
+    return metadata.version(distributions[0]) if distributions else None
+
+
+def show(reports: Sequence[Report]) -> None:
+    """The reports as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="xdevice backends on this machine")
+    for heading in ("backend", "version", "imports", "devices", "to know"):
+        table.add_column(heading, overflow="fold")
+    for report in reports:
+        state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
+        table.add_row(report["backend"], report["version"] or "-", state, _devices_text(report), _note(report))
+    Console().print(table)
+
+
+def _devices_text(report: Report) -> str:
+    return "\n".join(_grouped(report["devices"]))
+
+
+def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
+    """One line a device; alike ones such as MXNet's 16 CPUs share one."""
+    lines: dict[tuple[str, str, int | None], list[str]] = {}
+    for one in seen:
+        kind = one["device"].partition(":")[0]
+        lines.setdefault((kind, one["name"], one["memory"]), []).append(one["device"])
+    return [_line(places, name, memory) for (_, name, memory), places in lines.items()]
+
+
+def _line(places: list[str], name: str, memory: int | None) -> str:
+    span = places[0] if len(places) == 1 else f"{places[0]} to {places[-1]}"
+    size = f", {memory / 2**30:.1f} GiB" if memory else ""
+    about = f" ({name}{size})" if name != places[0].partition(":")[0] or size else ""
+    return span + about
+
+
+def _note(report: Report) -> str:
+    from rich.markup import escape
+
+    if not report["installed"]:
+        return escape(f"not installed: {report['install']}")
+    return escape(report["error"] or report["why_no_gpu"] or "")
+
+
+def _answer(arguments: list[str]) -> Any:
+    print(json.dumps(probe_here(arguments[0])))
+
+
+if __name__ == "__main__":
+    _answer(sys.argv[1:])

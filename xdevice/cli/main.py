@@ -1,0 +1,400 @@
+"""The command line: `xdevice info`, `tour`, `bench`, `parity` and `compare`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xdevice.base.version import __version__
+from xdevice.contract import environment
+from xdevice.core import registry, selection
+from xdevice.errors import BackendNotFoundError, UnsupportedError, XDeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+    from xdevice.parity.comparing import Rule
+    from xdevice.parity.report import Report
+
+    from .bench import Row
+
+
+class _Commands(click.Group):
+    """Ctrl-C ends with 130, as shells have it. Click has 1, which says here that something diverges or failed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
+
+
+def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
+    """A file for a report, which is written whole or not at all; - is the output.
+
+    It is opened at once: not to find out after a long run that it cannot be.
+    """
+    if value is None or value == "-":
+        return sys.stdout if value else None
+    try:
+        return _Whole(value)
+    except OSError as error:
+        raise click.BadParameter(f"{value!r}: {error.strerror}", ctx, param) from error
+
+
+class _Whole:
+    """What is written goes beside the file first, so that one who is interrupted keeps the report of the run before."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        self._path = Path(path).resolve()
+        # of pipes and devices there is no other version to keep
+        is_special = self._path.exists() and not self._path.is_file()
+        self._part = self._path if is_special else self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        self._part.open("a").close()
+        if not is_special:
+            click.get_current_context().call_on_close(lambda: self._part.unlink(missing_ok=True))
+
+    def write(self, text: str) -> None:
+        self._part.write_text(text, encoding="utf-8")
+        if self._part != self._path:
+            self._part.replace(self._path)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="xdevice")
+def main() -> None:
+    """One device API for PyTorch, TensorFlow, MXNet, PaddlePaddle, JAX and NumPy."""
+
+
+@main.command()
+@click.argument("names", nargs=-1, metavar="[BACKEND]...")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--timeout", default=120.0, show_default=True, help="Seconds that one backend may take.")
+def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
+    """Which backends are here, whether they import, and which devices they see.
+
+    Each is probed in a process of its own. The exit status is 0, or 1 if a BACKEND named here fails.
+    """
+    from . import info as reports
+
+    wanted = _canonical(names) or registry.names()
+    found = reports.probe_all(wanted, timeout)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    else:
+        reports.show(found)
+    if names and not all(report["imports"] for report in found):
+        sys.exit(1)
+
+
+@main.command()
+@click.option("--backend", "name", metavar="NAME", help="The backend; else the selected one.")
+@click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
+@click.option("--several", is_flag=True, hidden=True, help="Only the part on several devices.")
+@click.option("--result", type=click.Path(path_type=Path), hidden=True, help="Where to write what came out, as JSON.")
+def tour(name: str | None, every: bool, several: bool, result: Path | None) -> None:
+    """The GPU chapter of d2l.ai, end to end, on real tensors; then several devices, virtual ones if need be.
+
+    The exit status is 1 if a step failed.
+    """
+    from . import tour as chapter
+
+    if every and name:
+        raise click.UsageError("--all takes every installed backend, so it goes without --backend")
+    here = _tour_several if several else _tour_here
+    outcomes = [_tour_in_child(one) for one in selection.backends()] if every else [here(name)]
+    if result is not None:
+        result.write_text(json.dumps(outcomes[0]))
+        sys.exit(0)
+    chapter.show_table(outcomes)
+    sys.exit(0 if all(outcome["failed"] == [] for outcome in outcomes) else 1)
+
+
+@main.command()
+@click.option("--backend", "name", metavar="NAME", help="The backend; else the selected one.")
+@click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw the figures into a PNG or SVG file.")
+@click.option("--quick", is_flag=True, help="Less work: to see that it runs, not to be quoted.")
+def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, quick: bool) -> None:
+    """The experiments of the performance chapters, on this machine.
+
+    Waiting, blocking, two devices side by side, three tasks at once, a captured task, copying while computing, reading
+    values one by one, and the bandwidth of copies. Figures of one run; nothing is asserted.
+    """
+    from . import bench as experiments
+
+    if every and name:
+        raise click.UsageError("--all takes every installed backend, so it goes without --backend")
+    rows = (
+        [row for one in selection.backends() for row in _bench_in_child(one, quick)] if every else _bench(name, quick)
+    )
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    else:
+        experiments.show(rows)
+    if picture is not None:
+        experiments.plot(rows, picture)
+    sys.exit(1 if any(row["failed"] for row in rows) else 0)
+
+
+def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `parity` and `compare` share: how strictly to compare, and where to report."""
+    options = [
+        click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; else each dtype's own."),
+        click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; else each dtype's own."),
+        click.option("--equal-nan", is_flag=True, help="NaN equals NaN."),
+        click.option("--any-dtype", is_flag=True, help="Values of different dtypes may be equal."),
+        click.option(
+            "--json",
+            "json_file",
+            metavar="FILENAME",
+            callback=_target,
+            help="Write the report as JSON; - for the output.",
+        ),
+        click.option("--html", metavar="FILENAME", callback=_target, help="Write one page with plots of the errors."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
+@click.option("--backends", metavar="NAME,NAME", help="Which to run on; else all that are installed but NumPy.")
+@click.option("--reference", metavar="NAME", help="Which the others are held against; else the first.")
+@click.option(
+    "--python", "pythons", multiple=True, metavar="NAME=PATH", help="A backend's own interpreter; repeatable."
+)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True,
+              help="Seconds that one backend may take.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many backends run at once.")
+@click.option(
+    "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings in this new folder."
+)
+@_comparison_options
+def parity(
+    script: Path, arguments: tuple[str, ...], backends: str | None, reference: str | None, pythons: tuple[str, ...],
+    timeout: float, jobs: int, save: Path | None, **options: Any,
+) -> None:  # fmt: skip
+    """Runs one script once per backend, and compares what it records.
+
+    The script says xdevice.record("loss", loss) wherever it likes. Each backend has a process of its own, in which
+    XDEVICE_BACKEND selects it. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did not run.
+    """
+    from xdevice.parity import run as parity_run
+    from xdevice.parity.progress import shown
+
+    rule, wanted = _rule(options), _wanted(backends)
+    first = _canonical((reference or wanted[0],))[0]
+    plan = parity_run.Plan(script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs)
+    if plan.reference not in wanted:
+        raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(wanted)}")
+    if len(wanted) == 1 and save is None:
+        raise click.UsageError(
+            f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
+        )
+    if save is not None and save.is_dir() and any(save.iterdir()):
+        raise click.UsageError(f"{save} is not empty; --save takes a new folder, so that no recording is lost")
+    if save is not None:
+        _make(save)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind either
+    with tempfile.TemporaryDirectory() as scratch, shown(wanted) as watcher:
+        folder = save or Path(scratch)
+        parity_run.run(plan, folder, watcher)
+        report = _reported(lambda: parity_run.report_of_run(folder, rule))
+    _publish(report, f"xdevice parity {script.name}", options)
+
+
+@main.command()
+@click.argument("first", metavar="A", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_comparison_options
+def compare(first: Path, second: Path, **options: Any) -> None:
+    """Compares recordings that were kept: B is held against A.
+
+    Each is the folder of a run (xdevice parity --save) or of one backend in it. A backend of B is held against the same
+    one of A, or else against A's reference. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did not
+    run.
+    """
+    from xdevice.parity import run as parity_run
+
+    report = _reported(lambda: parity_run.report_of_two(first, second, _rule(options)))
+    _publish(report, f"xdevice compare {first} {second}", options)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def _wanted(backends: str | None) -> tuple[str, ...]:
+    names = tuple(name for name in (backends or "").split(",") if name.strip())
+    return _canonical(names) or tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
+
+
+def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str, str]:
+    found = dict.fromkeys(wanted, sys.executable)
+    for given in pythons:
+        name, equals, path = given.partition("=")
+        if not equals or not path:
+            raise click.UsageError(f"--python takes NAME=PATH, as in mxnet=/opt/old/bin/python, not {given!r}")
+        backend = _canonical((name,))[0]
+        if backend not in wanted:
+            raise click.UsageError(f"--python {given}: {backend} is not among the backends {', '.join(wanted)}")
+        if not Path(path).is_file():
+            raise click.UsageError(f"--python {given}: there is no file {path}")
+        found[backend] = str(Path(path).absolute())
+    return found
+
+
+def _rule(options: dict[str, Any]) -> Rule:
+    from xdevice.parity.comparing import Rule
+
+    try:
+        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).checked()
+    except XDeviceError as error:  # NaN, which is in every range for click
+        raise click.UsageError(str(error)) from error
+
+
+def _reported(make: Callable[[], Report]) -> Report:
+    try:
+        return make()
+    except XDeviceError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+
+
+def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
+    from xdevice.parity import report as parity_report
+
+    if options["json_file"] is not None:
+        options["json_file"].write(json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
+    if options["html"] is not None:
+        from xdevice.parity.html import page
+
+        options["html"].write(page(report, title))
+    if options["json_file"] is None or options["json_file"].name != "<stdout>":
+        parity_report.show(report)
+    sys.exit(report.status)
+
+
+def _bench(name: str | None, quick: bool) -> list[Row]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from . import bench as experiments
+
+    backend = _backend(name)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
+
+        def step(what: str) -> None:
+            progress.update(task, description=f"{backend.name}: {what}", advance=1)
+
+        return experiments.run(backend, quick, step)
+
+
+def _bench_in_child(name: str, quick: bool) -> list[Row]:
+    command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
+    done = _run(command, alone=True, stdout=subprocess.PIPE)
+    if not done.stdout.startswith("["):
+        why = f"the process ended with status {done.returncode}"
+        nothing: Row = {
+            "backend": name,
+            "virtual": False,
+            "experiment": "-",
+            "case": "-",
+            "value": None,
+            "unit": "s",
+            "best": None,
+            "why_not": why,
+            "failed": True,
+        }
+        return [nothing]
+    rows: list[Row] = json.loads(done.stdout)
+    return rows
+
+
+def _tour_here(name: str | None) -> dict[str, Any]:
+    from . import tour as chapter
+
+    backend = _backend(name)
+    outcome = chapter.run(backend)
+    if "gpu" not in backend.kinds or any(device.kind == "gpu" for device in backend.devices()):
+        outcome["failed"] += chapter.run_several(backend)
+    else:  # virtual GPUs have to be there from the start
+        outcome["failed"] += _tour_in_child(backend.name, "--several", **{environment.VIRTUAL_GPUS: "2"})["failed"]
+    return outcome
+
+
+def _tour_several(name: str | None) -> dict[str, Any]:
+    from . import tour as chapter
+
+    try:
+        backend = selection.backend(name)
+    except UnsupportedError as error:
+        click.echo(f"No virtual GPUs: {error}")
+        del os.environ[environment.VIRTUAL_GPUS]
+        backend = selection.backend(name)
+    return {"backend": backend.name, "version": backend.version, "failed": chapter.run_several(backend)}
+
+
+def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]:
+    """One framework that crashes then costs its own row, and none sees the others' threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
+        # the part on several devices is a child of a child under --all, and ends with the group of its parent
+        status = _run(command, alone="--several" not in options, env={**os.environ, **variables}).returncode
+        if path.exists():
+            outcome: dict[str, Any] = json.loads(path.read_text())
+            return outcome
+    return {"backend": name, "version": "?", "devices": [], "failed": [f"the process ended with status {status}"]}
+
+
+def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(dict.fromkeys(registry.canonical(name) for name in names))
+    except XDeviceError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _backend(name: str | None) -> Backend:
+    """The backend of a name, or the selected one. A wrong name is wrong usage, with the exit status 2."""
+    try:
+        return selection.backend(name)
+    except BackendNotFoundError as error:
+        raise click.UsageError(str(error)) from error
+    except XDeviceError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _run(command: list[str], alone: bool, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A process that ends with this one. One that is `alone` has a group, which ends as a whole, and which a terminal's
+    Ctrl-C does not reach, so that only this process speaks of it."""
+    with subprocess.Popen(command, text=True, start_new_session=alone, **options) as child:
+        try:
+            out, _ = child.communicate()
+        except BaseException:
+            if alone and os.name == "posix":
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, out)

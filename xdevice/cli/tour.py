@@ -1,0 +1,265 @@
+"""`xdevice tour`: the GPU chapter of d2l.ai, written once, run on real tensors of one backend.
+
+Each line shown is the line that runs, and runs when it is pasted into a fresh Python. The chapter: https://d2l.ai/chapter_builders-guide/use-gpu.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import xdevice
+
+from .tour_page import Page, fail_to_match
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from xdevice.contract import Backend
+
+LARGE, SMALL, PRODUCTS = 1500, 10, 1000
+
+
+def run(backend: Backend) -> dict[str, Any]:
+    """The GPU chapter on one backend; what came out, step by step, whatever fails on the way."""
+    page = Page(backend)
+    page.console.rule(f"{backend.name} {backend.version}")
+    return {
+        "backend": backend.name,
+        "version": backend.version,
+        "devices": [str(device) for device in backend.devices()],
+        "failed": walk(page, STEPS),
+        **page.figures,
+    }
+
+
+def run_several(backend: Backend) -> list[str]:
+    """The part on several devices; what failed."""
+    from . import tour_several
+
+    page = Page(backend)
+    page.console.rule(f"{backend.name} {backend.version}, several devices")
+    return walk(page, tour_several.STEPS)
+
+
+def walk(page: Page, steps: Sequence[Callable[[Page], None]]) -> list[str]:
+    """Goes through the steps, whatever fails on the way; what failed."""
+    failed = []
+    with xdevice.use(page.backend):
+        for number, step in enumerate(steps, 1):
+            page.say(f"\n{number}. {step.__doc__}")
+            try:
+                step(page)
+            except Exception as error:
+                page.say(f"  FAILED: {type(error).__name__}: {error}")
+                failed.append(f"{step.__name__}: {type(error).__name__}: {error}")
+    page.say("")
+    return failed
+
+
+# the chapter
+
+
+def choose_a_device(page: Page) -> None:
+    """Choose a framework, and a device: the GPU if there is one, else the CPU."""
+    page.do(f"import xdevice\nxdevice.set_backend({page.backend.name!r})")
+    if page.backend.virtual and "gpu" not in page.backend.kinds:
+        page.say(f"  {page.backend.name} has no virtual GPUs, and whoever asks it for some gets an error.")
+        page.do("device = xdevice.cpu()")
+    else:
+        page.do("device = xdevice.try_gpu()")
+    page.look("device")
+
+
+def list_devices(page: Page) -> None:
+    """Which devices are there?"""
+    page.look("xdevice.cpu(), xdevice.gpu(), xdevice.gpu(1)")
+    if not page.backend.virtual or "gpu" in page.backend.kinds:
+        page.look("xdevice.num_gpus()")
+        page.look("xdevice.try_gpu(), xdevice.try_gpu(10), xdevice.try_all_gpus()")
+    page.look("device.native")
+
+
+def query_a_device(page: Page) -> None:
+    """Where is a tensor?"""
+    page.do("x = xdevice.tensor([1, 2, 3])")
+    page.expect("xdevice.device_of(x)", xdevice.cpu())
+
+
+def create_on_a_device(page: Page) -> None:
+    """Make a tensor on a device."""
+    page.do("X = xdevice.ones(2, 3, device=device)")
+    page.look("X")
+    page.expect("xdevice.device_of(X) == device", True)
+    page.do("Y = xdevice.rand(2, 3, device=device)")
+    page.look("xdevice.to_numpy(Y).round(2)")
+
+
+def copy_to_a_device(page: Page) -> None:
+    """Copy: the source stays where it is."""
+    page.do("Z = xdevice.copy_to(X, xdevice.cpu())")
+    page.look("xdevice.device_of(X), xdevice.device_of(Z)")
+    page.expect("xdevice.device_of(X) == device, xdevice.device_of(Z) == xdevice.cpu(), Z is X", (True, True, False))
+
+
+def move_where_it_is(page: Page) -> None:
+    """Move where it already is: the same object, and nothing is copied."""
+    page.expect("xdevice.to_device(X, device) is X", True)
+
+
+def add_on_one_device(page: Page) -> None:
+    """Add two tensors on one device."""
+    page.expect("xdevice.same_device(X, Y)", True)
+    page.do("with device:\n    S = X + Y")
+    page.look("S")
+    page.expect("xdevice.device_of(S) == device", True)
+
+
+def see_a_mismatch(page: Page) -> None:
+    """Two devices: the mismatch is reported, not mended silently."""
+    if page.names["device"] == xdevice.cpu():
+        page.say(f"  {page.backend.name} computes on one device here; the part on several devices shows it.")
+        return
+    page.expect("xdevice.same_device(X, Z)", False)
+    fail_to_match(page, "xdevice.check_same_device(X=X, Z=Z)")
+
+
+def use_a_network(page: Page) -> None:
+    """Put a small network on the device, run it, and see where its parameters are."""
+    own = page.backend.samples().lines("network")
+    if not own:
+        page.say(f"  {page.backend.name} has no network classes: a dict of parameters moves the same way.")
+        page.do("net = {'weight': xdevice.rand(3, 1), 'bias': xdevice.zeros(1)}")
+        page.do("net = xdevice.to_device(net, device)")
+        page.look("X @ net['weight'] + net['bias']")
+        page.expect("{name: xdevice.device_of(x) == device for name, x in net.items()}", {"weight": True, "bias": True})
+        return
+    page.say(f"  Its class is {page.backend.name}'s own, and so are these lines.")
+    page.do(own)
+    page.do("net = xdevice.to_device(net, device)")
+    page.do("with device:\n    out = net(X)")
+    page.look("out")
+    page.expect("xdevice.device_of(out) == device", True)
+    page.expect("xdevice.device_of(net) == device", True)
+
+
+def exercise_1(page: Page) -> None:
+    """Exercise 1: a large and a small product, on the CPU and on the device."""
+    page.do(_PRODUCT_TIME)
+    page.do("places = list(dict.fromkeys([xdevice.cpu(), device]))")
+    for size, figure in ((LARGE, "large"), (SMALL, "small")):
+        times = page.look(f"{{str(place): round(product_time({size}, place), 6) for place in places}}  # seconds")
+        page.figures[figure] = times
+
+
+def exercise_2(page: Page) -> None:
+    """Exercise 2: read the network's parameters, and write others, all on the device."""
+    page.do("import os, tempfile\npath = os.path.join(tempfile.mkdtemp(), 'net.safetensors')")
+    page.do("xdevice.save(path, net)\nread = xdevice.load(path, device=device)")
+    page.look("read")
+    page.do("ones = {name: xdevice.ones(*x.shape, device=device) for name, x in read.items()}")
+    page.expect("xdevice.device_of(read) == xdevice.device_of(ones) == device", True)
+    if page.backend.samples().lines("network"):
+        page.do("xdevice.load_state(net, ones)\nwith device:\n    out = net(X)")
+    else:
+        page.do("net = ones\nout = X @ net['weight'] + net['bias']")
+    page.expect("xdevice.to_numpy(out).tolist()  # 1 + 1 + 1 of the weights, and 1 of the bias", [[4.0], [4.0]])
+
+
+def exercise_3(page: Page) -> None:
+    """Exercise 3: the norms of 1000 products of 100 x 100, read one by one, or kept on the device."""
+    page.do(_NORMS)
+    first, second = page.look("timed(one_by_one)"), page.look("timed(kept)  # seconds, and the last norm")
+    page.figures["one by one"], page.figures["on the device"] = first[0], second[0]
+    if abs(first[1] - second[1]) > 1e-4 * abs(second[1]):
+        raise AssertionError(f"the same products gave the norms {first[1]} and {second[1]}")
+
+
+STEPS: Sequence[Callable[[Page], None]] = (
+    choose_a_device,
+    list_devices,
+    query_a_device,
+    create_on_a_device,
+    copy_to_a_device,
+    move_where_it_is,
+    add_on_one_device,
+    see_a_mismatch,
+    use_a_network,
+    exercise_1,
+    exercise_2,
+    exercise_3,
+)
+
+
+_PRODUCT_TIME = """\
+import time
+
+def product_time(size, place):
+    with place:
+        a, b = xdevice.rand(size, size), xdevice.rand(size, size)
+        xdevice.sync(a @ b)
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            xdevice.sync(a @ b)  # work on a GPU is asynchronous: wait, then look at the clock
+            times.append(time.perf_counter() - start)
+    return min(times)
+"""
+
+_NORMS = f"""\
+x = xdevice.rand(100, 100, device=device)
+row, column = xdevice.ones(1, 100, device=device), xdevice.ones(100, 1, device=device)
+
+def norm(y):
+    return (row @ (y * y) @ column) ** 0.5  # by products: the frameworks name their sums differently
+
+def one_by_one():
+    return [xdevice.item(norm(x @ x)) for _ in range({PRODUCTS})][-1]
+
+def kept():
+    return xdevice.item([norm(x @ x) for _ in range({PRODUCTS})][-1])
+
+def timed(work):
+    with device:
+        xdevice.sync(norm(x @ x))  # the first one compiles, and wakes threads
+        start = time.perf_counter()
+        last = work()
+        return time.perf_counter() - start, last
+"""
+
+
+def show_table(outcomes: Sequence[dict[str, Any]]) -> None:
+    """The closing table: what came out, backend by backend."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="What came out")
+    table.add_column("backend", no_wrap=True)
+    table.add_column("steps", overflow="fold")
+    table.add_column("device")
+    for heading in (
+        f"{LARGE}² product",
+        f"{SMALL}² product",
+        f"{PRODUCTS} norms read one by one",
+        "kept on the device",
+    ):
+        table.add_column(heading, justify="right")
+    for outcome in outcomes:
+        table.add_row(
+            f"{outcome['backend']} {outcome['version']}",
+            "[green]all[/]" if not outcome["failed"] else f"[red]not {escape('; '.join(outcome['failed']))}[/]",
+            "\n".join(outcome.get("large", {})),
+            _milliseconds(outcome.get("large")),
+            _milliseconds(outcome.get("small")),
+            _seconds(outcome.get("one by one")),
+            _seconds(outcome.get("on the device")),
+        )
+    Console().print(table)
+
+
+def _milliseconds(times: dict[str, float] | None) -> str:
+    return "\n".join(f"{1000 * t:.2f} ms" for t in (times or {}).values())
+
+
+def _seconds(t: float | None) -> str:
+    return f"{t:.3f} s" if t is not None else "-"

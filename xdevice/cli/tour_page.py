@@ -1,0 +1,56 @@
+"""Where the tour writes: lines of Python as its prompt shows them, run, with what they give."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xdevice.contract import Backend
+
+
+class Page:
+    """Where the tour writes, and the names its lines have made so far."""
+
+    def __init__(self, backend: Backend) -> None:
+        from rich.console import Console
+
+        self.backend = backend
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.names: dict[str, Any] = {}
+        self.figures: dict[str, Any] = {}
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def show(self, code: str) -> None:
+        """Shows one statement, as Python's prompt would."""
+        first, *others = code.splitlines()
+        self.say("\n".join([f"  >>> {first}", *(f"  ... {line}" for line in others), *["  ..."][: len(others)]]))
+
+    def do(self, code: str) -> None:
+        """Shows lines and runs them."""
+        lines = code.splitlines()
+        for statement in ast.parse(code).body:
+            text = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+            self.show(text)
+            exec(text, self.names)
+
+    def look(self, line: str) -> Any:
+        """Shows an expression and its value."""
+        self.show(line)
+        value = eval(line, self.names)
+        for row in repr(value).splitlines():
+            self.say(f"  {row}")
+        return value
+
+    def expect(self, line: str, wanted: object) -> None:
+        """Shows an expression and its value, and fails unless it is what the chapter says."""
+        value = self.look(line)
+        if value != wanted:
+            raise AssertionError(f"{line} gave {value!r}, and the chapter says {wanted!r}")
+
+
+def fail_to_match(page: Page, line: str) -> None:
+    page.do(f"try:\n    {line}\nexcept xdevice.DeviceMismatchError as error:\n    mismatch = str(error)")
+    page.look("mismatch")

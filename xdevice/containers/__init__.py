@@ -1,0 +1,1 @@
+"""How containers are walked and rebuilt, and what is seen in objects that nobody registered."""

@@ -1,0 +1,196 @@
+"""Objects that hold tensors and are neither tensor, model nor container: those that move themselves, and strangers.
+
+An object moves itself if it was registered with `move`, or if its type has the method by which objects around a
+framework do (`Backend.moves_by`) and the tensors seen in it are all of that framework. Any other stays where it is,
+and since then something would stay behind, that is an error where things are moved.
+
+What an object's own method leaves where it is does not count: a batch of graphs keeps its bookkeeping on the host.
+Which attributes these are is found out, once for a type, when the tensors of one are seen on several devices.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.core import registry
+from xdevice.errors import ContainerError, NotBuiltError, UnsupportedError
+
+from . import looks
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend, Way
+
+    from .looks import Held
+
+
+_staying: Final[dict[int, frozenset[str]]] = {}
+"""The attributes whose tensors the own method of a type leaves where they are, by the `id` of the type."""
+
+
+class Stranger:
+    """An object and the tensors in it."""
+
+    def __init__(self, x: Any, way: Way | None, held: list[Held]) -> None:
+        self.x = x
+        self.way = way
+        self.held = held
+        self.mover = None if way is not None else _mover(x, held)
+        """The framework by whose device it moves itself."""
+
+    @property
+    def moves(self) -> bool:
+        return self.mover is not None or (self.way is not None and self.way.move is not None)
+
+    def places(self) -> list[tuple[str, Device]]:
+        """Name and device of each tensor in it that counts, and of each variable of its models if it moves them."""
+        found = self._seen()
+        if self.mover is None or len({place for _, place in found}) < 2:
+            return found
+        staying = self._staying()
+        return [(path, place) for path, place in found if _attribute(path) not in staying]
+
+    def _seen(self) -> list[tuple[str, Device]]:
+        found = []
+        for path, value, backend, kind in self.held:
+            if kind == "tensor":
+                found.append((path, backend.device_of(value)))
+            elif kind == "model" and (self.moves or _is_variable(backend, value)):
+                found += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
+        return found
+
+    def _staying(self) -> frozenset[str]:
+        cls = type(self.x)
+        if id(cls) not in _staying:
+            registry.remember(_staying, cls, self._find_staying())
+        return _staying[id(cls)]
+
+    def _find_staying(self) -> frozenset[str]:
+        """Seen on copies, each moved to one of the places where the tensors are."""
+        staying: set[str] = set()
+        for target in {place for _, place in self._seen()}:
+            try:
+                arrived = find(self._by_itself(self._duplicate(), target), None)
+            except Exception:  # it cannot go there, which is told where it is moved
+                continue
+            seen = arrived._seen() if arrived is not None else []
+            moved = {_attribute(path) for path, place in seen if place is target}
+            staying.update(_attribute(path) for path, _ in seen if _attribute(path) not in moved)
+        return frozenset(staying) if {_attribute(path) for path, _ in self._seen()} - staying else frozenset()
+
+    def is_on(self, target: Device) -> bool:
+        """Whether all of it is there."""
+        try:
+            return all(place is target for _, place in self.places())
+        except UnsupportedError:
+            return False
+
+    def require(self, target: Device) -> None:
+        """Raises `DeviceNotFoundError` if some of its tensors cannot be there."""
+        for backend in {held.backend for held in self.held}:
+            backend.require(target)
+
+    def refusal(self, path: str, target: Device) -> ContainerError:
+        """Why it stays behind, and the line that mends it."""
+        where = next((str(place) for _, place in self.places() if place is not target), "several devices")
+        return ContainerError(
+            f"{path} is a {type(self.x).__qualname__} that holds tensors on {where} and is not known to xdevice, so "
+            f"they would stay behind; {self.remedy('or give it a way of its own: move=...')}"
+        )
+
+    def remedy(self, other: str) -> str:
+        """What makes its tensors known: the line that registers its type, where that can be."""
+        cls = type(self.x)
+        is_python_s = cls.__module__ == "builtins" or cls is looks.Keys or looks.is_closed(cls)
+        if is_python_s or registry.owner_of(cls) is not None:
+            return "pass what is in it among the values of a list or dict"
+        return f"say xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
+
+    def moved(self, target: Device) -> Any:
+        """It on a device, in its own way; itself if it is there."""
+        if self.is_on(target) and self.held:
+            return self.x
+        return self._move(self.x, target)
+
+    def copied(self, target: Device) -> Any:
+        """A copy of it on a device."""
+        if self.way is not None and self.way.copy is not None:
+            return self.way.copy(self.x, target)
+        return self._move(self._duplicate(), target)
+
+    def _move(self, x: Any, target: Device) -> Any:
+        name = type(x).__qualname__
+        try:
+            if self.mover is None:
+                assert self.way is not None
+                assert self.way.move is not None
+                return self.way.move(x, target)
+            moved = self._by_itself(x, target)
+        except Exception as error:
+            raise ContainerError(
+                f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
+                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+            ) from error
+        arrived = find(moved, None)
+        if arrived is None and registry.kind_of(type(moved)) is None:
+            raise ContainerError(
+                f"{name}.{self.mover.moves_by}() gave a {type(moved).__qualname__} without tensors; say how a {name} "
+                f"moves: xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+            )
+        if arrived is not None and not any(place is target for _, place in arrived.places()):
+            raise ContainerError(
+                f"{name}.{self.mover.moves_by}() left its tensors where they were; say how a {name} moves: "
+                f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
+            )
+        return moved
+
+    def _by_itself(self, x: Any, target: Device) -> Any:
+        """What its own method gives; itself where that gives nothing, as methods do that work in place."""
+        assert self.mover is not None
+        moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
+        return x if moved is None else moved
+
+    def _duplicate(self) -> Any:
+        """A deep copy whose tensors are the framework's copies: gradients flow to them, and no storage is shared."""
+        memo: dict[int, Any] = {}
+        for _, value, backend, kind in self.held:
+            if kind == "tensor":
+                memo[id(value)] = backend.copy(value, backend.device_of(value))
+        return copy.deepcopy(self.x, memo)
+
+
+def _attribute(path: str) -> str:
+    """The attributes on the way to a tensor, up to the first item."""
+    return path.partition("[")[0]
+
+
+def find(x: Any, way: Way | None) -> Stranger | None:
+    """What to know of an object that is no tensor and no model, and of the way it is registered with; None if there is
+    nothing in it to be moved."""
+    if way is not None and way.tensors is not None:
+        owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
+        held = [looks.Held(name, value, *found) for name, value, found in owned if found]
+        return Stranger(x, way, held) if held or way.move is not None else None
+    held = [one for one in looks.held(x) if not one.backend.is_host_only]
+    stranger = Stranger(x, way, held) if held or way is not None else None
+    if stranger is None or stranger.moves:
+        return stranger
+    if any(one.kind != "model" or _is_variable(one.backend, one.value) for one in held):
+        return stranger
+    return None  # the models in it say for themselves where they are
+
+
+def _is_variable(backend: Backend, model: Any) -> bool:
+    """Whether a model is a variable on its own, which is no more than a tensor: those of TensorFlow are models."""
+    try:
+        return next(iter(backend.variables(model)), ("no",))[0] == ""
+    except (NotBuiltError, UnsupportedError):
+        return False
+
+
+def _mover(x: Any, held: list[Held]) -> Backend | None:
+    first = held[0].backend if held else None
+    if first is None or first.moves_by is None or any(one.backend is not first for one in held):
+        return None
+    return first if looks.has_method(type(x), first.moves_by) else None

@@ -1,0 +1,284 @@
+"""Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
+
+`ways` says how one gets into each. A type that is met for the first time is asked for its way once; that is
+forgotten when the type is gone, when a backend is loaded, or when another type is registered.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from operator import is_
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from xdevice.contract import Way
+from xdevice.core import registry
+from xdevice.errors import ContainerError, shown
+
+from . import looks, strangers
+from .ways import Entry, Whole, code, registered, way_into
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+T = TypeVar("T", bound=type)
+
+_UNSEEN: Final = object()
+_ways: dict[int, Entry | Whole | None] = {}
+"""By the `id` of a type, as `registry.remember` keeps it."""
+
+
+class Leaf(NamedTuple):
+    """A leaf of a container and the way to it, to be written behind the container's name: `['x'][1]`."""
+
+    path: str
+    value: Any
+
+
+class _Node(NamedTuple):
+    """A container on the way."""
+
+    container: Any
+    entry: Entry
+    keys: Iterable[Any]
+    children: Sequence[Any]
+    inner: dict[int, _Node]
+    """Those of the children that are containers."""
+
+
+class Tree:
+    """The walk through a container: its leaves, the ways to them, and the container with others in their places.
+
+    With `whole`, what moves itself is a leaf.
+    """
+
+    __slots__ = ("_root", "leaves")
+
+    def __init__(self, x: Any, whole: bool = False) -> None:
+        try:
+            while True:
+                known = len(registry.loaded())
+                self.leaves: list[Any] = []
+                """Every leaf, tensor or not, in the order of the walk."""
+                way = _way(x, whole)
+                self._root = _walk(x, way, whole, self.leaves) if way is not None else None
+                if self._root is None:
+                    self.leaves.append(x)
+                if known == len(registry.loaded()):  # else a type may have a way since
+                    return
+        except RecursionError:
+            raise ContainerError(
+                f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
+                "pass the tensors in a container without cycles"
+            ) from None
+
+    @property
+    def is_container(self) -> bool:
+        """Whether there was a way into it."""
+        return self._root is not None
+
+    def paths(self) -> list[tuple[Any, ...]]:
+        """The keys on the way to each leaf."""
+        return list(_paths(self._root, ())) if self._root is not None else [()]
+
+    def path(self, index: int) -> str:
+        """The way to a leaf, to be written behind the container's name."""
+        return "".join(map(code, self.paths()[index]))
+
+    def rebuilt(self, changed: Sequence[Any]) -> Any:
+        """The container with other leaves; itself where they are the very same."""
+        if self._root is None:
+            return changed[0]
+        if all(map(is_, changed, self.leaves)):
+            return self._root.container
+        return _rebuild(self._root, iter(changed), ())
+
+    def check_rebuilding(self, touched: Container[int]) -> None:
+        """Raises `ContainerError` if it cannot be rebuilt with others for the leaves of these `id`s."""
+        if self._root is not None:
+            _rebuild(self._root, iter(self.leaves), touched)
+
+    def refuse_strangers(self) -> None:
+        """Raises `ContainerError` for an object whose tensors cannot be replaced."""
+        for i, value in enumerate(self.leaves):
+            if registry.kind_of(type(value)) is None and stranger(value) is not None:
+                refuse_stranger(self.path(i), value)
+
+
+def refuse_stranger(path: str, x: Any) -> None:
+    """Raises `ContainerError` for a leaf that is no tensor and no model, and yet holds tensors."""
+    found = stranger(x)
+    if found is not None:
+        raise ContainerError(
+            f"{path or 'it'} is a {type(x).__qualname__} that holds tensors, and is not known to xdevice as a "
+            f"container; {found.remedy('or how: flatten=..., rebuild=...')}"
+        )
+
+
+def is_container(x: object) -> bool:
+    """Whether there is a way into `x`."""
+    return _way(x, False) is not None
+
+
+def leaves(x: object) -> list[Leaf]:
+    """Every leaf of `x`, tensors or not, in the order of the walk."""
+    tree = Tree(x)
+    return [Leaf("".join(map(code, keys)), value) for keys, value in zip(tree.paths(), tree.leaves, strict=True)]
+
+
+def named_leaves(x: object) -> list[tuple[tuple[str, ...], Leaf]]:
+    """Every leaf with the keys on the way to it: of a mapping, a sequence, the fields of a class."""
+    tree = Tree(x)
+    paths = zip(tree.paths(), tree.leaves, strict=True)
+    return [(tuple(map(str, keys)), Leaf("".join(map(code, keys)), value)) for keys, value in paths]
+
+
+def values(x: object) -> list[Any]:
+    """Every leaf of `x`, without the ways to them."""
+    return Tree(x).leaves
+
+
+def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
+    """`x` rebuilt with `change(its leaves)`; `x` itself where that returns the very same leaves."""
+    tree = Tree(x)
+    tree.refuse_strangers()
+    return tree.rebuilt(change(tree.leaves))
+
+
+def _way(x: Any, whole: bool) -> Entry | None:
+    cls = type(x)
+    way: Any = _ways.get(id(cls), _UNSEEN)
+    if way is _UNSEEN:
+        way = way_into(x)
+        if not looks.is_proxy(cls):  # the next one may stand for something else
+            registry.remember(_ways, cls, way)
+    if type(way) is not Whole:
+        return way  # type: ignore[no-any-return]
+    if whole:
+        found = strangers.find(x, way.way)
+        if found is not None and found.moves:
+            return None
+    return way.inside
+
+
+def stranger(x: Any) -> strangers.Stranger | None:
+    """What to know of a leaf that is no tensor and no model, if something in it may have to be moved."""
+    cls = type(x)
+    if id(cls) in looks.PLAIN:
+        return None
+    way = _ways[id(cls)] if id(cls) in _ways else way_into(x)
+    return strangers.find(x, way.way if type(way) is Whole else None)
+
+
+def _walk(x: Any, entry: Entry, whole: bool, found: list[Any]) -> _Node:
+    keys, children = entry.read(x)
+    inner = {}
+    tensors = registry.probes
+    for i, child in enumerate(children):
+        try:
+            is_tensor = type(child) in tensors
+        except Exception:  # a metaclass whose types cannot be hashed
+            is_tensor = False
+        way = None if is_tensor or id(type(child)) in looks.PLAIN else _way(child, whole)
+        if way is None:
+            found.append(child)
+        else:
+            inner[i] = _walk(child, way, whole, found)
+    return _Node(x, entry, keys, children, inner)
+
+
+def _paths(node: _Node, before: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    for i, key in enumerate(node.keys):
+        here = (*before, key)
+        if i in node.inner:
+            yield from _paths(node.inner[i], here)
+        else:
+            yield here
+
+
+def _rebuild(node: _Node, changed: Iterator[Any], touched: Container[int]) -> Any:
+    container, entry, keys, children, inner = node
+    if inner:
+        new = [_rebuild(inner[i], changed, touched) if i in inner else next(changed) for i in range(len(children))]
+    else:
+        new = list(islice(changed, len(children)))
+    if not entry.is_plain and all(map(is_, new, children)) and not (touched and any(id(x) in touched for x in new)):
+        return container
+    try:
+        return entry.write(container, keys, new)
+    except Exception as error:
+        name = type(container).__qualname__
+        raise ContainerError(
+            f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, or "
+            f"say how: xdevice.register({name}, flatten=..., rebuild=...)"
+        ) from error
+
+
+# types of the user's own
+
+
+def register(
+    cls: T,
+    *,
+    flatten: Callable[[Any], Mapping[Any, Any] | Sequence[Any]] | None = None,
+    rebuild: Callable[[Any, Any], Any] | None = None,
+    move: Callable[[Any, Device], Any] | None = None,
+) -> T:
+    """Says how objects of a type of your own, and of its subclasses, are walked or moved; gives the type back.
+
+    Needed for objects that hold tensors, are not known to xdevice and cannot move themselves; with a `.to(device)` of
+    their own they can. By name alone, also as a decorator, their attributes are walked, as those of a dataclass are,
+    and rebuilding makes a new object without calling `__init__`.
+
+    Args:
+        cls: the type. Registered again, the last word holds.
+        flatten: gives what is in an object, as a dict or a list.
+        rebuild: `rebuild(old, inside)` gives a new object with this in it, a dict or list as `flatten` gave it.
+        move: `move(x, device)` gives an object on a `Device`, itself or a new one: to_device calls it, and copy_to on a
+            deep copy.
+
+    Raises:
+        ContainerError: no type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
+            either beside `move`.
+
+    It holds at once, also for types met before. Costs nothing for other types.
+
+    Example:
+        >>> @xdevice.register
+        ... class Game:
+        ...     def __init__(self, board):
+        ...         self.board = board
+        >>> xdevice.device_of([Game(xdevice.ones(2, device="cpu"))])
+        Device('cpu:0')
+    """
+    _refuse(cls, flatten, rebuild, move)
+    registered[cls] = Way(flatten, rebuild, move)
+    forget()
+    return cls
+
+
+def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
+    if not isinstance(cls, type):
+        raise ContainerError(f"register takes a type, not {shown(cls)}; say xdevice.register({type(cls).__qualname__})")
+    found = registry.kind_of(cls)
+    if found is not None:
+        raise ContainerError(f"{cls.__qualname__} is a {found[1]} of {found[0].name}, which xdevice moves by its rules")
+    if cls.__module__ == "builtins":
+        raise ContainerError(f"{cls.__qualname__} is Python's own, and not to be redefined; register a subclass of it")
+    if (flatten is None) is not (rebuild is None):
+        raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
+    if flatten is not None and move is not None:
+        raise ContainerError(f"register({cls.__qualname__}) takes flatten and rebuild, or move, not both")
+    for name, given in (("flatten", flatten), ("rebuild", rebuild), ("move", move)):
+        if given is not None and not callable(given):
+            raise ContainerError(f"register({cls.__qualname__}) needs a function as {name}, not {shown(given)}")
+
+
+def forget(_: Backend | None = None) -> None:
+    """Lets every type be asked anew."""
+    _ways.clear()
+
+
+registry.on_load.append(forget)

@@ -1,0 +1,187 @@
+"""DLPack's capsules, read and relabelled before they are consumed.
+
+Every framework that shares memory does it by this protocol, and every one checks less than it needs: what a capsule
+says is therefore read here. Its dtype is rewritten where two frameworks write one dtype in two ways, and its strides
+where they differ in dimensions of size 1, in which nobody steps.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import threading
+import weakref
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+_CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
+BOOL: Final = (6, 8)
+CPU: Final = 1
+GPUS: Final = (2, 10)
+"""CUDA and ROCm. Metal's and oneAPI's pointers are not what another framework expects there."""
+
+Label = tuple[int, int]
+"""How DLPack writes a dtype: a code for the kind, and the number of bits."""
+
+
+class _Tensor(ctypes.Structure):
+    """`DLTensor` of dlpack.h, the first member of `DLManagedTensor`, which an unversioned capsule points to."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """`DLManagedTensor` of dlpack.h."""
+
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+_NAME: Final = b"dltensor"  # a capsule keeps the pointer to it
+
+# prototypes of our own: types set on the functions of ctypes.pythonapi are everyone's, and break MXNet's capsules
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def label_of(dtype: str) -> Label:
+    """How DLPack writes a dtype of `xdevice.base.dtypes`."""
+    if dtype == "bool":
+        return BOOL
+    kind = dtype.rstrip("0123456789")
+    return _CODES[kind], int(dtype[len(kind) :])
+
+
+class Lent:
+    """A tensor's memory on offer: an unconsumed capsule, and what it says. Importers take it as an array of DLPack's.
+
+    `address` is in bytes, `strides` are in elements, `device` is DLPack's pair of type and index.
+    """
+
+    __slots__ = ("_tensor", "address", "capsule", "device", "shape", "strides")
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+        tensor = self._tensor = _Tensor.from_address(_pointer_of(capsule, _NAME))
+        self.address: int = (tensor.data or 0) + tensor.byte_offset
+        self.device: tuple[int, int] = (tensor.device_type, tensor.device_id)
+        self.shape: list[int] = tensor.shape[: tensor.ndim]
+        self.strides: list[int] = tensor.strides[: tensor.ndim] if tensor.strides else compact_strides(self.shape)
+
+    def is_compact(self) -> bool:
+        """Whether the elements stand one behind the other in C order; dimensions of size 1 may say what they like."""
+        wanted = compact_strides(self.shape)
+        if self.strides == wanted:
+            return True
+        for size, stride, compact in zip(self.shape, self.strides, wanted, strict=True):
+            if size != 1 and stride != compact:
+                return False
+        return True
+
+    def relabel(self, label: Label) -> None:
+        """Writes the dtype as the importer reads it."""
+        self._tensor.code, self._tensor.bits = label
+
+    def straighten(self) -> None:
+        """Says of a compact tensor that its strides are those of C order, in dimensions of size 1 too."""
+        if self.strides != compact_strides(self.shape):
+            # no strides mean C order; the list itself may be the source's own, which PyTorch 2.13 does not copy
+            self._tensor.strides = None
+
+    def hand_over(self, adopt: Callable[[Lent], Any]) -> Any:
+        """What `adopt` makes of it when the memory is released by another thread, once the importer has returned.
+
+        For a framework that holds a lock while it releases memory, on both sides. What it takes over may belong to a
+        tensor whose own memory is its, and whose release needs the lock. What it gives away may be released by
+        another framework without Python's lock, which is asked for next, while a thread that has it waits for the
+        first.
+        """
+        import numpy
+
+        # NumPy's capsule, with this tensor written into it: it is released while an exception may be on its way, which
+        # its own deleter and the callbacks of weak references keep, and a callback of ctypes loses, or crashes by
+        token = numpy.empty(1, "uint8")
+        capsule = token.__dlpack__()
+        managed = _Managed.from_address(_pointer_of(capsule, _NAME))
+        managed.tensor = self._tensor
+        # not by a function of Python's, in which the interpreter may switch threads while the importer has its lock
+        released = weakref.ref(token, _let_go.put)
+        _held[id(released)] = _Held(released, managed, self.capsule)
+        _start_releaser()
+        self.capsule = capsule
+        del token
+        return adopt(self)
+
+    def seen_by_numpy(self) -> np.ndarray[Any, Any]:
+        """The memory as an array, for reading; it lives as long as the array."""
+        import numpy
+
+        return numpy.from_dlpack(self)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        """The capsule, to be consumed once. The exporter has waited, so no stream matters."""
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+def compact_strides(shape: list[int]) -> list[int]:
+    """The strides of C order, in elements."""
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return strides[::-1]
+
+
+class _Held(NamedTuple):
+    """What an importer holds by `hand_over`: what it sees of it, and the capsule that owns the memory."""
+
+    released: weakref.ref[Any]
+    managed: _Managed
+    owner: Any
+
+
+_held: dict[int, _Held] = {}
+"""By the id of the weak reference."""
+
+_let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
+_releaser: threading.Thread | None = None
+
+
+def _start_releaser() -> None:
+    global _releaser
+    if _releaser is None or not _releaser.is_alive():  # after a fork it is not
+        _releaser = threading.Thread(target=_release, name="xdevice-release", daemon=True)
+        _releaser.start()
+
+
+def _release() -> None:
+    while True:
+        _held.pop(id(_let_go.get()), None)
+
+
+@atexit.register
+def _leave_to_the_system() -> None:
+    """What lives on when Python has ended must not call back into it."""
+    for held in tuple(_held.values()):
+        if held.released() is not None:
+            held.managed.deleter = None

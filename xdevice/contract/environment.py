@@ -1,0 +1,126 @@
+"""What the environment, or the program's first line, asks of every framework that is loaded: virtual GPUs, blocking.
+
+Some of it has to be known before a framework is imported, so adapters ask here at their own import.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from xdevice.errors import CountError, SettingError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from . import Backend
+
+VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
+BLOCKING: Final = "XDEVICE_BLOCKING"
+
+_asked = 0
+"""How many GPUs `ask_for_virtual_gpus` was told."""
+_hides_real_gpus = False
+# threads that load one backend at once each have an adapter, and a framework can be given devices once
+_lock = threading.Lock()
+_forever = ExitStack()
+"""What XDEVICE_BLOCKING has switched on: it stays until the process ends."""
+
+
+def check() -> None:
+    """Before a framework is imported: raises for what the variables cannot mean, and sets what the CUDA driver reads
+    when it starts.
+
+    Raises:
+        CountError, SettingError: as the questions below do.
+    """
+    virtual_gpus_wanted()
+    if is_blocking_wanted():
+        os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")
+
+
+def provide(backend: Backend) -> None:
+    """Gives a backend that is being loaded what was asked for."""
+    n = virtual_gpus_wanted()
+    if n:
+        with _lock:
+            _refuse(backend, n, _hides_real_gpus)
+            _make(backend, n)
+    if is_blocking_wanted():
+        _forever.enter_context(backend.blocking())
+
+
+def is_blocking_wanted() -> bool:
+    """Whether XDEVICE_BLOCKING asks for blocking mode.
+
+    Raises:
+        SettingError: a value other than "1", "0" and "".
+
+    Example:
+        >>> from xdevice.contract.environment import is_blocking_wanted
+        >>> is_blocking_wanted()
+        False
+    """
+    value = os.environ.get(BLOCKING, "").strip()
+    if value not in ("", "0", "1"):
+        raise SettingError(f"{BLOCKING} is 1 or 0, not {value!r}; set {BLOCKING}=1, or unset it")
+    return value == "1"
+
+
+def virtual_gpus_wanted() -> int:
+    """How many virtual GPUs are asked for; 0 for none.
+
+    Raises:
+        CountError: the value of XDEVICE_VIRTUAL_GPUS is not an int of 0 or more.
+
+    Example:
+        >>> from xdevice.contract.environment import virtual_gpus_wanted
+        >>> virtual_gpus_wanted() >= 0
+        True
+    """
+    if _asked:
+        return _asked
+    text = os.environ.get(VIRTUAL_GPUS, "").strip()
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit()):
+        raise CountError(f"{VIRTUAL_GPUS} is an int of 0 or more, not {text!r}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs")
+    return int(text)
+
+
+def ask_for_virtual_gpus(n: int, backends: Iterable[Backend], *, force: bool) -> None:
+    """Gives `n` virtual GPUs to these backends, and to each that is loaded later."""
+    global _asked, _hides_real_gpus
+    with _lock:
+        before = virtual_gpus_wanted()
+        if before not in (0, n):
+            by = "virtual_gpus()" if _asked else VIRTUAL_GPUS
+            raise CountError(f"{by} has asked for {before} virtual GPUs, and a process has one number of them, not {n}")
+        waiting = [backend for backend in backends if not backend.virtual and backend.refusal is None]
+        force = force or _hides_real_gpus
+        for backend in waiting:
+            _refuse(backend, n, force)
+        for backend in waiting:
+            _make(backend, n)
+        _asked, _hides_real_gpus = n, force
+
+
+def _refuse(backend: Backend, n: int, force: bool) -> None:
+    real = 0 if force or "gpu" not in backend.kinds else backend.count("gpu")
+    if real:
+        raise UnsupportedError(
+            f"{backend.name} has {real} real GPU{'s' * (real > 1)} here, and real GPUs are never hidden unless asked: "
+            f"xdevice.virtual_gpus(n, force=True)"
+        )
+    reason, most = backend.why_no_virtual_gpus(), backend.most_virtual_gpus
+    if reason is None and most is not None and n > most:
+        reason = f"{n} are too many for it; ask for {most} at most"
+    if reason is not None:
+        raise UnsupportedError(f"{backend.name} cannot have virtual GPUs here: {reason}")
+
+
+def _make(backend: Backend, n: int) -> None:
+    backend.make_virtual_gpus(n)
+    backend.virtual = n

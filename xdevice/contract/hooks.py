@@ -1,0 +1,281 @@
+"""Hooks on a framework's own calls, for `Backend.watch`: set for a block, shared by overlapping ones, then gone.
+
+A hook reaches all threads, so it first asks whether its context is listening. It stops listening while a transfer that
+it has reported is under way: what that calls (one print reads many times) is part of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.base.devices import CPU
+from xdevice.errors import UnsupportedError
+
+from . import Transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from xdevice.base.devices import Device
+
+    from . import Backend
+
+    Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
+
+listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
+"""Whether this thread or task is inside of a block that wants to know, and not of a transfer already reported."""
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What xdevice reads for itself inside, to compare or record it, is no transfer of the program's."""
+    token = listening.set(False)
+    try:
+        yield
+    finally:
+        listening.reset(token)
+
+
+_NAMES: Final = {"__repr__": "print", "__str__": "print"}
+_ABSENT: Final = object()
+_readers: Final[dict[str, Hooks]] = {}
+"""Those of the backends whose tensors NumPy reads by itself; they share one hook, on NumPy."""
+_lock = threading.RLock()
+_set: dict[tuple[int, str], _Hook] = {}
+
+
+class _Hook:
+    def __init__(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        self.owner = owner
+        self.name = name
+        self.blocks = 0
+        self.before = vars(owner).get(name, _ABSENT)
+        self.replacement = make(self.before if isinstance(self.before, property) else getattr(owner, name))
+        setattr(owner, name, self.replacement)
+
+    def undo(self) -> None:
+        if vars(self.owner).get(self.name) is not self.replacement:
+            return  # someone has hooked the hook since: it stays beneath, where it passes every call on
+        if self.before is _ABSENT:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.before)
+
+
+class Patches:
+    """Attributes of classes, modules and instances that are replaced until the last block that uses them ends."""
+
+    def __init__(self) -> None:
+        self._used: list[tuple[int, str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _lock:
+            for key in reversed(self._used):
+                hook = _set[key]
+                hook.blocks -= 1
+                if not hook.blocks:
+                    del _set[key]
+                    hook.undo()
+            self._used.clear()
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Sets an attribute to what `make` makes of it; a block that finds it replaced already shares that."""
+        with _lock:
+            key = id(owner), name
+            if key not in _set:
+                _set[key] = _Hook(owner, name, make)
+            _set[key].blocks += 1
+            self._used.append(key)
+
+
+class Shared:
+    """What a framework switches on for a thread, or for the process: by the first block there, and off by the last.
+
+    Blocks may end in any order. One of a thread that is left in another cannot be switched off there: `is_wanted` is
+    false then, and the next block of the first thread ends it.
+    """
+
+    def __init__(self, *, per_thread: bool) -> None:
+        self._here: Any = threading.local() if per_thread else SimpleNamespace()
+
+    @contextmanager
+    def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
+        """`switch` switches it on, and gives what switches it off."""
+        state = self._state()
+        with _lock:
+            state.blocks += 1
+            if state.off is None:
+                state.off = switch()
+        try:
+            yield
+        finally:
+            with _lock:
+                state.blocks -= 1
+                if not state.blocks and state is self._state():
+                    off, state.off = state.off, None
+                    off()
+
+    def is_wanted(self) -> bool:
+        """Whether a block is open here."""
+        return bool(self._state().blocks)
+
+    def _state(self) -> Any:
+        try:
+            return self._here.state
+        except AttributeError:
+            self._here.state = SimpleNamespace(blocks=0, off=None)
+            return self._here.state
+
+
+class Hooks(Patches):
+    """The hooks of one backend for one block: `with Hooks(backend, report, size) as hooks: hooks.reads(...)`.
+
+    `size` gives the bytes of a tensor. `place` gives its device, None where a read of it is no transfer; without it
+    that is `backend.device_of`. `report` is the one of the block that set the hook first, so it has to be the same
+    for all blocks. Names that this version of a framework does not have are passed over.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        report: Callable[[Transfer], None],
+        size: Callable[[Any], int],
+        place: Callable[[Any], Device | None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._backend = backend
+        self._report = report
+        self._size = size
+        self._place = place or backend.device_of
+        self._tensors: dict[type, bool] = {}
+
+    def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
+        """Reports methods and properties by which the host reads the tensor that they are called on."""
+        for name in names:
+            label = how or _NAMES.get(name) or name.strip("_")
+            describe = self._pickled if name == "__reduce_ex__" else self._read_first
+            self._wrap(owner, name, partial(describe, label))
+
+    def moves(self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None) -> None:
+        """Reports a call that takes its first argument to `target(*arguments)`; None if that is no other device."""
+        label = how or name.strip("_")
+
+        def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+            return self.move(label, args[0], target(*args, **kwargs))
+
+        self._wrap(owner, name, describe)
+
+    def verbs(self) -> None:
+        """Reports the moves, copies and reads that go through xdevice."""
+        self.moves(self._backend, "move", lambda x, device: device, how="to_device")
+        self.moves(self._backend, "copy", lambda x, device: device, how="copy_to")
+        self.reads(self._backend, "to_numpy")
+
+    def numpy_reads(self) -> None:
+        """Reports `np.asarray(x)` and `np.array(x)`, which read a tensor on the host without calling any method."""
+        import numpy
+
+        _readers[self._backend.name] = self
+        for name in ("asarray", "array"):
+            self._wrap(numpy, name, partial(_read_by_numpy, name))
+
+    def read(self, how: str, x: Any) -> Transfer | None:
+        """The read of a tensor by the host; None if `x` is no tensor that has values."""
+        source = self._source(x)
+        return None if source is None else self.transfer("read", how, source, CPU, self._size(x))
+
+    def move(self, how: str, x: Any, target: Device | None) -> Transfer | None:
+        """The move of a tensor to a device; None if it is there already."""
+        source = self._source(x)
+        if source is None or target is None or source is target:
+            return None
+        return self.transfer("move", how, source, target, self._size(x))
+
+    def transfer(self, kind: Any, how: str, source: Device, destination: Device, nbytes: int) -> Transfer:
+        physical = source.kind != "cpu" or destination.kind != "cpu"
+        return Transfer(self._backend.name, kind, how, source, destination, nbytes, physical)
+
+    def tell(self, transfer: Transfer | None) -> None:
+        """Reports what was seen by other means than a hook, if this context is listening."""
+        if transfer is not None and listening.get():
+            self._report(transfer)
+
+    def _pickled(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+        """`copy.copy` asks a tensor for what pickle would, and takes no values from it."""
+        return None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
+
+    def _read_first(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+        return self.read(how, args[0])
+
+    def _source(self, x: Any) -> Device | None:
+        if not self._is_tensor(type(x)):
+            return None
+        try:
+            return self._place(x)
+        except UnsupportedError:
+            return None
+
+    def _is_tensor(self, cls: type) -> bool:
+        found = self._tensors.get(cls)
+        if found is None:
+            roots = {base.__module__.partition(".")[0] for base in cls.__mro__}
+            is_ours = not roots.isdisjoint(self._backend.modules)
+            found = self._tensors[cls] = is_ours and self._backend.classify(cls) == "tensor"
+        return found
+
+    def _wrap(self, owner: Any, name: str, describe: Describe) -> None:
+        if not hasattr(owner, name):
+            return
+
+        def make(original: Any) -> Any:
+            if isinstance(original, property):
+                return property(self._hook(original.fget, describe), original.fset, original.fdel, original.__doc__)
+            return self._hook(original, describe)
+
+        self.replace(owner, name, make)
+
+    def _hook(self, original: Any, describe: Describe) -> Any:
+        report = self._report
+
+        @wraps(original)
+        def hook(*args: Any, **kwargs: Any) -> Any:
+            if not listening.get():
+                return original(*args, **kwargs)
+            token = listening.set(False)  # describing a tensor must not be taken for a transfer
+            try:
+                transfer = describe(args, kwargs)
+            finally:
+                listening.reset(token)
+            if transfer is None:
+                return original(*args, **kwargs)
+            report(transfer)
+            token = listening.set(False)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                listening.reset(token)
+
+        return hook
+
+
+def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
+    for reader in tuple(_readers.values()) if args else ():
+        transfer = reader.read(how, args[0])
+        if transfer is not None:
+            return transfer
+    return None

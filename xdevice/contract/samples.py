@@ -1,0 +1,145 @@
+"""What the tour and the conformance suite need of a framework beside the contract: its own networks and gradients."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+
+
+class Work(NamedTuple):
+    """Asynchronous work under way: its result, and whether it is done, asked without waiting."""
+
+    result: Any
+    is_done: Callable[[], bool]
+
+
+class Samples(ABC):
+    """One framework's samples, each written as its users would write it, without xdevice.
+
+    What a framework does not have is None: a suite of checks says then what it could not try.
+    """
+
+    can_block: bool = False
+    """Whether `blocking()` waits for what `long_work` and `failing_work` start."""
+
+    @abstractmethod
+    def other_device(self) -> Device | None:
+        """A second device for the tests of this machine, made if need be: called before the framework is used."""
+
+    @abstractmethod
+    def native_ones(self, *shape: int) -> Any:
+        """Ones by the framework's own function, which is not told where."""
+
+    @abstractmethod
+    def add(self, x: Any, y: Any) -> Any:
+        """`x + y` by the framework."""
+
+    @abstractmethod
+    def address(self, x: Any) -> int | None:
+        """Where the memory of a tensor begins."""
+
+    @abstractmethod
+    def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:
+        """The gradient of `sum(function(x))` with respect to `x`; None if the framework has none."""
+
+    def requires_grad(self, x: Any) -> bool | None:
+        """Whether a tensor asks for its gradient; None where tensors are not marked so."""
+        return None
+
+    def marked(self, x: Any) -> Any:
+        """The tensor, asking for its gradient."""
+        return x
+
+    def native_devices(self) -> Sequence[Any] | None:
+        """The framework's own objects for all its devices, the CPU first; None if it has no list of them."""
+        return None
+
+    def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
+        """Modes of the framework that each thread has for itself, such as "no gradients": by name, how to enter one,
+        and whether this thread is in it."""
+        return {}
+
+    def seed(self, number: int) -> object:
+        """Makes `rand` repeatable by the framework's own means; `NotImplemented` where there are none."""
+        return NotImplemented
+
+    def loader(self, items: Iterable[Any]) -> Any:
+        """A loader of the framework over NumPy arrays, one a batch; None if it has no loaders."""
+        return None
+
+    def network(self, inputs: int, outputs: int) -> Any:
+        """One linear layer in the framework's own classes, built, on cpu:0; None if it has no models."""
+        return None
+
+    def lines(self, what: Literal["network", "gradient"]) -> str:
+        """What users of the framework write, for the tour to show and run; empty where it has no such thing.
+
+        "network": makes `net`, one linear layer of 3 inputs and 1 output. "gradient": defines `gradient(part, w)`, the
+        gradient of the sum of `part @ w` with respect to `w`.
+        """
+        return ""
+
+    def models(self) -> Mapping[str, Callable[[], Any]]:
+        """Built models on cpu:0 of every kind that the adapter moves, made anew at each call: by name."""
+        return {}
+
+    def variables(self, model: Any) -> Mapping[str, Any]:
+        """The variables of a model as tensors, by name, read by the framework's own means."""
+        return {}
+
+    def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
+        """A model with a shared parameter, and whether it is shared still."""
+        return None
+
+    def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
+        """Two models that share a tensor which a move makes anew (a buffer), and whether they share it still."""
+        return None
+
+    def spread(self, device: Device) -> Any:
+        """A model with one part on cpu:0 and one on `device`; None if it has no models."""
+        return None
+
+    def unbuilt(self) -> Any:
+        """A model that has no variables yet; None where there is no such thing."""
+        return None
+
+    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]] | None:
+        """A model of 4 inputs and 1 output on cpu:0, and one step of training it on `x, y` that returns the loss.
+
+        The first weights are the same at each call. The step keeps the state of an optimizer (momentum at least).
+        """
+        return None
+
+    def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]] | None:
+        """As `trainable`, with the optimizer between the two; None where optimizers are no models of the adapter's, or
+        have their state from the start."""
+        return None
+
+    def holders(self, x: Any) -> Mapping[str, tuple[Any, Callable[[Any], tuple[Any, object]]]]:
+        """Objects around a tensor that the framework knows without their being tensors or models: by name, the object,
+        and how to read the tensor in it and something beside it."""
+        return {}
+
+    def failing_work(self) -> Any:
+        """A tensor whose computation is under way and fails; None where errors appear at the line."""
+        return None
+
+    def settle(self) -> None:  # noqa: B027  # most have switched nothing
+        """Puts back what `failing_work` and `long_work` have switched."""
+
+    def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
+        """A copy of pinned host memory to the GPU of `x`, and one of `x` to pinned memory, for a benchmark.
+
+        None where the framework has no pinned memory.
+        """
+        return None
+
+    def long_work(self, device: Device) -> Work | None:
+        """Work of a tenth of a second or more on a device; None where it cannot be asked whether it is done."""
+        return None

@@ -1,0 +1,80 @@
+"""Who has entered a block. One `with` object may be shared by threads and asyncio tasks, and be left in any order."""
+
+from __future__ import annotations
+
+import _thread  # importing threading would take a third of the time of `import xdevice`
+import sys
+
+from xdevice.errors import ScopeError
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Protocol
+
+    class Owned(Protocol):
+        """A block that keeps what it was entered by, and by whom."""
+
+        key: Any
+        owner: tuple[int, Any]
+
+
+_lock = _thread.allocate_lock()
+
+
+def owner() -> tuple[int, Any]:
+    """This thread, and the asyncio task that it runs; None outside of one."""
+    return _thread.get_ident(), current_task()
+
+
+def current_task() -> Any:
+    asyncio = sys.modules.get("asyncio")
+    # a module that another thread is importing just now lacks the function, and runs no loop in this one
+    loop = getattr(asyncio, "_get_running_loop", lambda: None)()
+    return None if loop is None else asyncio.current_task(loop)  # type: ignore[union-attr]
+
+
+def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
+    """Where the last block is that this thread and task have entered by `key`, in a stack of this context.
+
+    Raises:
+        ScopeError: there is none.
+    """
+    here = owner()
+    for place in reversed(range(len(stack))):
+        if stack[place].key is key and stack[place].owner == here:
+            return place
+    raise ScopeError(
+        f"{what} is left where it was not entered; enter and leave it in one thread, and in one asyncio task, as one "
+        f"`with` statement does"
+    )
+
+
+class Entered:
+    """The open blocks of one `with` object, each with its owner."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._open: list[tuple[tuple[int, Any], Any]] = []
+
+    def add(self, block: Any) -> None:
+        self._open.append((owner(), block))
+
+    def take(self) -> tuple[Any, int]:
+        """The block that is left here, and the thread that entered it: the last one of this thread and task, else of
+        any.
+
+        Raises:
+            ScopeError: none is open.
+        """
+        here = owner()
+        with _lock:
+            for place in reversed(range(len(self._open))):
+                if self._open[place][0] == here:
+                    break
+            else:
+                if not self._open:
+                    raise ScopeError(f"{self._what} is left, but it was not entered")
+                place = -1
+            (thread, _), block = self._open.pop(place)
+        return block, thread

@@ -1,0 +1,372 @@
+"""Which adapters exist, which are loaded, and which one a type belongs to."""
+
+from __future__ import annotations
+
+import _thread  # importing threading would take a third of the time of `import xdevice`
+import os
+import sys
+
+from xdevice.base import devices
+from xdevice.errors import BackendConflictError, BackendImportError, BackendNotFoundError, UnsupportedError
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from importlib.metadata import EntryPoint
+    from typing import Any, Final
+
+    from xdevice.contract import Backend, Kind
+
+GROUP: Final = "xdevice.backends"
+
+
+class Known:
+    """What must be known of a built-in backend before its adapter is loaded."""
+
+    def __init__(
+        self, name: str, aliases: tuple[str, ...], modules: tuple[str, ...], install: str, brings: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self.aliases = aliases
+        self.modules = modules
+        self.install = install
+        self.brings = brings
+        """The backends whose framework this one's imports by itself, which says nothing of the user's choice."""
+
+
+KNOWN: Final = (
+    Known("torch", ("pytorch",), ("torch",), "pip install torch"),
+    Known("tensorflow", ("tf",), ("tensorflow", "keras"), "pip install tensorflow", brings=("jax",)),
+    Known("paddle", ("paddlepaddle",), ("paddle",), "pip install paddlepaddle"),
+    Known("mxnet", ("mx",), ("mxnet",), "pip install 'mxnet<2' 'numpy<2', on Linux and Python 3.12 or older"),
+    Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
+    Known("numpy", ("np",), ("numpy",), "pip install numpy"),
+)
+"""In the order in which one is chosen when nobody says which."""
+
+GUESTS: Final = {"keras": ("keras.config", "backend")}
+"""Libraries that run on one of several frameworks, and the function that names it."""
+
+probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
+"""For each tensor type seen so far, the `device_of` of its backend: the verbs' fast path."""
+
+on_load: Final[list[Callable[[Backend], None]]] = []
+"""Told of every backend that is loaded from now on."""
+
+_making = _thread.RLock()
+"""Held while an adapter that is imported is made and given what it was asked for: once, not by each thread."""
+_loaded: dict[str, Backend] = {}
+_owners: dict[int, tuple[Backend, Kind | None] | None] = {}
+"""By the `id` of a type, as `remember` keeps it."""
+_UNSEEN: Final = object()
+_found: dict[str, EntryPoint] | None = None
+
+
+# names
+
+
+def canonical(name: str) -> str:
+    """The backend's own name for a name or alias in any case; raises `BackendNotFoundError` for any other."""
+    wanted = name.strip().lower() if isinstance(name, str) else ""
+    for known in KNOWN:
+        if wanted == known.name or wanted in known.aliases:
+            return known.name
+    for third_party in entry_points():
+        if wanted == third_party.lower():
+            return third_party
+    raise BackendNotFoundError(f"there is no backend {name!r}{_nearest(wanted)}; {_overview()}")
+
+
+def names() -> tuple[str, ...]:
+    """Every backend known: the built-in ones in order of preference, then third-party ones."""
+    built_in = tuple(known.name for known in KNOWN)
+    return built_in + tuple(sorted(set(entry_points()) - set(built_in)))
+
+
+def is_installed(name: str) -> bool:
+    """Whether the framework of a backend can be found, without importing it."""
+    for known in KNOWN:
+        if name == known.name:
+            return _is_imported(known.modules[0]) or _can_be_found(known.modules[0])
+    return name in entry_points()
+
+
+def install_hint(name: str) -> str:
+    """The command that installs a backend."""
+    for known in KNOWN:
+        if name == known.name:
+            return known.install
+    distribution = entry_points()[name].dist
+    return f"pip install {distribution.name if distribution else name}"
+
+
+def imported_frameworks() -> tuple[str, ...]:
+    """The built-in backends whose framework the user has imported. NumPy does not count: all frameworks import it."""
+    imported = [known for known in KNOWN[:-1] if _is_imported(known.modules[0])]
+    brought = {name for known in imported for name in known.brings}
+    return tuple(known.name for known in imported if known.name not in brought)
+
+
+def _can_be_found(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def _is_imported(module: str) -> bool:
+    return sys.modules.get(module) is not None
+
+
+def entry_points() -> dict[str, EntryPoint]:
+    """The adapters that are installed, ours and third parties', by name; imports none of them."""
+    global _found
+    if _found is None:
+        from importlib.metadata import entry_points as installed
+
+        found: dict[str, EntryPoint] = {}
+        for point in installed(group=GROUP):
+            _refuse_conflict(point, found.get(point.name))
+            found[point.name] = point
+        _found = found
+    return _found
+
+
+def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
+    if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
+        raise BackendConflictError(
+            f"two adapters claim the backend name {new.name!r}: {_source(old)} and {_source(new)}; uninstall one"
+        )
+    for known in KNOWN:
+        if new.name in known.aliases:
+            raise BackendConflictError(
+                f"{_source(new)} claims the name {new.name!r}, an alias of the built-in {known.name!r}; uninstall it"
+            )
+
+
+def _distribution(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"
+
+
+def _source(point: EntryPoint) -> str:
+    return f"{point.value} of {_distribution(point)}"
+
+
+def _nearest(name: str) -> str:
+    import difflib
+
+    aliases = [alias for known in KNOWN for alias in known.aliases]
+    close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.6)  # "jxa" and "jax" are at 0.67
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _overview() -> str:
+    installed = [name for name in names() if is_installed(name)]
+    missing = [f"{name}: {install_hint(name)}" for name in names() if name not in installed]
+    text = f"known: {', '.join(names())}; installed: {', '.join(installed)}"
+    return f"{text}; to install {', '.join(missing)}" if missing else text
+
+
+# loading
+
+
+def load(name: str) -> Backend:
+    """The backend of a name or alias, imported on first use.
+
+    Safe from several threads, and the thread that loads may end first: the import is guarded by Python's own import
+    lock and by `loader.importing`, what follows it by a lock of its own. One lock around all of it would deadlock with
+    a thread that imports an adapter directly.
+    """
+    backend = _loaded.get(name) or _load(canonical(name))
+    if backend.refusal is not None:
+        raise UnsupportedError(backend.refusal)
+    return backend
+
+
+def loaded() -> tuple[Backend, ...]:
+    """The backends loaded so far."""
+    return tuple(_loaded.values())
+
+
+def _load(name: str) -> Backend:
+    if name in _loaded:
+        return _loaded[name]
+    if not is_installed(name):
+        raise BackendNotFoundError(f"the backend {name!r} is not installed here; {_overview()}")
+    from xdevice.contract import check
+
+    point = entry_points().get(name)
+    if point is None:
+        raise BackendNotFoundError(f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}")
+    from xdevice.contract import environment
+
+    environment.check()
+    try:
+        cls = point.load()
+    except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
+        raise _import_failed(name, error) from error
+    adapter = check(cls, name, _source(point))
+    with _making:
+        if name in _loaded:
+            return _loaded[name]  # another thread was faster
+        try:
+            backend = adapter()
+        except Exception as error:
+            raise _import_failed(name, error) from error
+        _refuse_too_old(backend)
+        environment.provide(backend)
+        _register(backend)
+        return backend
+
+
+def _import_failed(name: str, error: Exception) -> BackendImportError:
+    return BackendImportError(
+        f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "
+        f"`xdevice info {name}` shows the details, and this installs it anew: {install_hint(name)}"
+    )
+
+
+def _refuse_too_old(backend: Backend) -> None:
+    import re
+
+    here = tuple(int(part) for part in re.findall(r"\d+", backend.version)[:3])
+    if here < backend.minimum:
+        wanted = ".".join(map(str, backend.minimum))
+        raise BackendImportError(
+            f"{backend.name} {backend.version} is too old: {wanted} or newer is needed; {install_hint(backend.name)}"
+        )
+
+
+def _register(backend: Backend) -> None:
+    if _imported_before_fork & set(backend.modules):
+        backend.refusal = backend.after_fork()
+    devices.KINDS.update(backend.kinds)
+    import copyreg
+
+    copyreg.pickle(type(backend), _by_name)
+    _loaded[backend.name] = backend
+    _owners.clear()
+    for tell in tuple(on_load):
+        tell(backend)
+
+
+def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
+    """A process has one of each, and another process has devices of its own."""
+    return load, (backend.name,)
+
+
+# types
+
+
+def owner_of(cls: type) -> Backend | None:
+    """The backend that a type belongs to, by the module it comes from; loads its adapter if need be."""
+    found = _classified(cls)
+    return found[0] if found is not None else None
+
+
+def kind_of(cls: type) -> tuple[Backend, Kind] | None:
+    """Backend and kind of a type of tensors or models; None for every other type."""
+    found = _classified(cls)
+    return found if found is not None and found[1] is not None else None  # type: ignore[return-value]
+
+
+def _from_native(native: object) -> devices.Device | None:
+    owner = owner_of(type(native))
+    return owner.from_native(native) if owner is not None else None
+
+
+devices.answers.from_native = _from_native
+
+
+def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
+    """Keeps a fact about a type, by its `id`, for as long as the type lives. A `WeakKeyDictionary` is three times
+    slower to read."""
+    from weakref import finalize
+
+    facts[id(cls)] = fact
+    finalize(cls, facts.pop, id(cls), None).atexit = False
+
+
+def as_array(x: Any) -> Any:
+    """A number of NumPy's, which its `x.sum()` gives, as the array without dimensions that it stands for when it comes
+    on its own; everything else as it is. In containers it is a number as Python's are."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not issubclass(type(x), numpy.generic):
+        return x
+    array = numpy.asarray(x)
+    return x if array.dtype.kind in "USOMm" or array.dtype.names is not None else array
+
+
+def _classified(cls: type) -> tuple[Backend, Kind | None] | None:
+    found: Any = _owners.get(id(cls), _UNSEEN)
+    if found is _UNSEEN:
+        found = _classify(cls)
+        remember(_owners, cls, found)
+    if found is not None and found[0].refusal is not None:
+        raise UnsupportedError(found[0].refusal)
+    return found  # type: ignore[no-any-return]
+
+
+def _classify(cls: type) -> tuple[Backend, Kind | None] | None:
+    owner = None
+    for root in dict.fromkeys(base.__module__.partition(".")[0] for base in cls.__mro__):
+        backend = _owner_of_module(root)
+        if backend is None:
+            continue
+        owner = owner or backend
+        kind = backend.classify(cls)
+        if kind is not None:
+            if kind == "tensor":
+                probes[cls] = backend.device_of
+            return backend, kind
+        if root in GUESTS:
+            break
+    return (owner, None) if owner is not None else None
+
+
+def _owner_of_module(root: str) -> Backend | None:
+    if root == "builtins" or not _is_imported(root):
+        return None
+    if root in GUESTS:
+        return _host_of(root)
+    for known in KNOWN:
+        if root in known.modules:
+            return load(known.name)
+    for backend in loaded():
+        if root in backend.modules:
+            return backend
+    return load(root) if root in entry_points() else None
+
+
+def _host_of(guest: str) -> Backend:
+    from importlib import import_module
+
+    module, function = GUESTS[guest]
+    host = load(getattr(import_module(module), function)())
+    if guest not in host.guests:
+        raise UnsupportedError(
+            f"{guest} is running on {host.name} here, where xdevice cannot move its models; "
+            f"run it on another framework (KERAS_BACKEND=tensorflow), or place it by {guest}'s own device scope"
+        )
+    return host
+
+
+# fork
+
+
+_imported_before_fork: frozenset[str] = frozenset()
+"""The modules that a forked child has from its parent: their adapters, loaded only now, are asked too."""
+
+
+def _after_fork() -> None:
+    global _imported_before_fork, _making
+    _making = _thread.RLock()  # a thread of the parent that held the old one is not there to release it
+    _imported_before_fork = frozenset(sys.modules)
+    for backend in loaded():
+        backend.refusal = backend.after_fork()
+        if backend.refusal is not None:
+            for cls in [cls for cls, probe in probes.items() if getattr(probe, "__self__", None) is backend]:
+                del probes[cls]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,177 @@
+"""`with device:` and `with stream:`: the frameworks keep the current one per thread, Paddle for the whole process.
+
+The context variable says what holds here, and survives an `await`. What the framework keeps does not: it would hold for
+whichever task runs next. So a block that is left waiting by its asyncio task is undone and refused, at the await.
+Blocks that overlap in one task (of generators, say) may end in any order.
+"""
+
+from __future__ import annotations
+
+import _thread  # importing threading would take a third of the time of `import xdevice`
+import sys
+from contextvars import ContextVar
+
+from xdevice.base import devices
+from xdevice.errors import ScopeError
+
+from . import blocks, selection
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import FrameType, TracebackType
+    from typing import Any
+
+    from xdevice.base.devices import Device
+
+_entered: ContextVar[tuple[Block, ...]] = ContextVar("xdevice_scopes", default=())
+_cancelled: set[Any] = set()
+"""The asyncio tasks that were told so that they have waited inside of a block, and have not left it yet."""
+
+
+def current() -> Device | None:
+    """The device of the innermost `with device:` of this thread or task."""
+    stack = _entered.get()
+    return stack[-1].key if stack else None
+
+
+def enter(device: Device) -> None:
+    backend = selection.current()
+    backend.require(device)
+    push(_entered, Block(device, lambda: backend.scope(device)))
+
+
+def leave(
+    device: Device, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+) -> None:
+    pop(_entered, device, exc_type, exc, trace)
+
+
+devices.answers.enter, devices.answers.leave = enter, leave
+
+
+def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
+    block.begin()
+    stack.set((*stack.get(), block))
+
+
+def pop(
+    stack: ContextVar[tuple[Block, ...]],
+    key: object,
+    exc_type: type[BaseException] | None,
+    exc: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    """Leaves the last block of this thread and task that was entered by `key`.
+
+    Raises:
+        ScopeError: there is none, or its task has waited inside of it.
+    """
+    entered = stack.get()
+    place = blocks.place_in(entered, key, f"`with {key}:`")
+    stack.set(entered[:place] + entered[place + 1 :])
+    entered[place].end(exc_type, exc, trace)
+
+
+class _Threads(_thread._local):
+    """The blocks that a thread has open with its framework, in the order in which they were entered."""
+
+    def __init__(self) -> None:
+        self.open: list[Block] = []
+
+
+_threads = _Threads()
+
+
+class Block:
+    """An entered `with device:` or `with stream:`; `make` gives the framework's own context manager for it."""
+
+    def __init__(self, key: Any, make: Callable[[], AbstractContextManager[Any]]) -> None:
+        self.key = key
+        self.owner = blocks.owner()
+        self._make = make
+        self._watch: Any = None
+        self._coroutine: FrameType | None = None
+        self._has_waited = False
+
+    def begin(self) -> None:
+        self._put_on()
+        _threads.open.append(self)
+        task = self.owner[1]
+        if task is not None:
+            # the loop gets to this before the task goes on, if it gets to it while the block is open
+            self._watch = task.get_loop().call_soon(self._refuse)
+            self._coroutine = _calling_coroutine()
+
+    def end(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        if not self._has_waited:
+            self._undo(exc_type, exc, trace)
+        elif self._take_back_cancel(exc) or exc is None:
+            raise ScopeError(
+                f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: "
+                f"the framework keeps one device for all tasks of a thread, and would have put their work on "
+                f"{self.key} too; leave the block before the await, say device= to xdevice's creators, or do the work "
+                f"in asyncio.to_thread"
+            ) from None
+
+    def _put_on(self) -> None:
+        self._native = self._make()
+        self._native.__enter__()
+
+    def _undo(self, *error: Any) -> None:
+        """Leaves the framework's context managers in the order that they want."""
+        place = _threads.open.index(self)
+        above = _threads.open[place + 1 :]
+        for block in reversed(above):
+            block._native.__exit__(None, None, None)
+        try:
+            self._native.__exit__(*error)
+        finally:
+            del _threads.open[place]
+            for block in above:
+                block._put_on()
+
+    def _refuse(self) -> None:
+        task = self.owner[1]
+        self._has_waited = True
+        self._undo(None, None, None)
+        coroutine, self._coroutine = self._coroutine, None
+        if not _waits_in(task, coroutine):
+            return  # a generator or a notebook's cell has left the block open: its task is the kernel's own
+        if task not in _cancelled and task.cancel():  # else it would learn of it at the end of the block only
+            _cancelled.add(task)
+
+    def _take_back_cancel(self, exc: BaseException | None) -> bool:
+        """Whether it is the cancelling of `_refuse` that ends the block."""
+        task = self.owner[1]
+        if task not in _cancelled:
+            return False
+        _cancelled.remove(task)
+        getattr(task, "uncancel", lambda: None)()  # from Python 3.11 on tasks count
+        return isinstance(exc, sys.modules["asyncio"].CancelledError)
+
+
+def _calling_coroutine() -> FrameType | None:
+    """The innermost coroutine of those that run here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_flags & 0x180:  # inspect's CO_COROUTINE and CO_ITERABLE_COROUTINE
+        frame = frame.f_back
+    return frame
+
+
+def _waits_in(task: Any, coroutine: FrameType | None) -> bool:
+    """Whether a task waits in what this coroutine awaits; true also where that cannot be seen."""
+    awaited = task.get_coro()
+    while awaited is not None:
+        if hasattr(awaited, "cr_frame"):
+            frame, awaited = awaited.cr_frame, awaited.cr_await
+        elif hasattr(awaited, "gi_frame"):
+            frame, awaited = awaited.gi_frame, awaited.gi_yieldfrom
+        else:
+            return type(awaited).__name__ != "FutureIter"  # an asynchronous generator, for instance
+        if frame is coroutine:
+            return True
+    return False

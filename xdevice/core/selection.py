@@ -1,0 +1,207 @@
+"""Which backend answers when no tensor decides: a scope, the process default, the environment, what is imported."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from xdevice.base import devices
+from xdevice.errors import BackendNotFoundError, UnsupportedError
+
+from . import blocks, registry
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Any, Final
+
+    from xdevice.contract import Backend
+
+VARIABLE: Final = "XDEVICE_BACKEND"
+
+
+_scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
+_entered: ContextVar[tuple[_Used, ...]] = ContextVar("xdevice_use", default=())
+_default: Backend | None = None
+_resolved: Backend | None = None
+"""What the environment, or what is installed, gave."""
+_resolved_from: Any = None
+"""The variable at that time."""
+
+# os.environ.get takes 0.8 us, most of what try_gpu may cost; the dictionary behind it 0.05
+_environ: Any = getattr(os.environ, "_data", os.environ)
+_KEY: Any = getattr(os.environ, "encodekey", str)(VARIABLE)
+
+
+def current() -> Backend:
+    """The selected backend: of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else what is there."""
+    backend = _scope.get() or _default
+    if backend is None:
+        if _resolved is None or _resolved_from != _environ.get(_KEY):
+            return _resolve()
+        backend = _resolved
+    if backend.refusal is not None:
+        raise UnsupportedError(backend.refusal)
+    return backend
+
+
+def chosen() -> Backend | None:
+    """What the program itself has chosen, by `set_backend`, or by `use` where the environment says nothing."""
+    return _default or (None if os.environ.get(VARIABLE) else _scope.get())
+
+
+@contextmanager
+def default_restored() -> Iterator[None]:
+    """`set_backend` inside of the block holds to its end."""
+    global _default
+    before = _default
+    try:
+        yield
+    finally:
+        _default = before
+
+
+def _resolve() -> Backend:
+    global _resolved, _resolved_from
+    if _resolved is not None:
+        _resolved_from = _environ.get(_KEY)
+        warnings.warn(
+            f"{VARIABLE} changed to {os.environ.get(VARIABLE)!r} after {_resolved.name} was chosen, "
+            f"which stays; call xdevice.set_backend() to change the backend of a running process",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return registry.load(_resolved.name)
+    _resolved = _from_variable() or registry.load(_preferred())
+    _resolved_from = _environ.get(_KEY)
+    return _resolved
+
+
+def _from_variable() -> Backend | None:
+    name = os.environ.get(VARIABLE, "").strip()
+    if not name:
+        return None
+    try:
+        return registry.load(name)
+    except BackendNotFoundError as error:
+        raise BackendNotFoundError(f"{VARIABLE}={name}: {error}") from None
+
+
+def _preferred() -> str:
+    imported = registry.imported_frameworks()
+    if len(imported) == 1:
+        return imported[0]
+    return next(known.name for known in registry.KNOWN if registry.is_installed(known.name))
+
+
+def _to_native(device: devices.Device) -> Any:
+    chosen = current()
+    chosen.require(device)
+    return chosen.to_native(device)
+
+
+devices.answers.to_native = _to_native
+
+
+def backend(name: str | Backend | None = None) -> Backend:
+    """The backend of a name or alias, loaded on first use; without a name the selected one.
+
+    Its `name`, `version`, `framework` (the module: `torch`, `tensorflow`, ...), `count("gpu")`, `devices()` and
+    `virtual` (how many of its GPUs are virtual) are of use to programs. Loading imports the framework, so it takes
+    seconds the first time and under 1 us after.
+
+    Args:
+        name: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy" or a third party's, in any case; "pytorch",
+            "tf", "paddlepaddle", "mx" and "np" are aliases.
+
+    Raises:
+        BackendNotFoundError: the name is unknown, or its framework is not installed. Nothing else is taken instead.
+        BackendImportError: the framework is installed but does not import, or is too old.
+        UnsupportedError: in a forked child, where the backend cannot work.
+
+    Example:
+        >>> xdevice.backend("numpy").name
+        'numpy'
+    """
+    if name is None:
+        return current()
+    from xdevice.contract import Backend
+
+    if isinstance(name, Backend):
+        return registry.load(name.name)
+    if not isinstance(name, str):
+        given = getattr(name, "__name__", name)
+        raise BackendNotFoundError(f"{name!r} is no backend: expected its name, for instance {str(given)!r:.40}")
+    return registry.load(name)
+
+
+def backends() -> tuple[str, ...]:
+    """The names of the backends installed here, in the order in which one is chosen. Imports none of them.
+
+    Example:
+        >>> "numpy" in xdevice.backends()
+        True
+    """
+    return tuple(name for name in registry.names() if registry.is_installed(name))
+
+
+def set_backend(name: str | Backend | None) -> None:
+    """Makes a backend the default of the process; None goes back to XDEVICE_BACKEND and what is installed, anew.
+
+    `use` is stronger. Of use in notebooks, which lose context variables between cells.
+
+    Raises:
+        BackendNotFoundError, BackendImportError: as `backend` does; the default stays as it was.
+    """
+    global _default, _resolved
+    if name is None:
+        _default = _resolved = None
+    else:
+        _default = backend(name)
+
+
+class use:
+    """Selects a backend for the block: `with xdevice.use("paddle"): ...`, for this thread or task only.
+
+    Nests, ends after exceptions, may be entered again and by several threads, and holds across an `await`. The backend
+    is loaded when the block is entered.
+
+    Raises:
+        ScopeError: it is left in another thread or asyncio task than the one that entered it, whose choice stays.
+        BackendNotFoundError, BackendImportError: as `backend` does, on entering.
+
+    Example:
+        >>> with xdevice.use("numpy") as chosen:
+        ...     xdevice.backend() is chosen
+        True
+    """
+
+    def __init__(self, name: str | Backend) -> None:
+        self._name = name
+
+    def __enter__(self) -> Backend:
+        chosen = backend(self._name)
+        _entered.set((*_entered.get(), _Used(self, chosen)))
+        _scope.set(chosen)
+        return chosen
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        entered = _entered.get()
+        place = blocks.place_in(entered, self, f"use({self._name!r})")
+        left = entered[:place] + entered[place + 1 :]
+        _entered.set(left)
+        _scope.set(left[-1].chosen if left else None)
+
+
+class _Used:
+    """An entered `use`."""
+
+    def __init__(self, key: use, chosen: Backend) -> None:
+        self.key = key
+        self.owner = blocks.owner()
+        self.chosen = chosen

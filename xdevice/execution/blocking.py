@@ -1,0 +1,72 @@
+"""Blocking mode: every operation completes before the next line runs, so an error appears where it was caused."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from xdevice.core import selection
+from xdevice.core.blocks import Entered
+from xdevice.errors import ScopeError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from xdevice.contract import Backend
+
+
+class blocking:
+    """Every operation inside the block completes before the next line runs: `with xdevice.blocking(): ...`.
+
+    An error of asynchronous work then appears at the line that caused it, and a clock around a line shows what that
+    line takes. Overlap is lost: use it to find a fault. Nests, and ends after exceptions.
+
+    Args:
+        backends: names of backends, or backends; without any the selected one, as with `sync`.
+
+    XDEVICE_BLOCKING=1 does the same to every backend from when xdevice loads it to the end of the process, and by
+    the framework's own switch where that works only before its import or start.
+
+    | backend | blocks by |
+    |---|---|
+    | torch | a wait after each operation of this thread, where a GPU is in use; the CPU computes synchronously |
+    | tensorflow | this thread's `set_synchronous_execution(True)`, and a wait after each operation with a GPU |
+    | mxnet | a wait after each call of its library, in all threads |
+    | paddle | `FLAGS_benchmark`, in all threads, where there is a GPU; the CPU computes synchronously |
+    | jax | a wait after each compiled call, in all threads, by JAX's private API |
+    | numpy | computes synchronously: nothing to do |
+
+    Raises:
+        ScopeError: it is left in another thread than the one that entered it, which on PyTorch and TensorFlow may go on
+            blocking; what holds for all threads has ended.
+        SettingError: XDEVICE_BLOCKING holds something else than 1, 0 or nothing; when a backend is loaded.
+        UnsupportedError: JAX in a version whose private API is another one: set XDEVICE_BLOCKING=1 before the start.
+        BackendNotFoundError, BackendImportError: as `backend` does.
+
+    Example:
+        >>> with xdevice.blocking():
+        ...     x = xdevice.ones(2) + 1
+    """
+
+    def __init__(self, *backends: str | Backend) -> None:
+        self._backends = backends
+        self._entered = Entered("blocking()")
+
+    def __enter__(self) -> None:
+        chosen = [selection.backend(one) for one in self._backends] or [selection.current()]
+        with ExitStack() as stack:
+            for backend in chosen:
+                stack.enter_context(backend.blocking())
+            self._entered.add(stack.pop_all())
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        block, thread = self._entered.take()
+        block.close()
+        if thread != threading.get_ident():
+            raise ScopeError(
+                "blocking() is left in another thread than the one that entered it; what a framework keeps per thread "
+                "can be ended there only, so enter and leave it in one thread"
+            )

@@ -1,0 +1,149 @@
+"""`capture`: the work of a repeated task, recorded once and replayed without Python.
+
+A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it (docs/hardware.md). A graph
+asks for all the work of a task at once.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from xdevice.base import devices
+from xdevice.core import selection
+from xdevice.errors import CaptureError, NotATaskError, TransferError, XDeviceError
+
+from . import streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+__all__ = ["Graph", "capture"]
+
+_capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
+
+
+def capture(task: Callable[[], Any], device: object = None) -> Graph:
+    """Records the work that a task gives to a GPU, to be replayed: `step = capture(task)`, then `step()` many times.
+
+    The task runs once as it is, which counts as a call, and once more without doing anything, to be recorded. What it
+    did in Python is not done again: a replay reads and writes the same memory. So write new inputs into the tensors
+    that the task reads (`x.copy_(batch)`); another tensor under the same name is not seen. They are kept alive.
+    Gradients are taken inside of the task: none flow through its result.
+
+    Args:
+        task: a function without arguments that works on one GPU, with shapes that do not change, and does not read.
+        device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the only GPU.
+
+    | backend | a graph is | instead |
+    |---|---|---|
+    | torch | `torch.cuda.CUDAGraph` (CUDA, ROCm) | elsewhere `torch.compile` |
+    | tensorflow | none | `tf.function` |
+    | mxnet | none | `net.hybridize()` |
+    | paddle | none | `paddle.jit.to_static` |
+    | jax | none | `jax.jit` |
+    | numpy | none: it computes at once | the task itself |
+
+    Raises:
+        UnsupportedError: the backend, or that device of it, has no graphs; it names what to use instead.
+        CaptureError: the task reads on the host, waits, calls `parallel`, `prefetch` or `capture`, or its work cannot
+            be recorded for another reason, which is its cause.
+        DeviceMismatchError: the task works on another device, which a replay would leave out.
+        NotATaskError: no function. DeviceError: there are several GPUs, and none is named.
+        What the task raises when it runs.
+
+    Costs two calls of the task and a wait for the device, and gives PyTorch's unused memory back to it. What the task
+    needs is taken for as long as the graph is kept.
+
+    Example:
+        >>> x = xdevice.ones(2, 2)
+        >>> task = lambda: x @ x
+        >>> try:
+        ...     step = xdevice.capture(task)
+        ... except xdevice.UnsupportedError:  # no GPU, or no graphs: the same without them
+        ...     step = task
+        >>> xdevice.to_numpy(step()).tolist()
+        [[2.0, 2.0], [2.0, 2.0]]
+    """
+    if not callable(task):
+        raise NotATaskError(
+            f"xdevice.capture takes a function without arguments, not {task!r:.100} of type {type(task).__qualname__}: "
+            f"capture(lambda: f(x)), not capture(f(x))"
+        )
+    refuse_in_capture("capture")
+    backend = selection.current()
+    place = streams.here(backend) if device is None else devices.parse(device)
+    backend.require(place)
+    native = backend.new_graph(place)
+    stream = streams.Stream(place)
+    token = _capturing.set(True)
+    try:
+        _rehearse(task, stream)
+        result = _recorded(task, native, stream)
+    finally:
+        _capturing.reset(token)
+    return Graph(backend, place, native, result)
+
+
+def refuse_in_capture(verb: str) -> None:
+    """Raises `CaptureError` in a task that is being captured: work of another thread would not be recorded."""
+    if _capturing.get():
+        raise CaptureError(f"xdevice.{verb} is called in a task that is being captured; capture the tasks inside of it")
+
+
+class Graph:
+    """The work of a task on one GPU, as `capture` recorded it. Calling it does that work again.
+
+    `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
+    at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you
+    keep (`xdevice.copy_to`). It is a task: `xdevice.parallel(graph_0, graph_1)`.
+
+    Costs one request to the GPU, and its time for the work.
+    """
+
+    def __init__(self, backend: Backend, device: Device, native: Any, result: Any) -> None:
+        self.backend = backend
+        self.device = device
+        self.native = native
+        self._result = result
+
+    def __call__(self) -> Any:
+        self.backend.replay(self.native)
+        return self._result
+
+    def __repr__(self) -> str:
+        return f"<xdevice graph of {self.backend.name} on {self.device}>"
+
+
+def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
+    """A call in earnest. What a first use makes cannot be made while it is recorded, and here a read has its line."""
+    from .transfers import transfers
+
+    caller = streams.Stream.current(stream.device)
+    stream.wait(caller)
+    try:
+        with stream, transfers("forbid"), stream.backend.only_on(stream.device):
+            task()
+    except TransferError as error:
+        raise CaptureError(
+            f"the task cannot be captured, a replay would not do this again: {error.record}; keep it out of the task"
+        ) from error
+    finally:
+        caller.wait(stream)
+
+
+def _recorded(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
+    try:
+        with stream:
+            return stream.backend.capture(graph, stream.native, task)
+    except XDeviceError:
+        raise
+    except Exception as error:
+        raise CaptureError(
+            f"the task cannot be captured on {stream.device}: {type(error).__qualname__}: {error}; it may not wait, "
+            f"read, copy from the host, or go to the stream of an earlier call, whose result is still there; nor may "
+            f"another thread wait for the device"
+        ) from error

@@ -1,0 +1,459 @@
+"""`parallel`: independent tasks side by side, each enqueued by a thread of its own.
+
+One thread cannot feed two GPUs from Python, so streams alone gain little (docs/async.md has the figures). The threads
+are kept for the next call: starting one takes ten times as long as waking it, and three times that on TensorFlow.
+A call has `MOST` of them at most. Tasks that call `parallel` themselves would wait for each other for ever at a limit,
+so their tasks get what is left of the `MOST`, and the rest is done by the thread that calls.
+
+On a backend with streams of threads, a task works on streams that belong to its thread, one for each GPU in use. They
+wait for what the caller has enqueued, and the caller's streams for them, so results are ready for use. Memory that a
+task leaves elsewhere than in its result (a gradient, say) goes back to such a stream, whose next task waits for its
+caller too: so nobody writes into it while that caller still reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.core import registry, selection, workers
+from xdevice.errors import NotATaskError, UnsupportedError
+
+from .graphs import refuse_in_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+__all__ = ["close_pool", "parallel"]
+
+MOST: Final = max(32, os.cpu_count() or 1)
+"""How many tasks of a call run at once."""
+
+
+def parallel(*tasks: Callable[[], Any]) -> list[Any]:
+    """Runs independent tasks side by side, and returns their results in order, ready for use.
+
+    Each task gets a thread, and on PyTorch a stream on every GPU in use. 32 tasks run at once, or as many as there are
+    cores if those are more; others wait until one has ended. Tasks of a task count with those of the whole process, and
+    run in the thread of that task when no more may start: only the tasks of the outermost call can wait for each other.
+    `with device:`, the selected backend, context
+    variables and the framework's own state of the thread (gradient and inference mode, autocast, recording) carry
+    into the tasks. Nested calls are fine. `parallel()` is `[]`.
+
+    Args:
+        tasks: functions without arguments; `functools.partial` or a lambda makes one.
+
+    | backend | tasks run | gradients of results in the caller |
+    |---|---|---|
+    | torch | in a thread and on streams each | yes |
+    | tensorflow | in a thread each | no: differentiate inside the task |
+    | mxnet | one after another in one thread; its engine runs the work side by side | yes |
+    | paddle | in a thread each, `paddle.grad` one at a time, on the caller's streams; on virtual GPUs as mxnet | yes |
+    | jax | in a thread each | no: differentiate inside the task |
+    | numpy | in a thread each | has none |
+
+    Raises:
+        NotATaskError: an argument that cannot be called; no task has started.
+        CaptureError: inside of a task that `capture` records.
+        What a task raised, once the others have ended: the exception itself, with a note that names the task. Of
+        several the first by the order of tasks; the others are named in notes and are its `other_errors`.
+
+    Costs some tens of microseconds a task, ten times that for a thread that is not in the pool yet, and on GPUs a few
+    for each tensor in a result, for the allocator has to know of it: return no list of thousands.
+
+    Example:
+        >>> x = xdevice.ones(1)
+        >>> [xdevice.item(y) for y in xdevice.parallel(lambda: x + 1, lambda: x * 3)]
+        [2.0, 3.0]
+    """
+    for number, task in enumerate(tasks):
+        if not callable(task):
+            raise NotATaskError(
+                f"task {number} of xdevice.parallel is {task!r:.100} of type {type(task).__qualname__}, expected a "
+                f"function without arguments: parallel(lambda: f(x), lambda: f(y)), not parallel(f(x), f(y))"
+            )
+    if not tasks:
+        return []
+    refuse_in_capture("parallel")
+    backend = selection.current()
+    forks = _forks(backend)
+    runs = [_Run(task, backend, forks) for task in tasks]
+    try:
+        _run_all(runs, backend)
+        _join(runs, backend, forks)
+        _raise_first(runs)
+        return [run.result for run in runs]
+    finally:
+        del runs  # an exception's traceback holds this frame, which would hold the exception
+
+
+def close_pool() -> None:
+    """Ends the threads that `parallel` keeps for its next call, and waits for them. Those at work stay.
+
+    The next `parallel` starts new ones. Nothing needs this at exit: there it is done, after the tasks at work, which a
+    program that ends with a daemon thread inside of `parallel` waits for up to 10 seconds.
+
+    Example:
+        >>> xdevice.close_pool()
+    """
+    _pool.close()
+
+
+# a task
+
+
+class _Fork(NamedTuple):
+    """A GPU in use, and the point that the caller's stream there had reached."""
+
+    device: Device
+    event: Any
+
+
+class _Run:
+    """One task on its way: what it takes along from the caller, and what came of it."""
+
+    def __init__(self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]) -> None:
+        self.task = task
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.events: list[Any] = []
+        self._backend = backend
+        self._forks = forks
+        self._context = copy_context()
+        self._states = carried()
+
+    def __call__(self) -> None:
+        try:
+            self._context.run(self._run)
+        except BaseException as error:  # raised in the caller
+            self.error = error
+
+    def _run(self) -> None:
+        with ExitStack() as stack:
+            streams = [self._branch(fork, stack) for fork in self._forks]
+            for state in self._states:  # after the streams, because entering one can change the current device
+                stack.enter_context(state())
+            try:
+                self.result = self.task()
+            finally:
+                self.events = [self._mark(fork.device, s) for fork, s in zip(self._forks, streams, strict=True)]
+
+    def _branch(self, fork: _Fork, stack: ExitStack) -> Any:
+        stream = _own_stream(self._backend, fork.device)
+        self._backend.stream_wait(stream, fork.event)
+        stack.enter_context(self._backend.stream_scope(stream))
+        return stream
+
+    def _mark(self, device: Device, stream: Any) -> Any:
+        event = self._backend.new_event(device)
+        self._backend.record(event, stream)
+        return event
+
+
+def carried() -> list[Callable[[], AbstractContextManager[Any]]]:
+    """This thread's state of every backend loaded, to be entered in another thread."""
+    return [backend.thread_state() for backend in registry.loaded() if backend.refusal is None]
+
+
+def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
+    if backend.threads == "many":
+        with _short_turns(backend):
+            _pool.run(_Call(runs))
+    elif _pool.is_enqueuer():  # nested: to wait for this very thread would be for ever
+        for run in runs:
+            run()
+    else:
+        _pool.enqueue(_Call(runs))
+    workers.park()
+
+
+def _raise_first(runs: Sequence[_Run]) -> None:
+    failed = [(number, run.error) for number, run in enumerate(runs) if run.error is not None]
+    if not failed:
+        return
+    number, first = failed[0]
+    _note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
+    for other, error in failed[1:]:
+        _note(first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {error}")
+    first.other_errors = [error for _, error in failed[1:]]  # type: ignore[attr-defined]
+    try:
+        raise first
+    finally:
+        del failed, first
+
+
+def _note(error: BaseException, text: str) -> None:
+    if hasattr(error, "add_note"):
+        error.add_note(text)
+    else:  # Python 3.10 does not show notes, but pytest and IPython do
+        error.__notes__ = [*getattr(error, "__notes__", ()), text]
+
+
+def _name(task: Any) -> str:
+    return str(getattr(task, "__qualname__", None) or f"{task!r:.100}")
+
+
+# Python's lock
+
+
+TURN: Final = 0.0005
+"""Seconds after which a thread must hand over Python's lock while tasks feed GPUs."""
+
+_turns_lock = threading.Lock()
+_turns: list[float] = []
+"""The process's own setting, once for each call of `parallel` under way."""
+
+
+@contextmanager
+def _short_turns(backend: Backend) -> Iterator[None]:
+    """Python's 5 ms are long where each thread has a GPU to feed: the other one's runs dry (docs/hardware.md)."""
+    if not _feeds_gpus(backend):
+        yield
+        return
+    with _turns_lock:
+        _turns.append(_turns[0] if _turns else sys.getswitchinterval())
+        sys.setswitchinterval(min(TURN, _turns[0]))
+    try:
+        yield
+    finally:
+        with _turns_lock:
+            before = _turns.pop()
+            if not _turns:
+                sys.setswitchinterval(before)
+
+
+def _feeds_gpus(backend: Backend) -> bool:
+    gpus = (device for device in backend.devices() if device.kind == "gpu")
+    return any(backend.is_started(gpu) for gpu in gpus)
+
+
+# streams
+
+
+def _forks(backend: Backend) -> list[_Fork]:
+    if backend.stream_reach == "process":
+        return []  # a task's stream would be that of all tasks
+    try:
+        return [_fork(backend, gpu) for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)]
+    except UnsupportedError:
+        return []  # it schedules by itself
+
+
+def _fork(backend: Backend, gpu: Device) -> _Fork:
+    stream = backend.current_stream(gpu)
+    event = backend.new_event(gpu)
+    backend.record(event, stream)
+    return _Fork(gpu, event)
+
+
+_streams = threading.local()
+
+
+def _own_stream(backend: Backend, device: Device) -> Any:
+    """This thread's stream on a device. A task inside a task runs in another thread, so it has another one."""
+    mine = _streams.__dict__
+    key = f"{backend.name} {device}"
+    if key not in mine:
+        mine[key] = backend.new_stream(device)
+    return mine[key]
+
+
+def _join(runs: Sequence[_Run], backend: Backend, forks: Sequence[_Fork]) -> None:
+    """Makes the caller's streams wait for the tasks', and the allocator keep the results for the caller's."""
+    if not forks:
+        return
+    streams = {fork.device: backend.current_stream(fork.device) for fork in forks}
+    for run in runs:
+        for stream, event in zip(streams.values(), run.events, strict=False):
+            backend.stream_wait(stream, event)
+        keep(run.result, backend, streams)
+
+
+def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
+    """Tells a backend's allocator that these streams use the tensors in `x` that are on their devices."""
+    from xdevice.tensors.contents import owned
+
+    for owner, kind, value in owned(x):
+        if owner is backend and kind == "tensor":
+            stream = streams.get(backend.device_of(value))
+            if stream is not None:
+                backend.keep_for(value, stream)
+
+
+# threads
+
+
+class _Call:
+    """The tasks of one call that wait for a thread, and the news of those that have ended."""
+
+    def __init__(self, runs: Sequence[_Run]) -> None:
+        self.count = len(runs)
+        self.done: SimpleQueue[None] = SimpleQueue()
+        self._waiting = deque(runs)
+
+    def next(self) -> _Run | None:
+        try:
+            return self._waiting.popleft()
+        except IndexError:
+            return None
+
+    def drop(self) -> None:
+        """What waits is not started any more."""
+        self._waiting.clear()
+
+    def work(self, run: _Run | None, rest: Callable[[], None] = lambda: None) -> None:
+        """Does a run, then what waits, one after another. `rest` comes before the caller hears of the last one: its
+        next task could otherwise not have this thread."""
+        while run is not None:
+            run()
+            run = self.next()  # so that no name keeps a result alive
+            if run is None:
+                rest()
+            self.done.put(None)
+
+    def wait(self) -> None:
+        for _ in range(self.count):
+            self.done.get()
+
+
+class _Worker(workers.Worker):
+    """A thread that runs one job after another until it gets None."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def run(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            job()
+            del job  # else it would keep a result alive until the next one
+
+
+class _Pool:
+    """Threads that wait for a job, as many as were ever busy at once, and one that all of a backend's jobs share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rested = threading.Condition(self._lock)
+        self._idle: list[_Worker] = []
+        self._busy = 0
+        self._calls: set[_Call] = set()
+        """Those of the program's own threads."""
+        self._enqueuer: _Worker | None = None
+
+    def run(self, call: _Call) -> None:
+        """Runs the tasks of a call in threads of their own; those of a task's call also in its thread."""
+        if isinstance(threading.current_thread(), _Worker):
+            self._start(call, is_nested=True)
+            call.work(call.next())
+            call.wait()
+            return
+        with self._under_way(call):
+            self._start(call, is_nested=False)
+            call.wait()
+
+    def enqueue(self, call: _Call) -> None:
+        with self._under_way(call):
+            self._start_enqueuer(call)
+            call.wait()
+
+    @contextmanager
+    def _under_way(self, call: _Call) -> Iterator[None]:
+        self._calls.add(call)
+        try:
+            yield
+        finally:
+            call.drop()  # after Ctrl-C
+            self._calls.discard(call)
+
+    def _start(self, call: _Call, *, is_nested: bool) -> None:
+        for _ in range(min(call.count, MOST)):
+            if not self._submit(call, is_nested):
+                return
+
+    def _submit(self, call: _Call, is_nested: bool) -> bool:
+        with self._lock:
+            if (is_nested and self._busy >= MOST) or workers.must_park():
+                return False
+            run = call.next()
+            if run is None:
+                return False
+            worker = self._idle.pop() if self._idle else None
+            self._busy += 1
+        if worker is None:
+            worker = _Worker("xdevice-parallel")
+            try:
+                worker.start()
+            except BaseException:
+                self._rest(None)
+                raise
+        worker.jobs.put(partial(call.work, run, partial(self._rest, worker)))
+        return True
+
+    def _start_enqueuer(self, call: _Call) -> None:
+        with self._lock:  # so that close() cannot end the thread before this job
+            if workers.must_park():
+                return
+            if self._enqueuer is None:
+                self._enqueuer = _Worker("xdevice-enqueuer")
+                self._enqueuer.start()
+            self._busy += 1
+            self._enqueuer.jobs.put(partial(call.work, call.next(), partial(self._rest, None)))
+
+    def _rest(self, worker: _Worker | None) -> None:
+        with self._lock:
+            if worker is not None:
+                self._idle.append(worker)
+            self._busy -= 1
+            self._rested.notify_all()
+
+    def is_enqueuer(self) -> bool:
+        return threading.current_thread() is self._enqueuer
+
+    def close(self) -> None:
+        with self._lock:
+            ending, self._idle = self._idle, []
+            if self._enqueuer is not None and not self.is_enqueuer():
+                ending.append(self._enqueuer)
+                self._enqueuer = None
+        for worker in ending:
+            worker.jobs.put(None)
+        for worker in ending:
+            worker.join()
+
+    def end(self) -> None:
+        """At exit: the tasks at work come to their end, if it is not far."""
+        for call in tuple(self._calls):
+            call.drop()
+        with self._lock:
+            is_at_rest = self._rested.wait_for(lambda: not self._busy, workers.PATIENCE)
+        if is_at_rest:
+            self.close()
+
+
+_pool = _Pool()
+
+
+def _after_fork() -> None:
+    global _pool, _turns_lock
+    _pool = _Pool()  # the threads of the parent do not exist in its child
+    _turns_lock = threading.Lock()
+    if _turns:
+        sys.setswitchinterval(_turns[0])
+        _turns.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+workers.at_exit(lambda: _pool.end())

@@ -1,0 +1,315 @@
+"""`prefetch`: batches that are on the device before they are asked for.
+
+A thread pulls batches from the source and stages them. It works on a stream of its own where the backend has streams
+of threads, and marks each batch with an event that the consumer's stream waits for; elsewhere the framework's own
+scheduler orders the copies.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from contextlib import ExitStack
+from contextvars import copy_context
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
+
+from xdevice.base import devices
+from xdevice.core import registry, selection, workers
+from xdevice.errors import DepthError, NotIterableError, UnsupportedError, shown
+from xdevice.tensors.creation import as_numbers
+
+from .graphs import refuse_in_capture
+from .parallel import carried, keep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+__all__ = ["prefetch"]
+
+
+def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generator[Any, None, None]:
+    """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
+
+    Batches are tensors, NumPy arrays, or containers of them. Tensors stay with their backend, NumPy arrays become
+    tensors of the selected backend in the dtype that `xdevice.tensor` gives them, and what is no number passes
+    through. A batch never shares memory with its source, which may fill one buffer again and again.
+
+    The source runs in a thread, `iter()` of it in the caller's. That thread ends with the source, with an exception,
+    and when the consumer breaks off (on `close()` of the generator, which a `for` loop left by `break` does by
+    itself), and with the program, which waits up to 10 seconds for a batch that is being made. An exception of the
+    source is raised where the batch would have been.
+
+    Args:
+        iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or a Paddle `DataLoader`, a generator,
+            a list, ...
+        device: any spelling that `xdevice.device` takes.
+        depth: how many batches are made in advance, and wait on the device at most.
+
+    | backend | copies to a GPU |
+    |---|---|
+    | torch | through pinned memory, on a side stream |
+    | paddle | through pinned memory, on the stream of the computation: Paddle's current stream is the process's |
+    | tensorflow, jax | from the thread, by the framework's own scheduler |
+    | mxnet | through pinned memory, by MXNet's engine |
+
+    Raises:
+        DepthError: a depth below 1. NotIterableError: nothing to iterate. DeviceNotFoundError: no such device.
+        ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
+        What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/async.md).
+
+    Costs some 50 us a batch beside the copy, in the thread.
+
+    Example:
+        >>> [xdevice.item(x) for x in xdevice.prefetch(map(xdevice.tensor, [1.0, 2.0]), "cpu")]
+        [1.0, 2.0]
+    """
+    place = devices.parse(device)
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise DepthError(
+            f"the depth of prefetch is an int of 1 or more, not {depth!r}; without prefetching, write "
+            f"xdevice.to_device(batch, device) in the loop"
+        )
+    if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
+        raise NotIterableError(
+            f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
+            f"{type(iterable).__qualname__}"
+        )
+    refuse_in_capture("prefetch")
+    backend = selection.current()
+    backend.require(place)
+    return _batches(iterable, place, depth, backend)
+
+
+def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend) -> Generator[Any, None, None]:
+    producer = _Producer(source, place, depth, backend)
+    try:
+        producer.start()
+        while True:
+            made = producer.take()
+            if made is None:
+                return
+            for owner, event in made.events:
+                current = owner.current_stream(place)
+                owner.stream_wait(current, event)
+                keep(made.batch, owner, {place: current})
+            yield made.batch
+            del made  # else this batch would stay while the next one is waited for
+    finally:
+        producer.stop()
+
+
+class _Made(NamedTuple):
+    """A batch, and the events after which its backends' streams may use it."""
+
+    batch: Any
+    events: list[tuple[Backend, Any]]
+
+
+class _Lane:
+    """A backend's stream for copies, entered by the producer's thread when it first has something to copy."""
+
+    def __init__(self, backend: Backend, place: Device) -> None:
+        self.backend = backend
+        self._place = place
+        self._start: Any = None
+        self._stream: Any = None
+        if backend.is_started(place):  # else there is no work there that the copies would have to come after
+            self._start = backend.new_event(place)
+            backend.record(self._start, backend.current_stream(place))
+
+    def enter(self, stack: ExitStack) -> None:
+        if self._stream is not None:
+            return
+        self._stream = self.backend.new_stream(self._place)
+        if self._start is not None:
+            self.backend.stream_wait(self._stream, self._start)
+        stack.enter_context(self.backend.stream_scope(self._stream))
+
+    def mark(self) -> Any:
+        event = self.backend.new_event(self._place)
+        self.backend.record(event, self._stream)
+        return event
+
+
+class _Producer(workers.Worker):
+    """Pulls, stages and hands over: at most `depth` batches that have not been taken."""
+
+    def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
+        super().__init__("xdevice-prefetch")
+        owner = registry.owner_of(type(source))
+        self._iterator = iter(source) if owner is None else owner.iterate(source)
+        self._is_ours = self._iterator is not source  # a generator that was handed in belongs to the user
+        self._place = place
+        self._backend = backend
+        self._lanes = _lanes(backend, place)
+        self._states = carried()
+        self._context = copy_context()
+        # Ctrl-C may leave a semaphore of Python's locked for good
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(depth):
+            self._free.put(None)
+        self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
+        self._stopping = False
+
+    # the consumer's side
+
+    def start(self) -> None:
+        _running.add(self)
+        super().start()
+
+    def take(self) -> _Made | None:
+        made = self._made.get()
+        workers.park()
+        self._free.put(None)
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    def tell_to_stop(self) -> None:
+        self._stopping = True
+        self._free.put(None)
+
+    def stop(self) -> None:
+        has_waited = self._stopping and workers.is_ending()
+        self.tell_to_stop()
+        if threading.current_thread() is self or has_waited:  # the garbage collector closes a generator in any thread
+            return
+        self.join(workers.PATIENCE)
+        if self.is_alive():
+            warnings.warn(
+                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that nobody wants any more; "
+                f"its thread ends when that batch is there",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    # the thread's side
+
+    def run(self) -> None:
+        try:
+            self._context.run(self._produce)
+        except BaseException as error:  # raised in the consumer
+            self._made.put(error)
+        else:
+            self._made.put(self._end())
+        finally:
+            _running.discard(self)
+
+    def _end(self) -> UnsupportedError | None:
+        if not self._stopping:
+            return None
+        return UnsupportedError("prefetch makes no more batches: it was closed, or the program is ending")
+
+    def _produce(self) -> None:
+        with ExitStack() as stack:
+            if self._is_ours:
+                stack.callback(getattr(self._iterator, "close", lambda: None))
+            self._enter(self._backend, stack)
+            for state in self._states:  # after the stream, because entering one can change the current device
+                stack.enter_context(state())
+            while True:
+                self._free.get()
+                if self._stopping:
+                    return
+                try:
+                    batch = next(self._iterator)
+                except StopIteration:
+                    return
+                self._made.put(self._staged(batch, stack))
+                del batch
+
+    def _staged(self, batch: Any, stack: ExitStack) -> _Made:
+        owners: dict[str, Backend] = {}
+
+        from xdevice.containers import trees
+
+        tree = trees.Tree(batch, whole=True)
+        done: dict[int, Any] = {}
+        for i, value in enumerate(tree.leaves):
+            if id(value) not in done:
+                done[id(value)] = self._stage(value, partial(tree.path, i), stack, owners)
+        on_device = tree.rebuilt([done[id(value)] for value in tree.leaves])
+        lanes = [self._lanes[name] for name in owners if name in self._lanes]
+        return _Made(on_device, [(lane.backend, lane.mark()) for lane in lanes])
+
+    def _stage(self, value: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
+        found = registry.kind_of(type(value))
+        if found is None:
+            return self._stage_object(value, path, stack, owners)
+        if found[1] == "model":
+            return value
+        backend, kind = found
+        if kind == "symbol":
+            raise UnsupportedError(
+                f"prefetch got a {type(value).__qualname__}, which stands for a tensor while {backend.name} traces a "
+                f"function; prefetch outside of the traced function"
+            )
+        if isinstance(value, numpy.ndarray):
+            numbers, backend = as_numbers(self._backend, value), self._backend
+            if numbers is None:
+                return value
+            value = numbers
+        backend.require(self._place)
+        self._enter(backend, stack)
+        owners[backend.name] = backend
+        return backend.stage(value, self._place)
+
+    def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
+        """What moves itself does, on the stream of its framework; what would stay behind is an error."""
+        from xdevice.containers import trees
+
+        stranger = trees.stranger(x)
+        if stranger is None:
+            return x
+        if not stranger.moves:
+            if not stranger.is_on(self._place):
+                raise stranger.refusal(f"batch{path()}", self._place)
+            return x
+        stranger.require(self._place)
+        for held in stranger.held:
+            self._enter(held.backend, stack)
+            owners[held.backend.name] = held.backend
+        return stranger.copied(self._place) if stranger.is_on(self._place) else stranger.moved(self._place)
+
+    def _enter(self, backend: Backend, stack: ExitStack) -> None:
+        lane = self._lanes.get(backend.name)
+        if lane is not None:
+            lane.enter(stack)
+
+
+_running: set[_Producer] = set()
+
+
+def _end_all() -> None:
+    running = tuple(_running)
+    for producer in running:
+        producer.tell_to_stop()
+    for producer in running:
+        producer.join(workers.PATIENCE)
+
+
+workers.at_exit(_end_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_running.clear)  # the threads of the parent do not exist in its child
+
+
+def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
+    """A lane for each backend that may own a batch and has streams of threads on the device."""
+    if place.kind != "gpu":
+        return {}
+    lanes = {}
+    for owner in {backend, *registry.loaded()}:
+        if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
+            try:
+                lanes[owner.name] = _Lane(owner, place)
+            except UnsupportedError:  # it schedules by itself
+                continue
+    return lanes

@@ -1,0 +1,331 @@
+"""Streams and events: which work of a device waits for which, and how long it took there.
+
+The core checks what a stream and an event are used on; the frameworks do not, and give wrong times or no order.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from xdevice.base import devices
+from xdevice.base.devices import CPU, Device
+from xdevice.containers import trees
+from xdevice.core import registry, scopes, selection
+from xdevice.errors import (
+    DeviceError,
+    DeviceMismatchError,
+    DeviceTypeError,
+    NotATensorError,
+    TimingError,
+    UnsupportedError,
+    shown,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from xdevice.contract import Backend
+
+_entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", default=())
+
+
+class Stream:
+    """A queue of work on one device: in order within itself, side by side with the other streams of the device.
+
+    `with stream:` sends this thread's work on the stream's device there. Nothing else is ordered for you: work that
+    reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
+    given to `keep` before its last name goes.
+
+    | backend | a stream is | the block `with stream:` holds for |
+    |---|---|---|
+    | torch | `torch.cuda.Stream`, `torch.xpu.Stream` | this thread |
+    | paddle | `paddle.device.Stream` | all threads: Paddle keeps one stream per GPU |
+    | tensorflow, mxnet, jax | none: it schedules by itself | |
+    | numpy | none: it computes synchronously | |
+
+    Args:
+        device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the first GPU.
+
+    Raises:
+        UnsupportedError: the backend, or that device of it, has no streams; it names what to use instead.
+        DeviceNotFoundError, DeviceError: no such device.
+
+    Costs some 10 us on a GPU that is started.
+
+    Example:
+        >>> try:
+        ...     xdevice.Stream("cpu")
+        ... except xdevice.UnsupportedError as error:
+        ...     print("xdevice.parallel()" in str(error))
+        True
+    """
+
+    def __init__(self, device: object = None) -> None:
+        backend = selection.current()
+        place = _default(backend) if device is None else devices.parse(device)
+        backend.require(place)
+        self._hold(backend, place, backend.new_stream(place))
+
+    @classmethod
+    def current(cls, device: object = None) -> Stream:
+        """The stream that this thread's work on a device goes to now.
+
+        Args and errors are those of `Stream`.
+        """
+        backend = selection.current()
+        place = here(backend) if device is None else devices.parse(device)
+        backend.require(place)
+        stream = cls.__new__(cls)
+        stream._hold(backend, place, backend.current_stream(place))
+        return stream
+
+    def _hold(self, backend: Backend, device: Device, native: Any) -> None:
+        self.backend = backend
+        self.device = device
+        self.native = native
+
+    def __enter__(self) -> Stream:
+        """Send this thread's work on the stream's device to the stream. Nests, and ends after exceptions.
+
+        Raises:
+            ScopeError: on leaving, in another thread or task, or after an `await` inside (see `Device`).
+            UnsupportedError: another backend is selected, whose work a stream of this one cannot hold.
+            DeviceMismatchError: the `with device:` around it names another device, whose work it would not hold.
+        """
+        chosen = selection.current()
+        if chosen is not self.backend:
+            raise UnsupportedError(
+                f"{self} cannot hold the work of {chosen.name}, which is selected here; make the stream inside the "
+                f"same xdevice.use({chosen.name!r}), or enter it inside xdevice.use({self.backend.name!r})"
+            )
+        around = scopes.current()
+        if around is not None and around is not self.device:
+            raise DeviceMismatchError(
+                f"{self} is entered inside `with {around}:`, and work on {around} does not go to a stream of "
+                f"{self.device}; make it with xdevice.Stream({str(around)!r}), or leave that block first"
+            )
+        scopes.push(_entered, scopes.Block(self, lambda: self.backend.stream_scope(self.native)))
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        scopes.pop(_entered, self, exc_type, exc, trace)
+
+    def wait(self, other: Stream | Event) -> None:
+        """Makes later work of this stream wait for the work that another stream has now, or for an event.
+
+        The host goes on. The other may be of another device.
+
+        Raises:
+            TimingError: an event that was not recorded. DeviceTypeError: neither a stream nor an event.
+            UnsupportedError: a stream or an event of another backend.
+        """
+        if not isinstance(other, Stream | Event):
+            raise DeviceTypeError(
+                f"a stream waits for an xdevice.Stream or an xdevice.Event, not for {shown(other)} of type "
+                f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
+            )
+        _same_backend(self, other)
+        event = other._mark() if isinstance(other, Stream) else other._happening("wait for")
+        self.backend.stream_wait(self.native, event)
+
+    def sync(self) -> None:
+        """Waits on the host until the work that this stream has now is done. `xdevice.sync(stream)` is the same."""
+        self.backend.wait_event(self._mark())
+
+    def _mark(self) -> Any:
+        """A native event at the point that the work has reached."""
+        event = self.backend.new_event(self.device)
+        self.backend.record(event, self.native)
+        return event
+
+    def keep(self, x: object) -> None:
+        """Keeps the memory of tensors from being given away while this stream still uses them.
+
+        Call it for what another stream made and this one reads. The memory is free again once the tensors have
+        no name left and the stream's work is done.
+
+        Args:
+            x: a tensor, or a container of tensors.
+
+        Raises:
+            DeviceMismatchError: a tensor that is not on the stream's device.
+            UnsupportedError: a tensor of another backend. NotATensorError: nothing that holds memory.
+        """
+        if registry.kind_of(type(x)) is None:
+            trees.Tree(x).refuse_strangers()
+        tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
+        if not tensors:
+            raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor to keep")
+        for leaf in tensors:
+            self._check(leaf.value, f"x{leaf.path}")
+        for leaf in tensors:
+            self.backend.keep_for(leaf.value, self.native)
+
+    def _check(self, x: Any, name: str) -> None:
+        owner = registry.owner_of(type(x))
+        assert owner is not None
+        if owner is not self.backend:
+            raise UnsupportedError(f"{name} is a tensor of {owner.name}, and {self} holds work of its own backend only")
+        place = owner.device_of(x)
+        if place is not self.device:
+            raise DeviceMismatchError(
+                f"{name} is on {place}, and {self} is of {self.device}; move it with "
+                f"xdevice.to_device(..., {str(self.device)!r}), or make the stream with xdevice.Stream({str(place)!r})"
+            )
+
+    def __repr__(self) -> str:
+        return f"<xdevice stream of {self.backend.name} on {self.device}>"
+
+
+class Event:
+    """A point in a stream's work: it can be waited for, and the time between two of them is the device's own.
+
+    | backend | an event is |
+    |---|---|
+    | torch | `torch.cuda.Event(enable_timing=True)`, `torch.xpu.Event` |
+    | paddle | a CUDA event of the driver: Paddle's own are made on whatever GPU is current |
+    | tensorflow, mxnet, jax, numpy | none: `xdevice.Timer` waits and reads the host's clock |
+
+    Args:
+        device: where it will be recorded. Left out, it is the device of the first stream it is recorded on.
+
+    Raises:
+        UnsupportedError: the backend, or that device of it, has no events, virtual GPUs included; it names what to use
+            instead. Raised at once, also where no device is given.
+
+    Costs some 2 us to record.
+
+    Example:
+        >>> try:
+        ...     xdevice.Event("cpu")
+        ... except xdevice.UnsupportedError as error:
+        ...     print("xdevice.Timer" in str(error))
+        True
+    """
+
+    def __init__(self, device: object = None) -> None:
+        self.backend = selection.current()
+        self.device: Device | None = None
+        self._native: Any = None
+        self._recorded = False
+        if device is not None:
+            place = devices.parse(device)
+            self.backend.require(place)
+            self._make(place)
+        else:
+            # raises where there are none; a GPU is not made the event's own, and not started
+            self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
+
+    def _make(self, device: Device) -> None:
+        self._native = self.backend.new_event(device)
+        self.device = device
+
+    def record(self, stream: Stream | None = None) -> Event:
+        """Marks the point that the work of a stream has reached, and returns the event. Again moves the mark.
+
+        Args:
+            stream: left out, the stream that this thread's work goes to now, on the event's device; if it has none
+                yet, on the device of the innermost `with stream:`, else of `with device:`, else on the only GPU.
+
+        Raises:
+            DeviceMismatchError: the event belongs to another device than the stream.
+            DeviceError: no stream is given, and there are several GPUs it could mean.
+            DeviceTypeError: no `Stream`. UnsupportedError: a stream of another backend.
+        """
+        if stream is None:
+            stream = self._current_stream()
+        elif not isinstance(stream, Stream):
+            raise DeviceTypeError(
+                f"an event is recorded on an xdevice.Stream, not on {shown(stream)} of type "
+                f"{type(stream).__qualname__}; without an argument it is this thread's current stream"
+            )
+        _same_backend(self, stream)
+        if self._native is None:
+            self._make(stream.device)
+        elif self.device is not stream.device:
+            raise DeviceMismatchError(
+                f"{self} belongs to {self.device} and cannot be recorded on {stream}; make another xdevice.Event()"
+            )
+        self.backend.record(self._native, stream.native)
+        self._recorded = True
+        return self
+
+    def _current_stream(self) -> Stream:
+        place = self.device or here(self.backend)
+        self.backend.require(place)
+        stream = Stream.__new__(Stream)
+        stream._hold(self.backend, place, self.backend.current_stream(place))
+        return stream
+
+    def sync(self) -> None:
+        """Waits on the host until the event has happened. `xdevice.sync(event)` is the same.
+
+        Raises:
+            TimingError: it was not recorded.
+        """
+        self.backend.wait_event(self._happening("wait for"))
+
+    def elapsed(self, other: Event) -> float:
+        """Seconds of device time from this event to the other; waits until both have happened.
+
+        Raises:
+            TimingError: one of them was not recorded. DeviceMismatchError: they are of two devices, whose clocks
+                differ. UnsupportedError: they are of two backends. DeviceTypeError: no `Event`.
+        """
+        if not isinstance(other, Event):
+            raise DeviceTypeError(
+                f"elapsed() takes the later xdevice.Event, not {shown(other)} of type {type(other).__qualname__}"
+            )
+        start, end = self._happening("time from"), other._happening("time to")
+        _same_backend(self, other)
+        if self.device is not other.device:
+            raise DeviceMismatchError(
+                f"the events are of {self.device} and {other.device}, whose clocks differ; record both on streams of "
+                f"one device, or time several devices with xdevice.Timer"
+            )
+        self.backend.wait_event(start)
+        self.backend.wait_event(end)
+        return self.backend.elapsed(start, end)
+
+    def _happening(self, verb: str) -> Any:
+        if not self._recorded:
+            raise TimingError(f"cannot {verb} {self}, which was not recorded; call its record() first")
+        return self._native
+
+    def __repr__(self) -> str:
+        where = f" on {self.device}" if self.device is not None else ""
+        return f"<xdevice event of {self.backend.name}{where}>"
+
+
+def _is_tensor(x: object) -> bool:
+    found = registry.kind_of(type(x))
+    return found is not None and found[1] == "tensor"
+
+
+def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
+    if one.backend is not other.backend:
+        raise UnsupportedError(
+            f"{one} knows nothing of {other}; xdevice.sync(...) on the host orders the work of two backends"
+        )
+
+
+def _default(backend: Backend) -> Device:
+    """Where a stream is when nobody says: as `with device:` does, else on the first GPU."""
+    return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
+
+
+def here(backend: Backend) -> Device:
+    """The device that work goes to now, as far as the blocks around tell."""
+    entered: list[Device] = [block.key.device for block in _entered.get() if block.key.backend is backend]
+    if entered:
+        return entered[-1]
+    around = scopes.current()
+    if around is not None:
+        return around
+    gpus = backend.count("gpu")
+    if gpus > 1 and not backend.virtual:  # a virtual one has neither streams nor events, and the next call says so
+        raise DeviceError(f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`")
+    return devices.of("gpu") if gpus else CPU

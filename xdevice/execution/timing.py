@@ -1,0 +1,254 @@
+"""Times that are true: every reading waits first for the devices involved."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from statistics import median, quantiles
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from xdevice.base import devices as spellings
+from xdevice.base.devices import Device
+from xdevice.core import selection
+from xdevice.errors import CountError, DeviceError, NotATaskError, TimingError, UnsupportedError
+
+from .waiting import sync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+_IDLE = 2e-4
+"""Seconds that waiting for an idle device takes at most, on a busy machine."""
+_MISSED = 0.05
+"""The share of a time that may have been on streams that the events do not see."""
+
+
+class Timer:
+    """A stopwatch over asynchronous work: it waits for the devices before each reading. Runs once it is made.
+
+    Args:
+        devices: what to wait for: a device in any spelling, or a list of all that `xdevice.sync` takes (devices,
+            backends, tensors, streams). Left out: all devices of the backend that is selected at the reading.
+
+    Raises:
+        DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
+
+    A reading costs the wait, and 1 us.
+
+    Example:
+        >>> timer = xdevice.Timer()
+        >>> y = xdevice.ones(2, 3)
+        >>> timer.stop() == timer.times[-1] == timer.sum()
+        True
+    """
+
+    def __init__(self, devices: object = None) -> None:
+        self.times: list[float] = []
+        """Seconds of each start to its stop."""
+        self._targets = _targets(devices)
+        self._started: float | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Waits, and starts to measure; anew if it runs."""
+        sync(*self._targets)
+        self._started = perf_counter()
+
+    def stop(self) -> float:
+        """Waits, records the seconds since `start`, and returns them.
+
+        Raises:
+            TimingError: it does not run: it was stopped before.
+        """
+        if self._started is None:
+            raise TimingError("this timer was stopped and does not run; call start() first. timer.times has its times")
+        sync(*self._targets)
+        self.times.append(perf_counter() - self._started)
+        self._started = None
+        return self.times[-1]
+
+    def avg(self) -> float:
+        """The mean of the recorded times, in seconds.
+
+        Raises:
+            TimingError: there is none yet.
+        """
+        if not self.times:
+            raise TimingError("this timer has no times to average yet; call stop() first")
+        return sum(self.times) / len(self.times)
+
+    def sum(self) -> float:
+        """The sum of the recorded times, in seconds."""
+        return sum(self.times)
+
+    def cumsum(self) -> list[float]:
+        """The sums of the first, the first two, ... of the recorded times, in seconds."""
+        return list(accumulate(self.times))
+
+
+class Benchmark:
+    """Prints how long a block takes, asynchronous work included: `Run on GPU1: 0.2001 sec`.
+
+    `seconds` has the time afterwards. Nests, and may be entered again. A block that raises prints nothing.
+
+    Args:
+        description: what to print before the time.
+        devices: as `Timer` takes them.
+
+    Raises:
+        DeviceNotFoundError, DeviceError: no such device. The framework's own error of the work waited for.
+
+    Example:
+        >>> with xdevice.Benchmark("Run on CPU"):
+        ...     y = xdevice.ones(2, 3)
+        Run on CPU: 0... sec
+    """
+
+    def __init__(self, description: str = "Done", devices: object = None) -> None:
+        self.description = description
+        self.seconds: float | None = None
+        self._targets = _targets(devices)
+        self._running: list[Timer] = []
+
+    def __enter__(self) -> Benchmark:
+        self._running.append(Timer(self._targets or None))
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._running:
+            raise TimingError(f"the benchmark {self.description!r} does not run; use it as `with Benchmark(...):`")
+        timer = self._running.pop()
+        if exc_type is None:
+            self.seconds = timer.stop()
+            print(f"{self.description}: {self.seconds:.4f} sec")
+
+
+class Measurement(NamedTuple):
+    """What `measure` found, in seconds."""
+
+    median: float
+    spread: float
+    """The interquartile range: the middle half of the times lies within it. 0 for a single time."""
+    times: tuple[float, ...]
+    """Each repeat, in order."""
+    clock: Literal["device", "host"]
+    """What was read: the device's events, or the host's clock."""
+
+    def __str__(self) -> str:
+        count = f"{len(self.times)} time" + "s" * (len(self.times) > 1)
+        return f"{self.median:.4g} sec, spread {self.spread:.2g} sec ({count}, {self.clock} clock)"
+
+
+def measure(
+    fn: Callable[..., Any], *args: Any, warmup: int = 3, repeats: int = 10, devices: object = None
+) -> Measurement:
+    """How long `fn(*args)` takes with all its asynchronous work: the median of some repeats, and their spread.
+
+    Where it is about one GPU and the backend has events, each repeat is: wait, record an event, `fn(*args)`, record
+    another, wait; the time is between the two events, by the GPU's own clock. Else it is: wait, read the host's
+    clock, `fn(*args)`, wait, read. It is about one GPU if `devices` says so, or if it is left out and there is just
+    one. Events see one stream only: if `fn` leaves work on others, all is measured anew by the host's clock.
+
+    Args:
+        fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
+        warmup: calls that are not measured. The first ones load kernels and fill caches.
+        repeats: calls that are.
+        devices: as `Timer` takes them.
+
+    Raises:
+        NotATaskError: `fn` cannot be called. CountError: `warmup` is no int of 0 or more, `repeats` none of 1 or more.
+        DeviceNotFoundError, DeviceError: no such device. What `fn` and its work raise.
+
+    Example:
+        >>> found = xdevice.measure(lambda: xdevice.ones(2, 3), repeats=5)
+        >>> len(found.times), found.median >= 0
+        (5, True)
+    """
+    if not callable(fn):
+        raise NotATaskError(f"measure() takes a function to call, not {fn!r:.100}: measure(f, x), not measure(f(x))")
+    _check_count("warmup", warmup, 0)
+    _check_count("repeats", repeats, 1)
+    targets = _targets(devices)
+    for _ in range(warmup):
+        _once(fn, args, targets)
+    place = _only_gpu(targets)
+    return (place and _by_events(fn, args, targets, repeats, place)) or _by_host(fn, args, targets, repeats)
+
+
+def _by_host(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int) -> Measurement:
+    sync(*targets)
+    return _summary([_once(fn, args, targets) for _ in range(repeats)], "host")
+
+
+def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
+    """Seconds of one call and its work, on a device that is idle before."""
+    started = perf_counter()
+    result = fn(*args)  # alive until the wait is over: JAX cannot wait for what was dropped
+    sync(*targets)
+    seconds = perf_counter() - started
+    del result
+    return seconds
+
+
+def _by_events(
+    fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int, gpu: Device
+) -> Measurement | None:
+    """None where events cannot tell: the backend has none, or the work of `fn` is on other streams too."""
+    from .streams import Event
+
+    try:
+        start, end = Event(gpu), Event(gpu)
+    except UnsupportedError:
+        return None
+    times = []
+    for _ in range(repeats):
+        sync(*targets)
+        start.record()
+        result = fn(*args)
+        end.record()
+        times.append(start.elapsed(end))
+        seen = perf_counter()
+        sync(*targets)
+        del result
+        if perf_counter() - seen > _IDLE + _MISSED * times[-1]:
+            return None
+    return _summary(times, "device")
+
+
+def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:
+    low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+    return Measurement(median(times), high - low, tuple(times), clock)
+
+
+def _only_gpu(targets: tuple[object, ...]) -> Device | None:
+    """The GPU that the time is of, if it is of just one."""
+    backend = selection.current()
+    if not targets:
+        return spellings.of("gpu") if "gpu" in backend.kinds and backend.count("gpu") == 1 else None
+    only, *others = targets
+    if others:
+        return None
+    try:
+        place = spellings.parse(only)
+    except DeviceError:
+        return None  # a tensor, a backend, a container
+    return place if place.kind == "gpu" else None
+
+
+def _targets(devices: object) -> tuple[object, ...]:
+    """What to give to `sync`; nothing for all devices of the selected backend."""
+    if devices is None:
+        return ()
+    if not isinstance(devices, list | tuple):
+        return (devices,)
+    if not devices:
+        raise DeviceError("devices is an empty list, so there is nothing to wait for; leave it out to wait for all")
+    return tuple(devices)
+
+
+def _check_count(name: str, count: object, least: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < least:
+        raise CountError(f"{name} of measure() is an int of {least} or more, not {count!r}")

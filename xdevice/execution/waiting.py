@@ -1,0 +1,81 @@
+"""`sync`: waiting for work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xdevice.base import devices
+from xdevice.base.devices import Device
+from xdevice.containers import trees
+from xdevice.contract import Backend
+from xdevice.core import registry, selection
+from xdevice.tensors.contents import owned
+from xdevice.tensors.refusals import refuse_non_container, traced
+
+from .streams import Event, Stream
+
+
+def sync(*targets: object) -> None:
+    """Waits until work is done, and raises the errors of asynchronous work.
+
+    Args:
+        targets: nothing: all work on all devices of the selected backend. A backend: all its work. A device in any
+            spelling: the selected backend's work there. A `Stream`: the work it has now; an `Event`: what is before
+            it. Tensors, models, containers: their values, by their own backends.
+
+    | backend | waits by |
+    |---|---|
+    | torch | `torch.cuda.synchronize(i)` of each GPU in use; the CPU computes synchronously |
+    | tensorflow | `tf.test.experimental.sync_devices()`, which is all devices |
+    | mxnet | `mx.nd.waitall()`; `x.wait_to_read()` for a tensor; the CPU is asynchronous too |
+    | paddle | `paddle.device.synchronize`; the CPU computes synchronously |
+    | jax | a fence on each device and all live arrays; `block_until_ready` for a tensor |
+    | numpy | computes synchronously: returns at once |
+
+    Raises:
+        DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
+        TimingError: an event that was not recorded.
+        The framework's own error of the work waited for.
+
+    Example:
+        >>> xdevice.sync()
+    """
+    if not targets:
+        selection.current().synchronize(None)
+    for target in targets:
+        _sync_one(target)
+
+
+def _sync_one(target: object) -> None:
+    if isinstance(target, Backend):
+        registry.load(target.name).synchronize(None)
+        return
+    if isinstance(target, Stream | Event):
+        target.sync()
+        return
+    target = registry.as_array(target)
+    found = registry.kind_of(type(target))
+    if found is not None:
+        _sync_owned(found, target)
+        return
+    is_named = isinstance(target, Device | str)
+    if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):
+        place = devices.parse(target)
+        backend = selection.current()
+        backend.require(place)
+        backend.synchronize(place)
+        return
+    refuse_non_container(target, "wait for")
+    for backend, kind, x in owned(target):
+        _sync_owned((backend, kind), x)
+
+
+def _sync_owned(found: tuple[Backend, str], x: Any) -> None:
+    backend, kind = found
+    if kind == "symbol":
+        raise traced(backend, type(x).__qualname__)
+    if kind == "tensor":
+        backend.wait(x)
+        return
+    for place in {place for _, place in backend.model_devices(x)}:
+        backend.synchronize(place)

@@ -1,0 +1,1 @@
+"""Whether two programs compute the same numbers: recording, comparing, and reports."""

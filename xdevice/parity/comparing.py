@@ -1,0 +1,548 @@
+"""`assert_parity` and `compare`: whether two values hold the same numbers, and where they first do not.
+
+The rule of each dtype is what honest runs of the same training on several frameworks were seen to keep, and faults were
+seen to break; docs/parity.md has the measurement. The distance in ULP is told and decides nothing: honest runs are
+10,000 and more of them apart.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+import numpy
+
+from xdevice.base.dtypes import host_dtype
+from xdevice.errors import DTypeError, ParityError, ToleranceError
+
+from .models import read_pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .models import Pair
+    from .readings import Reading
+
+__all__ = ["Comparison", "Rule", "Tolerance", "assert_parity", "compare", "compare_readings", "ulp_distance"]
+
+
+class Tolerance(NamedTuple):
+    """What a dtype allows: `|actual - expected| <= relative * |expected| + absolute * max(least, max|expected|)`."""
+
+    relative: float
+    absolute: float
+    least: float
+
+    def __str__(self) -> str:
+        size = "max|expected|" if not self.least else f"max({self.least:g}, max|expected|)"
+        return f"{self.relative:g} * |expected| + {self.absolute:g} * {size}"
+
+
+TOLERANCES: Final = {
+    "float64": Tolerance(1e-10, 1e-12, 1.0),
+    "float32": Tolerance(1e-5, 1e-6, 1.0),
+    "float16": Tolerance(8e-3, 2e-3, 0.0),
+    "bfloat16": Tolerance(6e-2, 1.6e-2, 0.0),
+}
+"""From the finest dtype to the coarsest. A complex dtype follows that of its parts; ints and bools are exact."""
+
+_LISTED: Final = 20
+"""How many parameters without a counterpart a message names."""
+_WHAT_IS_WHAT: Final = (
+    "\n  note      names= and kinds= of convert_state say what is what: "
+    "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected)"
+)
+_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
+_PYTHON: Final = {"float": "float32", "complex": "float32"}
+"""What Python's own numbers are compared as, which is what `xdevice.tensor` makes of them."""
+
+Problem = Literal["structure", "shape", "dtype", "device", "values"]
+
+
+class Rule(NamedTuple):
+    """How strictly to compare; the arguments of `assert_parity`."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    check_device: bool = False
+    check_dtype: bool = True
+    equal_nan: bool = False
+
+    def checked(self) -> Rule:
+        """Itself; raises `ToleranceError` for a tolerance that is none."""
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
+                raise ToleranceError(
+                    f"{name} is a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
+                )
+        return self
+
+
+class Comparison(NamedTuple):
+    """What `compare` found. True if all is equal within the tolerances.
+
+    If it is not, the leaf that is furthest off. The element's fields are those of its worst element, the one whose
+    error is the largest multiple of what is allowed; None where nothing could be computed.
+    """
+
+    ok: bool
+    problem: Problem | None
+    """What differs; values are compared only where all else agrees."""
+    leaf: str
+    """The way to it from the value's name: `['x'][1]`, `0.weight`; empty for a tensor that is the value itself."""
+    worst: tuple[int, ...] | None
+    """The index of the worst element."""
+    actual: Any
+    expected: Any
+    """The worst element's values, or the shapes, dtypes or devices that differ."""
+    abs: float | int | None
+    rel: float | None
+    ulp: int | None
+    """How many numbers of the coarser dtype it is away."""
+    allowed: float | None
+    """The largest absolute error that it may have."""
+    excess: float
+    """Its error as a multiple of what is allowed: 1 is the limit."""
+    off: int
+    total: int
+    """How many elements of the leaf are off, of how many."""
+    text: str
+    """All of it in words; empty if all is equal."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def assert_parity(
+    actual: object,
+    expected: object,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    check_device: bool = False,
+    check_dtype: bool = True,
+    equal_nan: bool = False,
+) -> None:
+    """Asserts that two values hold the same numbers, whatever frameworks they belong to.
+
+    Compares the structure, then shapes, dtypes, devices if asked, then values. Of containers only the ways to the
+    leaves count: a list equals a tuple of the same leaves. Python numbers count too, as whatever dtype they meet.
+
+    Models of one framework are compared by the names of their variables; so is what `convert_state` gives beside a
+    model. Models of two frameworks are compared as `convert_state(actual, ..., like=expected)` pairs their layers, in
+    the layouts of `expected`; of `actual` where that has one bias for the sum of two, as the LSTM of Keras. What it
+    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. An eps or a padding is no variable, and not
+    compared. Optimizers and lone variables go by their names.
+
+    An element is equal if `|actual - expected|` is at most
+
+    | coarser dtype of the two | allowed |
+    |---|---|
+    | float64, complex128 | `1e-10 * |expected| + 1e-12 * max(1, max|expected|)` |
+    | float32, complex64, two Python floats | `1e-5 * |expected| + 1e-6 * max(1, max|expected|)` |
+    | float16 | `8e-3 * |expected| + 2e-3 * max|expected|` |
+    | bfloat16 | `6e-2 * |expected| + 1.6e-2 * max|expected|` |
+    | ints, bools | 0 |
+
+    where `max|expected|` is over the leaf. The distance in ULP is told and decides nothing. Infinities equal
+    themselves only.
+
+    Args:
+        actual: a tensor, model, container or number, of any backend.
+        expected: what it should be, of any backend.
+        rtol: instead of the factor of `|expected|`. Ints and bools stay exact.
+        atol: instead of all that follows the plus.
+        check_device: whether tensors must be on the same device too.
+        check_dtype: whether they must have the same dtype. A Python number has none, and goes with every dtype of its
+            kind.
+        equal_nan: whether NaN equals NaN.
+
+    Raises:
+        ParityError: they differ. It names the leaf, both backends and versions, the worst element with both values,
+            its absolute and relative error and its distance in ULP, and how many elements are off. It is an
+            `AssertionError` too, and its `comparison` is what `compare` returns.
+        ToleranceError: a tolerance that is negative or no number. DTypeError: a dtype that has no rule, or that the
+            framework of the other model lacks.
+        UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
+
+    Costs a copy of both to the host and some passes over it in float64: 30 ms for a million elements.
+
+    Example:
+        >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
+        >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1.001])})
+        Traceback (most recent call last):
+        ...
+        xdevice.errors.ParityError: the values differ at ['w']: 1 of 2 elements is off
+        ...
+    """
+    found = _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan))
+    if not found.ok:
+        raise ParityError(found.text, found)
+
+
+def compare(
+    actual: object,
+    expected: object,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    check_device: bool = False,
+    check_dtype: bool = True,
+    equal_nan: bool = False,
+) -> Comparison:
+    """What `assert_parity` goes by: whether two values hold the same numbers, and the worst error if they do, too.
+
+    Arguments, rule and cost are those of `assert_parity`.
+
+    Raises:
+        ToleranceError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does. A difference is a result.
+
+    Example:
+        >>> found = xdevice.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))
+        >>> found.ok, found.worst, found.abs, found.off, found.total
+        (False, (1,), 1, 1, 2)
+    """
+    return _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan))
+
+
+def _compare(actual: object, expected: object, rule: Rule) -> Comparison:
+    rule.checked()
+    pair = read_pair(actual, expected)
+    if pair.unmapped:
+        return _unmapped(pair)
+    return compare_readings(pair.actual, pair.expected, rule)
+
+
+def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rule: Rule) -> Comparison:
+    """As `compare`, of values that were read before: the pytest plugin and the reports compare recordings by it."""
+    found = _structure(actual, expected)
+    if found is not None:
+        return found
+    theirs = dict(zip(_ways(actual), actual, strict=True))
+    pairs = [(theirs[way], reading) for way, reading in zip(_ways(expected), expected, strict=True)]
+    checks: list[Callable[[Reading, Reading], Comparison | None]] = [_kind, _shape]
+    checks += [_dtype] if rule.check_dtype else []
+    checks += [_device] if rule.check_device else []
+    for check in checks:
+        for pair in pairs:
+            found = check(*pair)
+            if found is not None:
+                return found
+    return _worst_of([_values(*pair, rule) for pair in pairs])
+
+
+# what comes before values
+
+
+def _unmapped(pair: Pair) -> Comparison:
+    """Parameters of a model that have no counterpart in the other framework's."""
+    lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
+    rest = [f"\n  and {len(lines) - _LISTED} more"] * (len(lines) > _LISTED)
+    text = f"the models differ{_between(pair.actual, pair.expected)}:{''.join(lines[:_LISTED] + rest)}{_WHAT_IS_WHAT}"
+    return _difference("structure", next(iter(pair.unmapped)), None, None, text)
+
+
+def _structure(actual: Sequence[Reading], expected: Sequence[Reading]) -> Comparison | None:
+    mine, theirs = _ways(expected), _ways(actual)
+    missing, extra = _without(mine, theirs), _without(theirs, mine)
+    if not missing and not extra:
+        return None
+    what = [f"actual has no {_listed(missing)}"] * bool(missing) + [f"expected has no {_listed(extra)}"] * bool(extra)
+    text = f"the structures differ{_between(actual, expected)}: {'; '.join(what)}"
+    return _difference("structure", (missing + extra)[0], extra, missing, text)
+
+
+def _ways(leaves: Sequence[Reading]) -> list[str]:
+    """Their paths, each once: keys of a dict may look the same."""
+    seen: dict[str, int] = {}
+    ways = []
+    for leaf in leaves:
+        seen[leaf.path] = number = seen.get(leaf.path, 0) + 1
+        ways.append(leaf.path if number == 1 else f"{leaf.path} (number {number})")
+    return ways
+
+
+def _without(paths: list[str], others: list[str]) -> list[str]:
+    known = set(others)
+    return [path for path in paths if path not in known]
+
+
+def _listed(paths: list[str]) -> str:
+    shown = ", ".join(path or "tensor by itself" for path in paths[:5])
+    return shown if len(paths) <= 5 else f"{shown} and {len(paths) - 5} more"
+
+
+def _between(actual: Sequence[Reading], expected: Sequence[Reading]) -> str:
+    first, second = _owners(actual), _owners(expected)
+    return f" (actual: {first}, expected: {second})"
+
+
+def _owners(leaves: Sequence[Reading]) -> str:
+    return ", ".join(sorted({leaf.owner for leaf in leaves} - {"Python"})) or "Python"
+
+
+def _kind(actual: Reading, expected: Reading) -> Comparison | None:
+    """A number beside a text, say: what the leaves are belongs to the structure."""
+    if actual.is_number == expected.is_number:
+        return None
+    text = (
+        f"the structures differ{_at(expected.path)}{_between([actual], [expected])}: "
+        f"actual is {actual.value!r:.100} ({actual.dtype}), expected {expected.value!r:.100} ({expected.dtype})"
+    )
+    return _difference("structure", expected.path, actual.value, expected.value, text)
+
+
+def _shape(actual: Reading, expected: Reading) -> Comparison | None:
+    if actual.shape == expected.shape:
+        return None
+    hint = "; one is the other transposed" if actual.shape == expected.shape[::-1] else ""
+    return _unequal("shape", actual, expected, actual.shape, expected.shape, hint)
+
+
+def _dtype(actual: Reading, expected: Reading) -> Comparison | None:
+    if actual.dtype == expected.dtype or not actual.is_number:
+        return None
+    is_weak = "Python" in (actual.owner, expected.owner) and actual.owner != expected.owner
+    if is_weak and _category(actual) == _category(expected):
+        return None
+    hint = "; check_dtype=False compares the values all the same"
+    return _unequal("dtype", actual, expected, actual.dtype, expected.dtype, hint)
+
+
+def _category(reading: Reading) -> str:
+    name = reading.dtype.lower().lstrip("bu") if reading.dtype != "bool" else "bool"
+    return name.rstrip("0123456789")
+
+
+def _device(actual: Reading, expected: Reading) -> Comparison | None:
+    if actual.device == expected.device or None in (actual.device, expected.device):
+        return None
+    return _unequal("device", actual, expected, actual.device, expected.device)
+
+
+def _unequal(
+    problem: Problem, actual: Reading, expected: Reading, mine: object, theirs: object, hint: str = ""
+) -> Comparison:
+    text = (
+        f"the {problem}s differ{_at(expected.path)}: "
+        f"actual is {mine} ({_source(actual)}), expected {theirs} ({_source(expected)}){hint}"
+    )
+    return _difference(problem, expected.path, mine, theirs, text)
+
+
+def _difference(problem: Problem, leaf: str, actual: object, expected: object, text: str) -> Comparison:
+    return Comparison(False, problem, leaf, None, actual, expected, None, None, None, None, math.inf, 0, 0, text)
+
+
+def _at(path: str) -> str:
+    return f" at {path}" if path else ""
+
+
+# values
+
+
+def _worst_of(found: list[Comparison]) -> Comparison:
+    if not found:
+        return Comparison(True, None, "", None, None, None, 0.0, 0.0, 0, None, 0.0, 0, 0, "")
+    worst = max(found, key=lambda comparison: comparison.excess)
+    off = [comparison.leaf for comparison in found if not comparison.ok]
+    if len(off) < 2:
+        return worst
+    others = _listed([leaf for leaf in off if leaf != worst.leaf])
+    return worst._replace(text=f"{worst.text}\n{len(off)} of {len(found)} leaves are off, this one most; also {others}")
+
+
+def _values(actual: Reading, expected: Reading, rule: Rule) -> Comparison:
+    if not expected.is_number:
+        return _things(actual, expected)
+    a, b = numpy.ravel(actual.value), numpy.ravel(expected.value)
+    if a.size == 0:
+        return Comparison(True, None, expected.path, None, None, None, 0.0, 0.0, 0, None, 0.0, 0, 0, "")
+    dtype = _coarser(actual, expected)
+    allowed = None if dtype is None else _allowed(dtype, rule)
+    error, limit = _errors_of(a, b, allowed, rule.equal_nan)
+    excess = _excess(error, limit)
+    # where several have the same excess, as where nothing is allowed, the largest error
+    place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
+    index = tuple(int(i) for i in numpy.unravel_index(place, expected.shape))
+    off = int(numpy.count_nonzero(excess > 1.0))
+    mine, theirs = _number(a[place]), _number(b[place])
+    absolute, relative = _errors(mine, theirs)
+    found = Comparison(
+        ok=not off, problem="values" if off else None, leaf=expected.path, worst=index,
+        actual=mine, expected=theirs, abs=absolute, rel=relative,
+        ulp=None if dtype is None else ulp_distance(mine, theirs, dtype),
+        allowed=float(limit[place]), excess=float(excess[place]), off=off, total=a.size, text="",
+    )  # fmt: skip
+    if not off:
+        return found
+    hint = _hint(actual, expected, allowed, rule.equal_nan)
+    return found._replace(text=_message(found, actual, expected, dtype, allowed) + hint)
+
+
+def _errors_of(a: Any, b: Any, allowed: _Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
+    """The error of each element, and what it may be."""
+    return _exactly(a, b) if allowed is None else _nearly(a, b, allowed, equal_nan)
+
+
+def _hint(actual: Reading, expected: Reading, allowed: _Allowed | None, equal_nan: bool) -> str:
+    """The commonest fault of a port, if it is that: a kernel that one framework keeps transposed."""
+    if len(expected.shape) < 2 or expected.shape != expected.shape[::-1]:
+        return ""
+    error, limit = _errors_of(actual.value.T.ravel(), expected.value.ravel(), allowed, equal_nan)
+    return "" if (error > limit).any() else "\n  note      they are equal where one is transposed"
+
+
+def _things(actual: Reading, expected: Reading) -> Comparison:
+    """Texts, None, and what else is no number."""
+    if actual.value is expected.value or bool(actual.value == expected.value):
+        return Comparison(True, None, expected.path, None, None, None, None, None, None, None, 0.0, 0, 1, "")
+    text = f"the values differ{_at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"
+    found = _difference("values", expected.path, actual.value, expected.value, text)
+    return found._replace(off=1, total=1)
+
+
+def _coarser(actual: Reading, expected: Reading) -> str | None:
+    """The coarser of two float dtypes; None if both are exact. A Python number goes along with the other."""
+    names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
+    floats = {_PARTS.get(name, name) for name in names if not _is_exact(name)}
+    if not floats:
+        floats = {_PYTHON[leaf.dtype] for leaf in (actual, expected) if leaf.dtype in _PYTHON}
+    unknown = floats - set(TOLERANCES)
+    if unknown:
+        raise DTypeError(f"there is no rule for comparing {', '.join(sorted(unknown))}; convert it to float32 first")
+    return next((name for name in reversed(TOLERANCES) if name in floats), None)
+
+
+def _is_exact(name: str) -> bool:
+    return name == "bool" or name.lstrip("u").startswith("int")
+
+
+class _Allowed(NamedTuple):
+    """The tolerance of a comparison: the dtype's, or a given one."""
+
+    rtol: float
+    atol: Callable[[float], float]
+    """Of max|expected|."""
+    text: str
+
+
+def _allowed(dtype: str, rule: Rule) -> _Allowed:
+    usual = TOLERANCES[dtype]
+    rtol = usual.relative if rule.rtol is None else float(rule.rtol)
+    if rule.atol is None:
+        text = str(usual._replace(relative=rtol))
+        return _Allowed(rtol, lambda size: usual.absolute * max(usual.least, size), text)
+    given = float(rule.atol)
+    return _Allowed(rtol, lambda size: given, f"{rtol:g} * |expected| + {given:g}")
+
+
+def _nearly(a: Any, b: Any, allowed: _Allowed, equal_nan: bool) -> tuple[Any, Any]:
+    wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
+    x, y = a.astype(wide), b.astype(wide)
+    with numpy.errstate(all="ignore"):
+        same = x == y
+        if equal_nan:
+            same |= numpy.isnan(x) & numpy.isnan(y)
+        size = abs(y)
+        scale = float(size.max(where=numpy.isfinite(size), initial=0.0))
+        error = numpy.where(numpy.isfinite(x) & numpy.isfinite(y), abs(x - y), math.inf)
+        error[same] = 0.0
+        return error, allowed.rtol * numpy.where(numpy.isfinite(size), size, 0.0) + allowed.atol(scale)
+
+
+def _exactly(a: Any, b: Any) -> tuple[Any, Any]:
+    if a.dtype != b.dtype:  # NumPy 1.24 compares uint64 with int64 in float64, which has 53 bits
+        a, b = a.astype(object), b.astype(object)
+    off = numpy.asarray(a != b, dtype=bool)
+    error = numpy.zeros(a.shape)
+    # by Python's own ints, which do not overflow
+    error[off] = abs(a[off].astype(object) - b[off].astype(object))
+    return error, numpy.zeros(a.shape)
+
+
+def _excess(error: Any, limit: Any) -> Any:
+    with numpy.errstate(all="ignore"):
+        excess = error / limit
+    excess[numpy.isinf(error) | numpy.isnan(excess)] = math.inf
+    excess[error == 0] = 0.0
+    return excess
+
+
+def _number(x: Any) -> Any:
+    """An element as Python's own bool, int, float or complex."""
+    if isinstance(x, bool | numpy.bool_):
+        return bool(x)
+    if isinstance(x, complex | numpy.complexfloating):
+        return complex(x)
+    return int(x) if isinstance(x, int | numpy.integer) else float(x)
+
+
+def _errors(actual: Any, expected: Any) -> tuple[float | int, float]:
+    """Absolute and relative error of one element; NaN where one is NaN."""
+    if actual == expected:
+        return 0, 0.0
+    error = abs(actual - expected)
+    return error, error / abs(expected) if expected else math.inf
+
+
+def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
+    """How many steps from one number of a float dtype to the next lie between two; None if one is NaN or infinite.
+
+    Of complex numbers the larger distance of the two parts.
+
+    Example:
+        >>> from xdevice.parity import ulp_distance
+        >>> ulp_distance(1.0, 1.0 + 2**-23, "float32"), ulp_distance(0.0, -0.0, "float64")
+        (1, 0)
+    """
+    if isinstance(actual, complex) or isinstance(expected, complex):
+        a, b = complex(actual), complex(expected)
+        parts = ulp_distance(a.real, b.real, dtype), ulp_distance(a.imag, b.imag, dtype)
+        return None if None in parts else max(part for part in parts if part is not None)
+    places = _place_among(actual, dtype), _place_among(expected, dtype)
+    return None if places[0] is None or places[1] is None else abs(places[0] - places[1])
+
+
+def _place_among(x: Any, dtype: str) -> int | None:
+    """The number's place in the row of all numbers of the dtype, 0.0 being 0."""
+    with numpy.errstate(over="ignore"):
+        rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))
+    if not numpy.isfinite(rounded):
+        return None
+    bits = 8 * rounded.dtype.itemsize
+    pattern = int(rounded.view(f"uint{bits}"))
+    sign = 1 << (bits - 1)
+    return pattern if pattern < sign else sign - pattern
+
+
+def _message(found: Comparison, actual: Reading, expected: Reading, dtype: str | None, allowed: _Allowed | None) -> str:
+    at = f" at {list(found.worst)}" if found.worst else ""
+    verb = "is" if found.off == 1 else "are"
+    number = f"1 of {found.total} element" if found.off == 1 else f"{found.off} of {found.total} element"
+    ulp = f", {found.ulp} ULP of {dtype}" if found.ulp is not None else ""
+    limit = "exact, as ints and bools are" if allowed is None else allowed.text
+    shown = [_text(value, reading.dtype) for value, reading in ((found.actual, actual), (found.expected, expected))]
+    width = max(map(len, shown))
+    return (
+        f"the values differ{_at(found.leaf)}: {number}{'s' * (found.total > 1)} {verb} off\n"
+        f"  actual    {shown[0]:<{width}}{at}  ({_source(actual)}, {actual.dtype})\n"
+        f"  expected  {shown[1]:<{width}}{at}  ({_source(expected)}, {expected.dtype})\n"
+        f"  error     {_text(found.abs, 'error')} absolute, {found.rel:.3g} relative{ulp}\n"
+        f"  allowed   {limit}"
+    )
+
+
+def _source(reading: Reading) -> str:
+    return f"{reading.origin} of {reading.owner}" if reading.origin else reading.owner
+
+
+_DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9, "error": 3}
+
+
+def _text(value: Any, dtype: str) -> str:
+    """As many digits as the dtype can tell apart."""
+    return str(value) if isinstance(value, int) else f"{value:.{_DIGITS.get(dtype, 17)}g}"

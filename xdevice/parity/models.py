@@ -1,0 +1,149 @@
+"""Two values read side by side: a model beside one of another framework in the other's names and layouts.
+
+By their names alone a square kernel that should be transposed would look equal as it is, and one under another name
+would look missing. So `convert_state` pairs the layers, and what it cannot map is a difference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.containers import trees
+from xdevice.contract import layouts
+from xdevice.core import registry
+from xdevice.errors import StateError, UnsupportedError
+from xdevice.weights.state import State, convert_state
+
+from . import readings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xdevice.containers.trees import Leaf
+    from xdevice.contract import Backend
+    from xdevice.contract.layouts import Layer
+
+    from .readings import Reading
+
+__all__ = ["Pair", "read_pair"]
+
+
+class Pair(NamedTuple):
+    """The leaves of two values, the ones of a pair under one path."""
+
+    actual: list[Reading]
+    expected: list[Reading]
+    unmapped: dict[str, str]
+    """What has no counterpart in the other framework, by path, and why."""
+
+
+class _Model(NamedTuple):
+    """A model that consists of layers."""
+
+    backend: Backend
+    itself: Any
+    layers: list[Layer]
+
+
+def read_pair(actual: object, expected: object) -> Pair:
+    """Every leaf of both, as `readings.read` gives them, but models of two frameworks in the same names and layouts.
+
+    Raises:
+        UnsupportedError, NotBuiltError, ContainerError: as `readings.read`. DTypeError: a model whose dtype the other
+            framework lacks.
+    """
+    ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
+    there = {leaf.path: leaf.value for leaf in theirs}
+    matched = {leaf.path: _matched(leaf.path, leaf.value, there[leaf.path]) for leaf in ours if leaf.path in there}
+    pairs = {path: pair for path, pair in matched.items() if pair is not None}
+    return Pair(
+        [reading for leaf in ours for reading in (pairs[leaf.path].actual if leaf.path in pairs else _read(leaf))],
+        [reading for leaf in theirs for reading in (pairs[leaf.path].expected if leaf.path in pairs else _read(leaf))],
+        {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
+    )
+
+
+def _nodes(x: object, beside: object) -> list[Leaf]:
+    """The leaves; a `State` is one beside a model of its framework, whose names it has."""
+    model = _model(beside) if isinstance(x, State) else None
+    is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
+    return [trees.Leaf("", x)] if is_one else readings.leaves(x)
+
+
+def _read(leaf: Leaf) -> list[Reading]:
+    return list(readings.read_leaf(leaf.path, leaf.value))
+
+
+def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
+    """None of what is compared by its own names: all but a model beside one of another framework, or beside a State."""
+    ours, theirs = _model(actual), _model(expected)
+    if isinstance(actual, State) and theirs is not None:
+        return _beside_state(path, actual, theirs)
+    if isinstance(expected, State) and ours is not None:
+        return _swapped(_beside_state(path, expected, ours))
+    if ours is None or theirs is None or ours.backend is theirs.backend:
+        return None
+    # one bias that stands for the sum of two cannot be taken apart again
+    if any(len(part.of) > 1 for layer in ours.layers for part in layer.parts):
+        return _swapped(_converted(path, theirs, ours))
+    return _converted(path, ours, theirs)
+
+
+def _model(x: object) -> _Model | None:
+    """None of what has no layers: tensors, variables, optimizers."""
+    found = registry.kind_of(type(x))
+    if found is None or found[1] != "model":
+        return None
+    try:
+        return _Model(found[0], x, list(found[0].layers(x)))
+    except UnsupportedError:
+        return None
+
+
+def _swapped(pair: Pair) -> Pair:
+    return Pair(pair.expected, pair.actual, pair.unmapped)
+
+
+def _converted(path: str, source: _Model, target: _Model) -> Pair:
+    try:
+        state = convert_state(source.itself, target.backend, like=target.itself, device="cpu")
+    except StateError as error:
+        return _apart(path, source, target, {path: str(error)})
+    if state.unmapped:
+        return _apart(path, source, target, {_join(path, name): why for name, why in state.unmapped.items()})
+    variables = dict(source.backend.variables(source.itself))
+    made = []
+    for name, tensor in state.items():
+        origin = readings.read_tensor(source.backend, "", variables[state.origins[name][0]])
+        value = target.backend.to_numpy(tensor)
+        first = " and ".join(state.origins[name])
+        made.append(origin._replace(path=_join(path, name), value=value, origin=first if first != name else ""))
+    return Pair(made, _needed(path, target, state), {})
+
+
+def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) -> Pair:
+    """Both by their own names, for they do not fit."""
+    ours, theirs = (list(readings.read_leaf(path, side.itself)) for side in (source, target))
+    return Pair(ours, theirs, unmapped)
+
+
+def _beside_state(path: str, state: State, model: _Model) -> Pair:
+    given = [readings.read_tensor(model.backend, _join(path, name), value) for name, value in state.items()]
+    unmapped = {_join(path, name): why for name, why in state.unmapped.items() if name not in state}
+    return Pair(given, _needed(path, model, state), unmapped)
+
+
+def _needed(path: str, model: _Model, given: Mapping[str, Any]) -> list[Reading]:
+    """The variables of a model that have to be given: not PyTorch's count of batches, and a shared one once."""
+    variables = dict(model.backend.variables(model.itself))
+    counters = {part.name for layer in model.layers for part in layer.parts if part.of == (layouts.COUNTER,)}
+    held = {id(variables[name]) for name in given if name in variables}
+    return [
+        readings.read_tensor(model.backend, _join(path, name), variable)
+        for name, variable in variables.items()
+        if name in given or (id(variable) not in held and name not in counters)
+    ]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")

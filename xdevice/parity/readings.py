@@ -1,0 +1,98 @@
+"""What a value holds, read to the host leaf by leaf: what parity compares and recordings keep."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
+
+from xdevice.containers import trees
+from xdevice.core import registry
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.contract import Backend
+
+NUMBERS = (bool, int, float, complex)
+"""Python's own numbers, which have no dtype and take that of the tensor they are compared with."""
+
+
+class Reading(NamedTuple):
+    """One leaf: a tensor, a variable of a model, or what is no tensor."""
+
+    path: str
+    """The way to it from the value's name: `['x'][1]`; empty for a value that is a tensor itself."""
+    value: Any
+    """A NumPy array, which may share the tensor's memory; of what is no tensor, the thing itself."""
+    dtype: str
+    """`float32`; of what is no tensor its type, such as `float`."""
+    device: str | None
+    """`cpu:0`; None of what is no tensor."""
+    owner: str
+    """`torch 2.13.0`; `Python` of what is no tensor."""
+    origin: str = ""
+    """The name it has in its model, if it was converted and is compared under another."""
+
+    @property
+    def is_number(self) -> bool:
+        return isinstance(self.value, (numpy.ndarray, *NUMBERS))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.value.shape) if isinstance(self.value, numpy.ndarray) else ()
+
+
+def read(x: object) -> list[Reading]:
+    """Every leaf of a tensor, model, container or Python number, in the order of the walk.
+
+    Raises:
+        UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
+        ContainerError: a container that contains itself, or an object that holds tensors and is not known as one.
+    """
+    return [reading for leaf in leaves(x) for reading in read_leaf(leaf.path, leaf.value)]
+
+
+def leaves(x: object) -> list[trees.Leaf]:
+    """The leaves of a container, a model being one; of anything else itself."""
+    return [trees.Leaf("", x)] if registry.kind_of(type(x)) is not None else trees.leaves(x)
+
+
+def read_leaf(path: str, x: Any) -> Iterator[Reading]:
+    """One leaf, which is several of a model."""
+    found = registry.kind_of(type(x))
+    if found is None:
+        trees.refuse_stranger(path, x)
+        yield _plain(path, x)
+        return
+    backend, kind = found
+    if kind == "symbol":
+        raise UnsupportedError(
+            f"{path or type(x).__qualname__} stands for a tensor while {backend.name} traces a function, so it has no "
+            f"values yet; compare and record outside of the traced function"
+        )
+    if kind == "tensor":
+        yield read_tensor(backend, path, x)
+        return
+    for name, variable in backend.variables(x):
+        yield read_tensor(backend, f"{path}.{name}".lstrip("."), variable)
+
+
+def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
+    """A tensor, or a variable of a model."""
+    array = numpy.asarray(backend.to_numpy(x))
+    return Reading(path, array, array.dtype.name, _place(backend, x), f"{backend.name} {backend.version}")
+
+
+def _place(backend: Backend, x: Any) -> str:
+    try:
+        return str(backend.device_of(x))
+    except UnsupportedError:
+        return "several devices"
+
+
+def _plain(path: str, x: object) -> Reading:
+    if isinstance(x, numpy.generic):
+        return Reading(path, numpy.asarray(x), x.dtype.name, None, f"numpy {numpy.__version__}")
+    return Reading(path, x, type(x).__name__, None, "Python")

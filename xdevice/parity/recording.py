@@ -1,0 +1,330 @@
+"""`record`: what a program computes, kept in a folder, so that its runs on two frameworks or machines can be compared.
+
+A recording is a folder of two files that only grow, so that what was recorded before a crash is there:
+
+- `arrays.npy`: the values, one array after another in NumPy's own format, without pickle. bfloat16, which the format
+  has not, is kept as uint16.
+- `index.jsonl`: a line of JSON that says what wrote it, then one for each call of `record`, written after its values.
+
+A line that a crash has cut short is not read.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xdevice.errors import DTypeError, NotATensorError, RecordingError, shown
+
+TYPE_CHECKING = False  # outside of a parity run this module is all that `record` imports
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from io import BufferedReader, BufferedWriter, TextIOWrapper
+    from pathlib import Path
+    from typing import Any, Final
+
+    from .readings import Reading
+
+__all__ = ["Entry", "Recorder", "Recording", "record", "recording_to"]
+
+VARIABLE: Final = "XDEVICE_RECORD"
+"""The folder to record into; `xdevice parity` sets it for each backend's process."""
+FORMAT: Final = 1
+INDEX: Final = "index.jsonl"
+ARRAYS: Final = "arrays.npy"
+
+_STORED_AS: Final = {"bfloat16": "uint16"}
+DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
+"""What reading a file raises that is missing, cut short or not what it should be."""
+
+
+def record(name: str, value: object) -> None:
+    """Keeps a value under a name, to be compared with what the same line gives on another framework.
+
+    Inside of `xdevice parity`, or where the variable XDEVICE_RECORD names a folder, the value is read to the host and
+    written. Each call under one name is that name's next step, counted from 0. Anywhere else nothing happens.
+
+    A model is kept under the names and in the layouts of its framework. To compare one across frameworks, record its
+    outputs, or `convert_state(model, "numpy")`, if its layers have the same names everywhere.
+
+    Args:
+        name: what to call it in the report: "loss".
+        value: a tensor, a model, a Python number, or a container of them. It may change afterwards.
+
+    Raises:
+        RecordingError: a name that is no text or empty; a folder that has a recording of another process already.
+        NotATensorError: a value, or a leaf of it, that is no tensor, number, text or None. DTypeError: a tensor of a
+            dtype that no rule compares, such as an 8-bit float.
+        UnsupportedError: a symbolic tensor. The error of an asynchronous computation of the value.
+
+    Costs 0.1 us where nothing is recorded. Else it waits for the value, copies it to the host and writes it: 0.2 ms,
+    and what the size takes.
+
+    Example:
+        >>> for step in range(3):
+        ...     xdevice.record("loss", xdevice.ones(1) * step)
+    """
+    if _recorder is not None:
+        _recorder.add(name, value)
+
+
+def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
+    """`record` writes into a new recording in this folder while the block runs, instead of wherever it did.
+
+    Raises:
+        RecordingError: the folder has a recording already.
+
+    Example:
+        >>> import tempfile
+        >>> from xdevice.parity.recording import Recording, recording_to
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with recording_to(folder):
+        ...         xdevice.record("loss", 0.5)
+        ...     Recording(folder).entries[0].name
+        'loss'
+    """
+    from contextlib import contextmanager
+
+    @contextmanager
+    def recording() -> Iterator[Recorder]:
+        global _recorder
+        before, recorder = _recorder, Recorder(folder)
+        if (recorder.folder / INDEX).exists():
+            raise _is_taken(recorder.folder)
+        _recorder = recorder
+        try:
+            yield recorder
+        finally:
+            _recorder = before
+            recorder.close()
+
+    return recording()
+
+
+class Recorder:
+    """Writes a recording. The folder is made if need be, and the files with the first value.
+
+    A worker that the program spawns has one too, of the same folder: no harm if it records nothing.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        import threading
+        from pathlib import Path
+
+        self.folder = Path(folder)
+        self._steps: dict[str, int] = {}
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._files: tuple[TextIOWrapper, BufferedWriter] | None = None
+
+    def add(self, name: str, value: object) -> None:
+        """The next step of a name."""
+        from xdevice.contract import hooks
+
+        from . import readings
+
+        if not isinstance(name, str) or not name:
+            raise RecordingError(f"record takes a name and a value: record('loss', loss), not the name {shown(name)}")
+        if os.getpid() != self._process:
+            raise RecordingError(
+                f"this process was forked from one that records into {self.folder}, and both would write there; "
+                f"record in the first one"
+            )
+        with hooks.unseen():
+            leaves = readings.read(value)
+        _refuse_unknown(name, leaves)
+        with self._lock:
+            self._write(name, leaves)
+
+    def close(self) -> None:
+        """Closes the files. A recording without values has none."""
+        for file in self._files or ():
+            file.close()
+        self._files = None
+
+    def _write(self, name: str, leaves: list[Reading]) -> None:
+        import json
+        import time
+
+        index, arrays = self._files = self._files or self._open()
+        step = self._steps.get(name, 0)
+        line = {
+            "name": name, "step": step, "time": time.time(), "leaves": [_write_leaf(arrays, leaf) for leaf in leaves],
+        }  # fmt: skip
+        arrays.flush()
+        index.write(json.dumps(line) + "\n")
+        index.flush()
+        self._steps[name] = step + 1
+
+    def _open(self) -> tuple[TextIOWrapper, BufferedWriter]:
+        import json
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            index = (self.folder / INDEX).open("x", encoding="utf-8")
+        except FileExistsError:
+            raise _is_taken(self.folder) from None
+        arrays = (self.folder / ARRAYS).open("wb")
+        index.write(json.dumps(_header()) + "\n")
+        index.flush()
+        return index, arrays
+
+
+def _is_taken(folder: Path) -> RecordingError:
+    return RecordingError(
+        f"{folder} has a recording already, of an earlier run or of the process that started this one; "
+        f"name another folder, or record in one process only"
+    )
+
+
+def _header() -> dict[str, Any]:
+    import platform
+
+    from xdevice.base.version import __version__
+    from xdevice.core import registry
+
+    return {
+        "format": FORMAT,
+        "xdevice": __version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "backend": _selected(),
+        "versions": {backend.name: backend.version for backend in registry.loaded()},
+    }
+
+
+def _selected() -> str | None:
+    from xdevice.core import selection
+
+    chosen = selection.chosen()
+    return chosen.name if chosen is not None else os.environ.get(selection.VARIABLE) or None
+
+
+def _refuse_unknown(name: str, leaves: list[Reading]) -> None:
+    from xdevice.base.dtypes import DTYPES
+
+    for leaf in leaves:
+        if leaf.owner != "Python":
+            if leaf.dtype not in DTYPES:
+                raise DTypeError(
+                    f"cannot record {name}{leaf.path}: there is no rule for comparing {leaf.dtype}; "
+                    f"convert it to one of {', '.join(DTYPES)}"
+                )
+        elif not leaf.is_number and not isinstance(leaf.value, str | None):
+            raise NotATensorError(
+                f"cannot record {name}{leaf.path}, {shown(leaf.value)} of type {leaf.dtype}; "
+                f"expected tensors, models, numbers, texts or None, and containers of them"
+            )
+
+
+def _write_leaf(arrays: BufferedWriter, leaf: Reading) -> dict[str, Any]:
+    import numpy
+
+    line = {"path": leaf.path, "dtype": leaf.dtype, "device": leaf.device, "owner": leaf.owner}
+    if not isinstance(leaf.value, numpy.ndarray):
+        return {**line, "value": repr(leaf.value) if leaf.is_number else leaf.value}
+    stored = numpy.ascontiguousarray(leaf.value).reshape(leaf.value.shape)
+    if leaf.dtype in _STORED_AS:
+        stored = stored.view(_STORED_AS[leaf.dtype])
+    place = arrays.tell()
+    numpy.save(arrays, stored, allow_pickle=False)
+    return {**line, "shape": list(leaf.shape), "at": place}
+
+
+class Entry:
+    """One call of `record`: its name and step, and its values, which are read from the file when asked for."""
+
+    def __init__(self, name: str, step: int, time: float, leaves: list[dict[str, Any]], arrays: Path) -> None:
+        self.name = name
+        self.step = step
+        self.time = time
+        """Seconds since 1970."""
+        self._leaves = leaves
+        self._arrays = arrays
+
+    def read(self) -> list[Reading]:
+        """Its leaves, as `xdevice.parity.readings.read` gave them.
+
+        Raises:
+            RecordingError: the files are damaged, or one is missing.
+        """
+        try:
+            if not any("at" in leaf for leaf in self._leaves):
+                return [_plain(leaf) for leaf in self._leaves]
+            with self._arrays.open("rb") as file:
+                return [_tensor(leaf, file) if "at" in leaf else _plain(leaf) for leaf in self._leaves]
+        except DAMAGES as error:
+            raise damaged(self._arrays, error, f" at {self.name}, step {self.step}") from error
+
+
+class Recording:
+    """A folder that `record` has written to: what wrote it, and its entries in program order.
+
+    Raises:
+        RecordingError: the folder has no recording, a damaged one, or one of a newer format.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        import json
+        from pathlib import Path
+
+        self.folder = Path(folder)
+        path, arrays = self.folder / INDEX, self.folder / ARRAYS
+        if not path.exists():
+            raise RecordingError(
+                f"{self.folder} has no recording: there is no {INDEX}. xdevice parity --save writes one for each "
+                f"backend that calls xdevice.record"
+            )
+        try:
+            text = path.read_text(encoding="utf-8")
+            header, *lines = [json.loads(line) for line in text.split("\n")[:-1]]  # a crash has cut the rest short
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
+            self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
+            """What wrote it: xdevice, Python, the selected backend, the versions of the loaded ones."""
+            self.entries: list[Entry] = [
+                Entry(str(line["name"]), int(line["step"]), float(line["time"]), list(line["leaves"]), arrays)
+                for line in lines
+            ]
+        except DAMAGES as error:
+            raise damaged(path, error) from error
+
+
+def damaged(path: Path, error: Exception, where: str = "") -> RecordingError:
+    """The error of a file that cannot be read."""
+    return RecordingError(f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it anew")
+
+
+def _plain(line: dict[str, Any]) -> Reading:
+    from .readings import NUMBERS, Reading
+
+    kinds = {kind.__name__: kind for kind in NUMBERS if kind is not bool}
+    value: Any = line["value"]
+    if line["dtype"] == "bool":
+        value = value == "True"
+    elif line["dtype"] in kinds:
+        value = kinds[line["dtype"]](value)
+    return Reading(line["path"], value, line["dtype"], None, line["owner"])
+
+
+def _tensor(line: dict[str, Any], file: BufferedReader) -> Reading:
+    import numpy
+
+    from xdevice.base.dtypes import host_dtype
+
+    from .readings import Reading
+
+    file.seek(line["at"])
+    array: Any = numpy.load(file, allow_pickle=False)
+    if line["dtype"] in _STORED_AS:
+        array = array.view(host_dtype(line["dtype"]))
+    return Reading(line["path"], array, line["dtype"], line["device"], line["owner"])
+
+
+def _from_environment() -> Recorder | None:
+    folder = os.environ.get(VARIABLE)
+    return Recorder(folder) if folder else None
+
+
+_recorder: Recorder | None = _from_environment()
+"""Where `record` writes; None outside of a parity run."""

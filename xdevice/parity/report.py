@@ -1,0 +1,288 @@
+"""What a comparison of recordings found: each name by backend, the first divergence, and who did not run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from .comparing import Comparison, compare_readings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.table import Table
+
+    from .comparing import Rule
+    from .recording import Entry
+
+State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
+AGREE, DIVERGED, NOT_RUN = 0, 1, 2
+"""The exit statuses of `xdevice parity` and `xdevice compare`."""
+
+
+class Finding(NamedTuple):
+    """One recorded value of a backend beside the reference's: the same name and step."""
+
+    name: str
+    step: int
+    order: tuple[float, ...]
+    """Its place in the program; of what the reference has not, after what was recorded before it."""
+    comparison: Comparison
+
+
+class Divergence(NamedTuple):
+    """Where a backend first leaves its reference."""
+
+    backend: str
+    reference: str
+    finding: Finding
+
+    def __str__(self) -> str:
+        found = self.finding
+        return f"{found.name}, step {found.step}, on {self.backend}: {found.comparison.text}"
+
+
+@dataclass
+class Row:
+    """One backend's run."""
+
+    backend: str
+    state: State
+    reference: str = ""
+    """What it was held against."""
+    version: str | None = None
+    seconds: float | None = None
+    """Of the whole process, importing included."""
+    records: int = 0
+    error: str = ""
+    """Why it did not run."""
+    python: str = ""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def first(self) -> Divergence | None:
+        off = [finding for finding in self.findings if not finding.comparison.ok]
+        first = min(off, key=lambda finding: finding.order, default=None)
+        return Divergence(self.backend, self.reference, first) if first is not None else None
+
+
+@dataclass
+class Report:
+    """The rows of all backends, and what to know beside them."""
+
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def first(self) -> Divergence | None:
+        """The first divergence in program order, of all backends."""
+        found = [row.first for row in self.rows if row.first is not None]
+        return min(found, key=lambda divergence: divergence.finding.order, default=None)
+
+    @property
+    def status(self) -> int:
+        """0 all agree, 1 one diverges, 2 one did not run, whatever the others did."""
+        states = {row.state for row in self.rows}
+        return NOT_RUN if states & {"did not run", "not compared"} else DIVERGED if "diverges" in states else AGREE
+
+    def compared(self) -> list[Row]:
+        """The rows that have been held against another."""
+        return [row for row in self.rows if row.state != "reference"]
+
+    def names(self) -> list[str]:
+        """Every recorded name, in program order."""
+        first: dict[str, tuple[float, ...]] = {}
+        for row in self.rows:
+            for finding in row.findings:
+                first[finding.name] = min(finding.order, first.get(finding.name, finding.order))
+        return sorted(first, key=lambda name: first[name])
+
+    def series(self, name: str) -> dict[str, list[Finding]]:
+        """The findings of a name over its steps, by backend."""
+        found = {row.backend: [finding for finding in row.findings if finding.name == name] for row in self.compared()}
+        return {backend: sorted(series, key=lambda finding: finding.step) for backend, series in found.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        """The report for programs. Numbers that JSON has not are texts: "inf", "nan"."""
+        return {
+            "status": self.status,
+            "first_divergence": _divergence_json(self.first),
+            "backends": [_row_json(row) for row in self.rows],
+            "names": [
+                {"name": name, "backends": {backend: _series_json(of) for backend, of in self.series(name).items()}}
+                for name in self.names()
+            ],
+            "notes": self.notes,
+        }
+
+
+def worst(series: list[Finding]) -> Finding | None:
+    """The finding of a series that is furthest off."""
+    return max(series, key=lambda finding: (finding.comparison.excess, finding.comparison.abs or 0.0), default=None)
+
+
+def hold(actual: Sequence[Entry], expected: Sequence[Entry], rule: Rule, is_complete: bool = True) -> list[Finding]:
+    """Every entry beside the reference's of the same name and step.
+
+    Where the run was cut short, what it did not come to record is no difference.
+    """
+    theirs = {(entry.name, entry.step): entry for entry in actual}
+    places = {(entry.name, entry.step): place for place, entry in enumerate(expected)}
+    found = [
+        _both(entry, theirs.get(key), places[key], rule)
+        for entry in expected
+        for key in [(entry.name, entry.step)]
+        if is_complete or key in theirs
+    ]
+    return found + list(_extra(actual, places))
+
+
+def _both(expected: Entry, actual: Entry | None, place: int, rule: Rule) -> Finding:
+    if actual is None:
+        comparison = _missing(f"{expected.name} has no step {expected.step} here, and the reference has")
+    else:
+        comparison = compare_readings(actual.read(), expected.read(), rule)
+    return Finding(expected.name, expected.step, (place,), comparison)
+
+
+def _extra(actual: Sequence[Entry], places: dict[tuple[str, int], int]) -> Iterator[Finding]:
+    last = -1.0
+    for number, entry in enumerate(actual):
+        place = places.get((entry.name, entry.step))
+        if place is not None:
+            last = place
+            continue
+        text = f"{entry.name} has a step {entry.step} here, and the reference has none"
+        yield Finding(entry.name, entry.step, (last, number), _missing(text))
+
+
+def _missing(text: str) -> Comparison:
+    return Comparison(False, "structure", "", None, None, None, None, None, None, None, math.inf, 0, 0, text)
+
+
+def error_text(comparison: Comparison) -> str:
+    """A finding in a few characters: its worst absolute error, or what differs."""
+    if comparison.abs is None:
+        return comparison.problem or "equal"
+    return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
+
+
+# for programs
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    return {
+        "backend": row.backend, "state": row.state, "reference": row.reference or None, "version": row.version,
+        "seconds": row.seconds, "records": row.records, "error": row.error or None, "python": row.python or None,
+        "first_divergence": _divergence_json(row.first),
+    }  # fmt: skip
+
+
+def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
+    if divergence is None:
+        return None
+    return {
+        "backend": divergence.backend,
+        "reference": divergence.reference,
+        "name": divergence.finding.name,
+        "step": divergence.finding.step,
+        **_comparison_json(divergence.finding.comparison),
+        "text": divergence.finding.comparison.text,
+    }
+
+
+def _series_json(series: list[Finding]) -> dict[str, Any]:
+    return {
+        "steps": [{"step": finding.step, **_comparison_json(finding.comparison)} for finding in series],
+        "worst_step": found.step if (found := worst(series)) is not None else None,
+    }
+
+
+def _comparison_json(found: Comparison) -> dict[str, Any]:
+    return {
+        "ok": found.ok, "problem": found.problem, "leaf": found.leaf,
+        "worst": list(found.worst) if found.worst is not None else None,
+        "actual": _value_json(found.actual), "expected": _value_json(found.expected),
+        "abs": _value_json(found.abs), "rel": _value_json(found.rel), "ulp": found.ulp,
+        "allowed": _value_json(found.allowed),
+        "excess": _value_json(found.excess), "off": found.off, "total": found.total,
+    }  # fmt: skip
+
+
+def _value_json(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return value if isinstance(value, float) and math.isfinite(value) else str(value)
+
+
+# for people
+
+
+def show(report: Report) -> None:
+    """The report as tables, and the first divergence in full."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(_backends_table(report))
+    if any(report.compared()) and report.names():
+        console.print(_names_table(report))
+    for note in report.notes:
+        console.print(note, markup=False, highlight=False)
+    for row in report.rows:
+        if "\n" in row.error:
+            console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False)
+    if report.first is not None:
+        console.print("First divergence", style="bold red")
+        console.print(str(report.first), markup=False, highlight=False)
+
+
+def _backends_table(report: Report) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="backends")
+    for heading in ("backend", "version", "result", "recorded", "seconds", "to know"):
+        table.add_column(heading, overflow="fold", justify="right" if heading in ("recorded", "seconds") else "left")
+    for row in report.rows:
+        color = {"agrees": "green", "reference": "default", "not compared": "default"}.get(row.state, "red")
+        seconds = f"{row.seconds:.1f}" if row.seconds is not None else "-"
+        cells = [row.version or "-", f"[{color}]{row.state}[/]", str(row.records), seconds, escape(_to_know(row))]
+        table.add_row(row.backend, *cells, style="red" if row.state == "did not run" else None)
+    return table
+
+
+def _to_know(row: Row) -> str:
+    why = row.error.partition("\n")[0]
+    first = f"first at {row.first.finding.name}, step {row.first.finding.step}" if row.first is not None else ""
+    other = f"held against {row.reference}" if " " in row.reference else ""  # of another run
+    return "; ".join(filter(None, (why, first, other)))
+
+
+def _names_table(report: Report) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="worst absolute error of each name, and the multiple of what is allowed")
+    table.add_column("name", overflow="fold")
+    table.add_column("steps", justify="right")
+    for row in report.compared():
+        table.add_column(row.backend, justify="right", overflow="fold")
+    for name in report.names():
+        series = report.series(name)
+        steps = max(len(found) for found in series.values())
+        table.add_row(escape(name), str(steps), *(escape(_cell(found)) for found in series.values()))
+    return table
+
+
+def _cell(series: list[Finding]) -> str:
+    found = worst(series)
+    if found is None:
+        return "-"
+    text = f"{error_text(found.comparison)} ({excess_text(found.comparison)})"
+    return text if found.comparison.ok else f"{text} from step {min(f.step for f in series if not f.comparison.ok)}"
+
+
+def excess_text(comparison: Comparison) -> str:
+    """An error as a multiple of what is allowed: 1 is the limit."""
+    return "0" if comparison.excess == 0 else f"{comparison.excess:.2g}"

@@ -1,0 +1,508 @@
+"""The pytest plugin: a test that asks for `xd` runs on every backend. docs/pytest.md shows how to use it.
+
+It is loaded into every pytest run of an environment where xdevice is installed. So this module imports neither NumPy
+nor a framework, and does nothing in a run in which no test asks for its fixtures; what costs more is imported where it
+is used. (PYTEST_DONT_REWRITE: it asserts nothing.)
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from xdevice.base import devices
+from xdevice.base.version import __version__
+from xdevice.core import registry, selection
+from xdevice.errors import BackendNotFoundError, DeviceNotFoundError, ParityError, UnsupportedError, XDeviceError
+
+from .choice import NOWHERE, BackendName, about, backend_of, named_by, needs_gpu, placed, tolerances
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+    from .recordings import Recordings
+
+_MARKERS: Final = {
+    "xd_only": "xd_only(*backends): run this test on these backends only",
+    "xd_skip": "xd_skip(*backends, reason): skip it on these backends",
+    "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): it is expected to fail on these",
+    "xd_needs_gpu": "xd_needs_gpu(n=1): skip it where the backend sees fewer than n GPUs",
+    "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
+}
+_KEYWORDS: Final = {
+    "xd_only": (),
+    "xd_skip": ("reason",),
+    "xd_xfail": ("reason", "raises", "strict", "run"),
+    "xd_needs_gpu": (),
+    "xd_tol": ("rtol", "atol", "check_device", "check_dtype", "equal_nan"),
+}
+_ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+
+
+class Settings:
+    """What the command line and the ini file say."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.device: str | None = config.getoption("xd_device")
+        self.recordings: Recordings | None = None
+        asked = config.getoption("xd_backends")
+        self._text: str = config.getini("xd_backends") if asked is None else asked
+        self._names: tuple[str, ...] | None = None
+        self.is_auto = self._text.strip() == "auto"
+        if not self.is_auto:
+            self._names = _named(self._text)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The backends that tests are parametrised over."""
+        if self._names is None:
+            self._names = selection.backends()
+        return self._names
+
+    def only(self, name: str) -> None:
+        self._names = (name,)
+
+
+def _named(text: str) -> tuple[str, ...]:
+    try:
+        names = tuple(dict.fromkeys(registry.canonical(name) for name in text.replace(",", " ").split()))
+    except BackendNotFoundError as error:
+        raise pytest.UsageError(f"--xd-backends={text}: {error}") from None
+    if not names:
+        raise pytest.UsageError("--xd-backends names no backend: give auto, or names such as torch,paddle")
+    for name in names:
+        if not registry.is_installed(name):
+            hint = registry.install_hint(name)
+            raise pytest.UsageError(f"--xd-backends={text}: {name} is not installed here; {hint}")
+    return names
+
+
+_settings: Final = pytest.StashKey[Settings]()
+_guarded: Final = pytest.StashKey[bool]()
+
+
+# options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("xdevice", "xdevice: the tests that ask for the fixture xd")
+    group.addoption(
+        "--xd-backends",
+        metavar="NAMES",
+        help="the backends to run on: names such as torch,paddle, which must be installed, or auto, all that are",
+    )
+    group.addoption(
+        "--xd-device",
+        metavar="DEVICE",
+        help="what xd_device is, cpu or gpu:1 for instance; else gpu:0 where the backend has it, cpu:0 elsewhere",
+    )
+    group.addoption("--xd-isolate", action="store_true", help="run the tests of each backend in a process of their own")
+    group.addoption("--xd-record", metavar="DIR", help="keep what assert_parity and xdevice.record see in each test")
+    group.addoption("--xd-compare", metavar="DIR", help="compare it with what --xd-record has kept, here or elsewhere")
+    group.addoption("--xd-child", help=argparse.SUPPRESS)
+    parser.addini("xd_backends", "the default of --xd-backends", default="auto")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for text in _MARKERS.values():
+        config.addinivalue_line("markers", text)
+    settings = config.stash[_settings] = Settings(config)
+    if config.getoption("xd_record") or config.getoption("xd_compare"):
+        from .recordings import Recordings
+
+        settings.recordings = Recordings(config)
+    if config.getoption("xd_child"):
+        from .isolation import Child
+
+        child = Child(config)
+        settings.only(child.backend)
+        config.pluginmanager.register(child, "xdevice-child")
+    elif not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Summary(config), "xdevice-summary")
+        if config.getoption("xd_isolate"):
+            from .isolation import Parent
+
+            config.pluginmanager.register(Parent(config), "xdevice-parent")
+
+
+# collecting
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    definition = metafunc.definition
+    marks = [mark for mark in definition.iter_markers() if mark.name in _MARKERS]
+    for mark in marks:
+        fault = _fault(mark)
+        if fault:
+            pytest.fail(f"{definition.nodeid}: {fault}", pytrace=False)
+    if not _asks_for_xd(metafunc):
+        idle = [mark.name for mark in definition.own_markers if mark.name in _MARKERS and mark.name != "xd_tol"]
+        if idle:
+            pytest.fail(f"{definition.nodeid}: {idle[0]} says nothing of a test without the fixture xd", pytrace=False)
+        return
+    every = metafunc.config.stash[_settings].names
+    names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
+    if not names:
+        reason = f"it is for other backends than those of this run: {', '.join(every)}"
+        names = [pytest.param(NOWHERE, marks=pytest.mark.skip(reason=reason))]
+    metafunc.parametrize("xd", names, indirect=True, scope="session")
+
+
+def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
+    """Whether `xd` is our fixture here: a project may have one of its own, or a parameter of that name."""
+    if "xd" not in metafunc.fixturenames:
+        return False
+    definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
+    if not any(one.func.__module__ == __name__ for one in definitions):
+        return False
+    return definitions[-1].func.__module__ == __name__ or "xd" in definitions[-1].argnames
+
+
+def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
+    return all(name in named_by(mark) for mark in marks if mark.name == "xd_only")
+
+
+def _fault(mark: pytest.Mark) -> str | None:
+    """What is wrong with one of our markers."""
+    unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
+    if unknown:
+        return f"{mark.name} takes no {', '.join(unknown)}; {_MARKERS[mark.name]}"
+    if mark.name == "xd_needs_gpu":
+        wanted = mark.args or (1,)
+        is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
+        return None if is_count else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
+    try:
+        named_by(mark)
+    except BackendNotFoundError as error:
+        return f"{mark.name}: {error}"
+    if not mark.args and mark.name != "xd_tol":
+        return f'{mark.name} names no backend; write {mark.name}("mxnet"{", ..." if _KEYWORDS[mark.name] else ""})'
+    reason = mark.kwargs.get("reason")
+    if "reason" in _KEYWORDS[mark.name] and not (isinstance(reason, str) and reason.strip()):
+        return f'{mark.name} needs a reason; write {mark.name}({mark.args[0]!r}, reason="...")'
+    if mark.name == "xd_tol" and not mark.kwargs:
+        return "xd_tol sets nothing; write xd_tol(rtol=1e-4)"
+    return None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    name = backend_of(item)
+    if name is None:
+        return
+    for mark in [mark for mark in item.iter_markers() if mark.name in _MARKERS]:
+        fault = _fault(mark)  # of those beside a parameter, which pytest_generate_tests does not see
+        if fault:
+            raise pytest.UsageError(f"{item.nodeid}: {fault}")
+        if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
+            item.add_marker(pytest.mark.skip(reason=f"only on {', '.join(named_by(mark))}"))
+        elif mark.name == "xd_skip" and name in named_by(mark):
+            item.add_marker(pytest.mark.skip(**mark.kwargs))
+        elif mark.name == "xd_xfail" and name in named_by(mark):
+            item.add_marker(pytest.mark.xfail(**mark.kwargs))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
+        for backend in registry.loaded():
+            _prepare(backend)
+        registry.on_load.append(_prepare)
+        session.config.add_cleanup(lambda: registry.on_load.remove(_prepare))
+
+
+def _prepare(backend: Backend) -> None:
+    """TensorFlow and JAX can make a second device only before they are used, by whichever test that is."""
+    _second_device(backend)
+
+
+# running
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if backend_of(item) is None:
+        return (yield)
+    with selection.default_restored():
+        return (yield)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    name = backend_of(item)
+    if name is None:
+        return
+    backend = _load(name)
+    # the process default: a context variable would not reach the test's own threads, nor an event loop made before
+    selection.set_backend(backend)
+    wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu")) if needs_gpu(item) else 0
+    here = backend.count("gpu") if wanted else 0
+    if here < wanted:
+        why = f": {backend.why_no_gpu()}" if not here else ""
+        reason = f"needs {wanted} GPU{'s' * (wanted > 1)}, and {name} sees {here}{why}"
+        raise pytest.skip.Exception(reason, _use_item_location=True)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    name = backend_of(item)
+    if name is not None:
+        selection.set_backend(name)  # a fixture of the project's may have cleared it
+    recordings = item.config.stash[_settings].recordings
+    recording: AbstractContextManager[Any] = recordings.of(item) if recordings is not None else nullcontext()
+    with recording, _guard(item):
+        return (yield)
+
+
+def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
+    if not item.stash.get(_guarded, False):
+        return nullcontext()
+    from xdevice.execution.transfers import transfers
+
+    return transfers("forbid")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    name = backend_of(item)
+    if name is not None:
+        report.xdevice = about(item, name)  # type: ignore[attr-defined]
+    if report.when == "call" and item.config.stash[_settings].recordings is not None:
+        from .recordings import seen
+
+        report.xdevice_values = item.stash.get(seen, 0)  # type: ignore[attr-defined]
+    return report
+
+
+def _load(name: str) -> Backend:
+    try:
+        return registry.load(name)
+    except XDeviceError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+# fixtures
+
+
+@pytest.fixture(scope="session")
+def xd(request: pytest.FixtureRequest) -> Backend:
+    """The backend that this test runs on, selected; a test that asks for it runs on every backend of the run.
+
+    `xd.name`, `xd.framework` and `xd.version` are of use to tests; the functions of `xdevice` use it by themselves,
+    in every thread of the test. Fixtures of any scope may ask for it: the tests are sorted by backend.
+    """
+    if not hasattr(request, "param"):
+        pytest.fail(
+            "xd is a parameter, so it must be an argument of the test or of its fixtures: getfixturevalue() and "
+            "unittest.TestCase get none",
+            pytrace=False,
+        )
+    return _load(request.param)
+
+
+@pytest.fixture(scope="session")
+def xd_device(xd: Backend, pytestconfig: pytest.Config) -> Device:
+    """The device to test on: that of --xd-device, else gpu:0 where the backend has it, and cpu:0 elsewhere."""
+    settings = pytestconfig.stash[_settings]
+    device = _device(xd, settings)
+    pytestconfig.stash.setdefault(placed, {})[xd.name] = device
+    return device
+
+
+def _device(backend: Backend, settings: Settings) -> Device:
+    if settings.device is None:
+        return devices.of("gpu") if backend.count("gpu") else devices.CPU
+    try:
+        device = devices.parse(settings.device)
+        backend.require(device)
+    except XDeviceError as error:
+        if settings.is_auto and isinstance(error, DeviceNotFoundError):
+            pytest.skip(f"--xd-device={settings.device}: {error}")
+        pytest.fail(f"--xd-device={settings.device}: {error}", pytrace=False)
+    return device
+
+
+@pytest.fixture(scope="session")
+def xd_devices(xd: Backend, xd_device: Device) -> list[Device]:
+    """All GPUs of the backend, `xd_device` first, where that is a GPU; else `[xd_device]`."""
+    if xd_device.kind != "gpu":
+        return [xd_device]
+    return [xd_device, *(device for device in _gpus(xd) if device is not xd_device)]
+
+
+@pytest.fixture(scope="session")
+def xd_other_device(xd: Backend, xd_device: Device) -> Device:
+    """A device beside `xd_device`, to test what crosses devices: another GPU, else a second CPU device, else cpu:0.
+
+    The test is skipped where there is none. TensorFlow and JAX get their second CPU device when they are loaded.
+    """
+    for device in (*_gpus(xd), _second_device(xd), devices.CPU):
+        # torch's "meta" holds no values, so a test that compares some cannot use it
+        if device is not None and device is not xd_device and device.kind != "meta":
+            return device
+    pytest.skip(f"{xd.name} has one device here that holds values: {xd_device}")
+
+
+def _gpus(backend: Backend) -> list[Device]:
+    return [devices.of("gpu", index) for index in range(backend.count("gpu"))]
+
+
+def _second_device(backend: Backend) -> Device | None:
+    """One that is made, on a machine without a second one; None where the framework cannot, or has started."""
+    try:
+        return backend.samples().other_device()
+    except UnsupportedError:
+        return None
+
+
+@pytest.fixture
+def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
+
+    Under --xd-record and --xd-compare it also keeps, or compares, the values it is given. Inside of
+    `no_transfer` its own reads are no transfers.
+    """
+    defaults = tolerances(request.node)
+    recordings = request.config.stash[_settings].recordings
+
+    def assert_parity(actual: object, expected: object, **arguments: Any) -> None:
+        __tracebackhide__ = True
+        from xdevice.contract import hooks
+        from xdevice.parity import comparing as parity
+
+        given = {**defaults, **arguments}
+        with hooks.unseen():
+            if recordings is not None:
+                recordings.see(actual, expected, given)
+            found = parity.compare(actual, expected, **given)
+        if not found.ok:  # raised here, so that pytest shows the line of the test and the text, and nothing between
+            raise ParityError(found.text, found)
+
+    return assert_parity
+
+
+@pytest.fixture
+def no_transfer(request: pytest.FixtureRequest) -> None:
+    """Lets the test fail where it reads a tensor on the host or moves one: the body of the test, not its fixtures.
+
+    It runs inside of `xdevice.transfers("forbid")`; for a part of a test use that itself.
+    """
+    request.node.stash[_guarded] = True
+
+
+# what was run
+
+
+class _Summary:
+    """The lines at the beginning and at the end, and the verdict on a run that ran nothing."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._counts: dict[str, Counter[str]] = {}
+        self._versions: dict[str, str] = {}
+        self._on_gpu = False
+        self._recorded: list[int] = []
+        self._has_header = False
+
+    def pytest_report_header(self) -> str | None:
+        # with xdist the tests are collected elsewhere: what they ask for is known from the options only
+        is_asked_for = not self._settings.is_auto or self._settings.device or self._settings.recordings
+        return self._header() if is_asked_for else None
+
+    def pytest_report_collectionfinish(self, items: Sequence[pytest.Item]) -> str | None:
+        return self._header() if not self._has_header and any(backend_of(item) for item in items) else None
+
+    @property
+    def _settings(self) -> Settings:
+        return self._config.stash[_settings]
+
+    def _header(self) -> str:
+        self._has_header = True
+        found = _installed_versions(self._settings.names)
+        return f"xdevice {__version__}: " + ", ".join(f"{name} {found[name]}" for name in self._settings.names)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if getattr(report, "xdevice_values", 0):
+            self._recorded.append(report.xdevice_values)
+        seen = getattr(report, "xdevice", None)
+        if seen is None:
+            return
+        counts = self._counts.setdefault(seen["backend"], Counter())
+        category = self._config.hook.pytest_report_teststatus(report=report, config=self._config)[0]
+        if category:
+            counts[category] += 1
+        if seen["version"]:
+            self._versions[seen["backend"]] = seen["version"]
+        self._on_gpu |= seen["on_gpu"] and category not in ("", "skipped")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        is_green = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if is_green and (self._ran_nothing or self._recorded_nothing):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @property
+    def _ran(self) -> list[str]:
+        return [name for name in registry.names() if set(self._counts.get(name, ())) - {"skipped"}]
+
+    @property
+    def _ran_nothing(self) -> bool:
+        return bool(self._counts) and not self._ran
+
+    @property
+    def _recorded_nothing(self) -> bool:
+        return self._settings.recordings is not None and not self._recorded and not self._config.option.collectonly
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._settings.recordings is not None:
+            line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
+            hint = ", which is a failure: use the fixture assert_parity, or xdevice.record"
+            terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
+        if not self._counts:
+            return
+        ran = ", ".join(f"{name} {self._version(name)} ({_listed(self._counts[name])})" for name in self._ran)
+        line = f"xdevice: {ran or 'no backend was run, which is a failure'}; not run: {', '.join(self._not_run())}"
+        terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
+
+    def _version(self, name: str) -> str:
+        return self._versions.get(name) or _installed_versions([name])[name]
+
+    def _not_run(self) -> list[str]:
+        left = [] if self._on_gpu else ["gpu"]
+        for name in registry.names():
+            if name in self._ran:
+                continue
+            if name in self._counts:
+                left.append(f"{name} ({_listed(self._counts[name])})")
+            elif name in self._settings.names:
+                left.append(name)
+            elif self._settings.is_auto:
+                left.append(f"{name} (not installed)")
+        return left
+
+
+def _listed(counts: Counter[str]) -> str:
+    shown = sorted(counts, key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER))
+    return ", ".join(f"{counts[one]} {one}{'s' * (one == 'error' and counts[one] > 1)}" for one in shown)
+
+
+def _installed_versions(names: Sequence[str]) -> dict[str, str]:
+    """The versions that the installer wrote down: frameworks are imported by the tests that need them."""
+    from importlib import metadata
+
+    modules = {known.name: known.modules[0] for known in registry.KNOWN}
+    owners = metadata.packages_distributions()
+    found = {}
+    for name in names:
+        distributions = owners.get(modules.get(name, ""), [])
+        if not distributions and name in registry.entry_points():
+            distribution = registry.entry_points()[name].dist
+            distributions = [distribution.name] if distribution is not None else []
+        found[name] = metadata.version(distributions[0]) if distributions else "?"
+    return found

@@ -1,0 +1,64 @@
+"""Which backend a test runs on, and what its markers say of it. (PYTEST_DONT_REWRITE: it asserts nothing.)"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from xdevice.core import registry
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+
+_DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
+
+placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
+"""What `xd_device` has been, by backend."""
+
+
+class BackendName(str):
+    """A parameter of `xd`; a project's own parameter of that name is no BackendName."""
+
+    __slots__ = ()
+
+
+NOWHERE: Final = BackendName("none")
+"""The parameter of a test that no backend of this run may run: it is skipped, and seen."""
+
+
+def backend_of(item: pytest.Item) -> str | None:
+    """The backend that a test runs on; None of a test that does not ask for one."""
+    callspec = getattr(item, "callspec", None)
+    name = callspec.params.get("xd") if callspec is not None else None
+    return name if isinstance(name, BackendName) else None
+
+
+def tolerances(item: pytest.Item) -> dict[str, Any]:
+    """The arguments that the markers give for this backend, the closest to the test being the strongest."""
+    name = backend_of(item)
+    given: dict[str, Any] = {}
+    for mark in reversed(list(item.iter_markers("xd_tol"))):
+        if not mark.args or name in named_by(mark):
+            given.update(mark.kwargs)
+    return given
+
+
+def named_by(mark: pytest.Mark) -> tuple[str, ...]:
+    return tuple(registry.canonical(name) for name in mark.args)
+
+
+def needs_gpu(item: pytest.Item) -> bool:
+    return item.get_closest_marker("xd_needs_gpu") is not None
+
+
+def about(item: pytest.Item, name: str) -> dict[str, Any]:
+    """What the summary wants to know of a test; it travels in its reports, also between processes."""
+    backend = next((backend for backend in registry.loaded() if backend.name == name), None)
+    if backend is None:
+        return {"backend": str(name), "version": None, "on_gpu": False}
+    device = item.config.stash.get(placed, {}).get(name)
+    is_placed = not _DEVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    on_gpu = needs_gpu(item) or (is_placed and device is not None and device.kind == "gpu")
+    # plain strings: execnet, which carries reports between processes, refuses subclasses
+    return {"backend": str(name), "version": str(backend.version), "on_gpu": on_gpu}

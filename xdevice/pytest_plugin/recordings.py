@@ -1,0 +1,136 @@
+"""`--xd-record` and `--xd-compare`: what each test saw, kept in a folder, and compared in another environment.
+
+A folder has one folder a test, and in that one recording for each backend that ran it. So a test is compared with its
+own backend's recording where there is one, and else, in an environment with other frameworks, with all that there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from xdevice.parity.recording import ARRAYS, INDEX, Recording, recording_to
+
+from .choice import backend_of, tolerances
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.parity.recording import Entry, Recorder
+
+WITHOUT_BACKEND: Final = "without-backend"
+"""The folder of a test that does not ask for `xd`."""
+_ACTUAL: Final = "assert_parity.actual"
+_EXPECTED: Final = "assert_parity.expected"
+
+seen: Final = pytest.StashKey[int]()
+"""How many values of a test were kept, or compared."""
+
+
+class Recordings:
+    """The folders that the options name, and the test that is running."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._target = _path(config, "xd_record")
+        self._reference = _path(config, "xd_compare")
+        if self._reference is not None and not self._reference.is_dir():
+            raise pytest.UsageError(f"--xd-compare={self._reference}: there is no such folder; --xd-record writes one")
+        if self._target is not None and self._target == self._reference:
+            raise pytest.UsageError(f"--xd-record and --xd-compare both name {self._target}; record into another one")
+        self._recorder: Recorder | None = None
+        self._arguments: list[dict[str, Any]] = []
+
+    def describe(self, values: int, tests: int) -> str:
+        """What was done, for the end of a run."""
+        parts = [f"recorded in {self._target}"] if self._target is not None else []
+        parts += [f"compared with {self._reference}"] if self._reference is not None else []
+        return f"xdevice: {values} values of {tests} tests {' and '.join(parts)}"
+
+    @contextmanager
+    def of(self, item: pytest.Item) -> Iterator[None]:
+        """What a test sees inside is kept; on leaving it is compared."""
+        place = _place(item)
+        self._arguments = []
+        with ExitStack() as stack:
+            if self._target is None:
+                folder = Path(stack.enter_context(TemporaryDirectory(prefix="xdevice-")))
+            else:
+                folder = self._target / place
+                for name in (INDEX, ARRAYS):
+                    (folder / name).unlink(missing_ok=True)
+            with recording_to(folder) as self._recorder:
+                try:
+                    yield
+                finally:
+                    self._recorder = None
+            entries = _entries(folder)
+            item.stash[seen] = len(entries)
+            if self._reference is not None:
+                self._compare(item, entries, self._reference / place)
+
+    def see(self, actual: object, expected: object, arguments: dict[str, Any]) -> None:
+        """Keeps the two values of an `assert_parity`, to be compared by the arguments that it was given."""
+        if self._recorder is None:  # in a fixture
+            return
+        self._arguments.append(arguments)
+        self._recorder.add(_ACTUAL, actual)
+        self._recorder.add(_EXPECTED, expected)
+
+    def _compare(self, item: pytest.Item, entries: list[Entry], place: Path) -> None:
+        folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
+        if place in folders:
+            folders = [place]
+        if not folders and entries:
+            pytest.fail(f"{self._reference} has no recording of this test; record it with --xd-record", pytrace=False)
+        for folder in folders:
+            self._compare_with(item, entries, folder)
+
+    def _compare_with(self, item: pytest.Item, entries: list[Entry], folder: Path) -> None:
+        from xdevice.parity.comparing import Rule, compare_readings
+
+        expected = Recording(folder).entries
+        mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))
+        if mine != theirs:
+            pytest.fail(f"this test saw {_listed(mine)}, but {folder} has {_listed(theirs)}", pytrace=False)
+        usual = tolerances(item)
+        for one, other in zip(entries, expected, strict=True):
+            given = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
+            # the other environment may have other devices
+            found = compare_readings(one.read(), other.read(), Rule(**{**given, "check_device": False}).checked())
+            if not found.ok:
+                pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {found.text}", pytrace=False)
+
+
+def _path(config: pytest.Config, option: str) -> Path | None:
+    text = config.getoption(option)
+    return Path(config.invocation_params.dir, text) if text else None
+
+
+def _place(item: pytest.Item) -> Path:
+    """Folder of the test, then of its backend: `test_net.py-test_loss-3f2a90bc/torch`."""
+    nodeid, backend = item.nodeid, backend_of(item)
+    callspec = getattr(item, "callspec", None)
+    if backend is not None and callspec is not None:
+        parts = callspec.id.split("-")
+        parts.remove(backend)
+        nodeid = f"{nodeid.removesuffix(f'[{callspec.id}]')}[{'-'.join(parts)}]".removesuffix("[]")
+    name = re.sub(r"[^\w.]+", "-", nodeid).strip("-")[-80:]
+    return Path(f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND)
+
+
+def _entries(folder: Path) -> list[Entry]:
+    """None where nothing was recorded: then there are no files."""
+    return Recording(folder).entries if (folder / INDEX).exists() else []
+
+
+def _listed(seen: list[tuple[str, int]]) -> str:
+    steps: dict[str, int] = {}
+    for name, _ in seen:
+        steps[name] = steps.get(name, 0) + 1
+    return ", ".join(f"{name} ({number} times)" for name, number in steps.items()) or "nothing"

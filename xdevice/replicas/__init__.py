@@ -1,0 +1,1 @@
+"""One model on several devices: splitting, gathering, replicating, reducing; and virtual GPUs to try it on."""

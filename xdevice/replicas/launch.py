@@ -1,0 +1,84 @@
+"""`local_device`: which of the machine's devices is this process's, where a launcher has started one for each."""
+
+from __future__ import annotations
+
+import os
+
+from xdevice.base.devices import CPU, of
+from xdevice.core import selection
+from xdevice.errors import DeviceNotFoundError, LaunchError
+from xdevice.tensors.verbs import try_gpu
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from typing import Final
+
+    from xdevice.base.devices import Device
+
+RANKS: Final = (
+    "LOCAL_RANK",  # torchrun, and launchers that imitate it (accelerate, deepspeed)
+    "FLAGS_selected_gpus",  # paddle.distributed.launch: the GPU itself, which --gpus 2,3 makes another than the rank
+    "PADDLE_LOCAL_RANK",  # the same where it has chosen no GPU
+    "OMPI_COMM_WORLD_LOCAL_RANK",  # mpirun of Open MPI
+    "MPI_LOCALRANKID",  # mpiexec of MPICH and Intel MPI (Hydra)
+    "MV2_COMM_WORLD_LOCAL_RANK",  # MVAPICH2
+    "SLURM_LOCALID",  # srun; last, because the others are often started inside of a Slurm job
+)
+"""What launchers tell their processes. The first that is set counts: of two launchers, the inner one."""
+
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+
+
+def local_device() -> Device:
+    """The device of this process: `gpu:k` for the k-th process that a launcher has started on this machine.
+
+    The selected backend's, as everywhere. Without GPUs it is `cpu:0`, and without a launcher what `try_gpu()` gives, so
+    a script for many processes runs as one process too. Where the launcher shows each process one GPU of its own
+    (`CUDA_VISIBLE_DEVICES=3`, or Slurm's `--gpus-per-task=1`), that is `gpu:0` in each.
+
+    | launcher | what it says |
+    |---|---|
+    | `torchrun` | `LOCAL_RANK` |
+    | `paddle.distributed.launch` | `FLAGS_selected_gpus`, `PADDLE_LOCAL_RANK` |
+    | `mpirun`: Open MPI | `OMPI_COMM_WORLD_LOCAL_RANK` |
+    | `mpiexec`: MPICH, Intel MPI | `MPI_LOCALRANKID` |
+    | `mpirun`: MVAPICH2 | `MV2_COMM_WORLD_LOCAL_RANK` |
+    | `srun` | `SLURM_LOCALID` |
+
+    Where two say something, the first in this table counts: torchrun inside of a Slurm job is the one that knows.
+
+    Raises:
+        DeviceNotFoundError: more processes than GPUs. LaunchError: the variable holds no int of 0 or more.
+
+    Costs 5 us, and starts no GPU.
+
+    Example:
+        >>> xdevice.local_device() == xdevice.try_gpu()
+        True
+    """
+    said = next(((name, os.environ[name]) for name in RANKS if os.environ.get(name)), None)
+    if said is None:
+        return try_gpu()
+    rank = _rank(*said)
+    count = selection.current().count("gpu")
+    if count == 0:
+        return CPU
+    if rank < count:
+        return of("gpu", rank)
+    if count == 1 and any(_names_one(os.environ.get(name, "")) for name in _VISIBLE):
+        return of("gpu", 0)
+    raise DeviceNotFoundError(
+        f"{said[0]}={said[1]} asks for gpu:{rank}, and {selection.current().name} has {count} GPU{'s' * (count > 1)} "
+        f"here; start one process for each GPU, {count} on this machine"
+    )
+
+
+def _rank(name: str, text: str) -> int:
+    first = text.split(",")[0].strip()  # Paddle lists all the GPUs of a process that has several
+    if not (first.isascii() and first.isdigit()):
+        raise LaunchError(f"{name} is {text!r}, and should be the number of this process on its machine: 0, 1, 2, ...")
+    return int(first)
+
+
+def _names_one(visible: str) -> bool:
+    return bool(visible) and "," not in visible

@@ -1,0 +1,639 @@
+"""Several devices in one process: batches split over them, models and parameters copied to each, gradients summed.
+
+The rules are here and hold for every framework; an adapter splits, joins, copies and sums single tensors. Everything is
+checked, in all containers and on all devices, before a tensor is made or written.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.base import devices as _devices
+from xdevice.base.devices import Device
+from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.containers import trees
+from xdevice.core import registry
+from xdevice.errors import (
+    BackendMismatchError,
+    ContainerError,
+    CountError,
+    DeviceTypeError,
+    DTypeError,
+    NotATensorError,
+    OpError,
+    ShapeError,
+    UnsupportedError,
+    shown,
+)
+from xdevice.tensors import contents as containers
+from xdevice.tensors import leaves, verbs
+from xdevice.tensors.refusals import refuse_non_container, traced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from xdevice.contract import Backend
+
+__all__ = ["all_reduce", "broadcast", "gather", "replicate", "split_batch"]
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+
+
+def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
+    """Parts of a batch along the first axis, one for each device, in order. Nothing is lost; gradients flow.
+
+    Args:
+        x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
+            the same type. What is no tensor goes to every part as it is: a list of 6 texts is no batch of 6.
+        devices: a list of devices in any spelling; one that is named twice gets two parts.
+        even: True: all parts are as long, or it is an error. False: their lengths differ by one at most, the longer
+            ones first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
+
+    Raises:
+        ShapeError: a length that does not divide, without `even=False`; a tensor without a first axis, or of another
+            length than the others, which is named.
+        CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: a device that does
+            not exist on a tensor's backend; make tensors of NumPy arrays first, which are on cpu:0 only.
+        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one.
+
+    Costs a copy of each part that goes elsewhere. A part that stays where `x` is may be a view, which costs nothing and
+    changes `x` when it is written: so on PyTorch, NumPy, MXNet, and Paddle from version 3 on.
+
+    Example:
+        >>> first, second = xdevice.split_batch(xdevice.ones(5, 2), ["cpu", "cpu"], even=False)
+        >>> tuple(first.shape), tuple(second.shape)
+        ((3, 2), (2, 2))
+    """
+    places = _places(devices)
+    found = _tensors(x, "x", "split")
+    _require(found, places)
+    sizes = _sizes(_length(found), len(places), even)
+    pieces: dict[int, list[Any]] = {}
+    for leaf in found:
+        if id(leaf.value) not in pieces:
+            parts = leaf.backend.split(leaf.value, sizes)
+            pieces[id(leaf.value)] = [_on(leaf, part, place) for part, place in zip(parts, places, strict=True)]
+    return [_rebuilt(x, found, [pieces[id(leaf.value)][i] for leaf in found]) for i in range(len(places))]
+
+
+def gather(parts: Iterable[Any], device: object) -> Any:
+    """The parts joined along the first axis, on one device: what `split_batch` takes apart. Gradients flow.
+
+    Args:
+        parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers
+            (0-d tensors, a loss of each device) become a vector. What is no tensor has to be equal in all parts, where
+            a NaN is equal to a NaN.
+        device: any spelling.
+
+    Raises:
+        ShapeError, DTypeError, BackendMismatchError, ContainerError: parts that differ in more than their length; names
+            the first one that does.
+        CountError: no parts. DeviceNotFoundError: as `to_device`. NotATensorError: a model, or nothing that holds a
+            tensor. UnsupportedError: a sparse, ragged or masked one.
+
+    Costs a copy of each part to the device, where it is not there yet, and one into the result, which is new storage.
+
+    Example:
+        >>> halves = xdevice.split_batch(xdevice.tensor([1, 2, 3]), ["cpu", "cpu"], even=False)
+        >>> xdevice.gather(halves, "cpu").tolist()
+        [1, 2, 3]
+    """
+    place = _devices.parse(device)
+    listed = _listed(parts, "parts")
+    rows = [_tensors(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
+    _check_structures(listed, rows, "parts")
+    _check_others(listed)
+    columns = list(zip(*rows, strict=True))
+    for column in columns:
+        _check_alike(column, _but_length)
+    for row in rows:
+        _require(row, [place])
+    joined: dict[tuple[int, ...], Any] = {}
+    for column in columns:
+        if _ids(column) not in joined:
+            joined[_ids(column)] = column[0].backend.join([_on(leaf, leaf.value, place) for leaf in column])
+    return _rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
+
+
+def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
+    """One independent copy of parameters or of a model for each device, to be trained there.
+
+    Nothing is shared: not with the source, nor between the copies, also where a device is the source's own or is named
+    twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is one
+    tensor or model still, a parameter beside its model stays that model's, and so do weights tied inside a model.
+
+    Args:
+        params_or_model: a model, which keeps its flags (what is frozen stays frozen), its buffers and its mode; a
+            tensor; or a container of both. Tensors of floats become what the framework takes gradients of:
+
+            | backend | a tensor of floats becomes |
+            |---|---|
+            | torch | a leaf with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
+            | tensorflow | a `tf.Variable`, which tapes watch, optimizers update and `all_reduce` writes |
+            | paddle | a leaf with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
+            | mxnet | an array with `attach_grad()` |
+            | jax | an array: `jax.grad` takes any |
+            | numpy | an array |
+
+            Tensors of integers and bools are copied. What is neither tensor nor model goes to every copy as it is.
+        devices: a list of devices in any spelling.
+
+    Raises:
+        CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: as `to_device`.
+        NotATensorError: nothing to copy. NotBuiltError: a model, alone or in a container, of which a variable has no
+            values yet: each copy would draw its own. Call the model once on data, then replicate it.
+        UnsupportedError: an optimizer, which belongs to its parameters: make one for each copy. Two models in one
+            container that share a variable: put them into one model. A sparse or masked tensor.
+
+    Costs a copy for each device.
+
+    Example:
+        >>> first, second = xdevice.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
+        >>> first["w"] is second["w"]
+        False
+    """
+    places = _places(devices)
+    _refuse_strangers(params_or_model)
+    found = _leaves(params_or_model, "params")
+    if not found:
+        refuse_non_container(params_or_model, "replicate")
+        raise NotATensorError(
+            f"{shown(params_or_model)} holds no tensor and no model, so there is nothing to replicate"
+        )
+    _require_built(found)
+    for leaf in found:
+        if leaf.kind != "model":
+            _refuse_symbol(leaf)
+            _refuse_sparse(leaf, "replicate")
+    _require(found, places)
+    models = _models(found)
+    return [_replica(params_or_model, found, models, place) for place in places]
+
+
+def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
+    """A copy of `x` on each device: `copy_to` for each of them, so always in new storage. Gradients flow.
+
+    Args:
+        x: a tensor, a model, or a container of them.
+        devices: a list of devices in any spelling.
+
+    Raises:
+        CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: one of the devices
+            does not exist; nothing has been copied. NotBuiltError: as `replicate`. Others as `copy_to`.
+
+    Costs a copy for each device.
+
+    Example:
+        >>> len(xdevice.broadcast(xdevice.ones(2), ["cpu", "cpu"]))
+        2
+    """
+    places = _places(devices)
+    for backend, kind, value in containers.owned(x):
+        if kind == "model":
+            backend.require_built(value)
+    containers.check_copies(x, places)
+    return [verbs.copy_to(x, place) for place in places]
+
+
+def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
+    """Makes each tensor the sum, or the mean, of all of them, each on its own device. Use the result.
+
+    Where tensors can be written it happens in place, the very objects come back, and gradient flags stay as they are:
+    so it is right for `.grad`s and for parameters. Where they cannot, the result is new tensors on the same devices.
+    No gradients flow through it.
+
+    | backend | in place | several GPUs |
+    |---|---|---|
+    | torch | yes | NCCL |
+    | tensorflow | `tf.Variable`s; `tf.Tensor`s come back as new ones | NCCL (float16, float32, float64) |
+    | mxnet | yes | device to device |
+    | paddle | yes | device to device |
+    | jax | no | NCCL, as a collective of XLA |
+    | numpy | yes, unless read-only | |
+
+    Args:
+        tensors: a list with one for each replica: tensors, variables, or containers of them that are built alike. Two
+            on one device are fine, and so is one object in both places.
+        op: "sum" or "mean".
+
+    The result is the same bit for bit on all devices, and in each run. Without NCCL it is added in the order of the
+    list, on the device of the first, 16-bit floats as float32. Integers wrap around as the framework's do. NCCL takes
+    one dense, contiguous tensor on each GPU; any other set goes device to device.
+
+    Raises:
+        NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is no tensor.
+        ShapeError, DTypeError, BackendMismatchError, ContainerError: replicas that are not alike; names the first
+            difference. DTypeError also for bools, and for the mean of integers.
+        ContainerError: two tensors that share memory and are not one object, such as overlapping views: what is written
+            into one would change the other. In all these cases nothing is written.
+        CountError: an empty list. OpError: another `op`. UnsupportedError: a sparse or masked tensor.
+
+    Costs, with NCCL, its own time (docs/hardware.md); else one copy from each device to the first, and one back.
+
+    Example:
+        >>> [x.tolist() for x in xdevice.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]
+        [[4.0, 6.0], [4.0, 6.0]]
+    """
+    if op not in ("sum", "mean"):
+        raise OpError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
+    listed = _listed(tensors, "tensors")
+    rows = [_summands(x, f"tensors[{i}]") for i, x in enumerate(listed)]
+    _check_structures(listed, rows, "tensors")
+    columns = list(zip(*rows, strict=True))
+    for column in columns:
+        _check_alike(column, _in_all)
+        _check_sum(column[0], op)
+    _check_ties(columns)
+    if len(listed) == 1:
+        return listed
+    _refuse_overlaps([leaf for row in rows for leaf in row])
+    reduced: dict[tuple[int, ...], list[Any]] = {}
+    for column in columns:
+        if _ids(column) not in reduced:
+            reduced[_ids(column)] = _reduced(column, op)
+    results = [reduced[_ids(column)] for column in columns]
+    return [_rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
+
+
+# what came
+
+
+class _Found(NamedTuple):
+    """A tensor or model inside of an argument: how to name it in an error, and whose it is."""
+
+    name: str
+    value: Any
+    backend: Backend
+    kind: str
+
+
+def _places(devices: Iterable[object]) -> list[Device]:
+    if isinstance(devices, str | Device) or registry.owner_of(type(devices)) or not hasattr(devices, "__iter__"):
+        raise DeviceTypeError(
+            f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}"
+        )
+    places = [_devices.parse(device) for device in devices]
+    if not places:
+        raise CountError("the list of devices is empty; expected one or more, as xdevice.try_all_gpus() gives")
+    return places
+
+
+def _listed(things: Iterable[Any], name: str) -> list[Any]:
+    if isinstance(things, str | dict) or registry.owner_of(type(things)) or not hasattr(things, "__iter__"):
+        raise NotATensorError(
+            f"expected a list, with one of the {name} for each device, not {shown(things)} of type "
+            f"{type(things).__qualname__}"
+        )
+    listed = [registry.as_array(thing) for thing in things]
+    if not listed:
+        raise CountError(f"the list of {name} is empty; expected one for each device")
+    return listed
+
+
+def _leaves(x: Any, name: str) -> list[_Found]:
+    """The tensors and models in `x`."""
+    found = registry.kind_of(type(x))
+    if found is not None:
+        return [_Found(name, x, *found)]
+    owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in trees.leaves(x)]
+    return [_Found(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
+
+
+def _tensors(x: Any, name: str, verb: str) -> list[_Found]:
+    """The tensors in `x`, of which there is one at least, and no models."""
+    _refuse_strangers(x)
+    found = _leaves(x, name)
+    if not found:
+        refuse_non_container(x, verb)
+        raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
+    for leaf in found:
+        if leaf.kind == "model":
+            raise NotATensorError(
+                f"{leaf.name} is a model of type {type(leaf.value).__qualname__}, expected a tensor; "
+                "xdevice.replicate(model, devices) copies a model to several devices"
+            )
+        _refuse_sparse(leaf, verb)
+    return found
+
+
+def _summands(x: Any, name: str) -> list[_Found]:
+    """The tensors and variables in `x`; everything in it has to be one."""
+    found = registry.kind_of(type(x))
+    every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
+    rows = []
+    for path, value in every:
+        if value is None:
+            raise NotATensorError(
+                f"{name}{path} is None: this replica has no gradient there; run its backward pass first, and leave out "
+                "the parameters that the loss does not depend on"
+            )
+        owner = registry.kind_of(type(value))
+        if owner is None or (owner[1] == "model" and owner[0].tensor_of(value) is None):
+            raise NotATensorError(
+                f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
+                "of a model pass the gradients or the parameters, as a list"
+            )
+        leaf = _Found(name + path, value, *owner)
+        if leaf.kind != "model":
+            _refuse_symbol(leaf)
+            _refuse_sparse(leaf, "all_reduce")
+        owner[0].device_of(_read(leaf))  # raises for one that is spread over devices
+        rows.append(leaf)
+    return rows
+
+
+def _refuse_strangers(x: Any) -> None:
+    if not _is_leaf(x):
+        trees.Tree(x).refuse_strangers()
+
+
+def _refuse_symbol(leaf: _Found) -> None:
+    if leaf.kind == "symbol":
+        raise traced(leaf.backend, leaf.name)
+
+
+def _refuse_sparse(leaf: _Found, verb: str) -> None:
+    if not leaf.backend.is_dense(leaf.value):
+        raise leaf.backend.unsupported(
+            f"{verb} of {leaf.name}, a {type(leaf.value).__qualname__} that is not dense", "make it dense first"
+        )
+
+
+def _require_built(found: Iterable[_Found]) -> None:
+    for leaf in found:
+        if leaf.kind == "model":
+            leaf.backend.require_built(leaf.value)
+
+
+def _require(found: Iterable[_Found], places: list[Device]) -> None:
+    for backend in {leaf.backend for leaf in found}:
+        for place in places:
+            backend.require(place)
+
+
+def _read(leaf: _Found) -> Any:
+    return leaf.backend.tensor_of(leaf.value) if leaf.kind == "model" else leaf.value
+
+
+def _on(leaf: _Found, x: Any, place: Device) -> Any:
+    return leaves.move(leaf.backend, leaf.kind, x, place)
+
+
+def _ids(column: Iterable[_Found]) -> tuple[int, ...]:
+    return tuple(id(leaf.value) for leaf in column)
+
+
+def _rebuilt(x: Any, row: list[_Found], new: list[Any]) -> Any:
+    """`x` with its tensors replaced; `x` itself where they are the same ones."""
+    by_id = {id(leaf.value): value for leaf, value in zip(row, new, strict=True)}
+    if id(x) in by_id:
+        return by_id[id(x)]
+    return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])
+
+
+# checks
+
+
+def _length(found: list[_Found]) -> int:
+    first = found[0]
+    for leaf in found:
+        shape = tuple(leaf.value.shape)
+        if not shape:
+            raise ShapeError(f"{leaf.name} is a single number and has no first axis to split")
+        if shape[0] is None:
+            raise ShapeError(f"the length of {leaf.name} is not known while {leaf.backend.name} traces a function")
+        if shape[0] != first.value.shape[0]:
+            raise ShapeError(
+                f"{leaf.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} has"
+            )
+    return int(first.value.shape[0])
+
+
+def _sizes(length: int, count: int, even: bool) -> list[int]:
+    size, rest = divmod(length, count)
+    sizes = [size + (i < rest) for i in range(count)]
+    if even and rest:
+        raise ShapeError(
+            f"{length} along the first axis cannot be split evenly over {count} devices; even=False gives parts of "
+            f"{', '.join(map(str, sizes))}"
+        )
+    return sizes
+
+
+def _check_structures(listed: list[Any], rows: list[list[_Found]], name: str) -> None:
+    paths = [[leaf.name.removeprefix(f"{name}[{i}]") for leaf in row] for i, row in enumerate(rows)]
+    for i, own in enumerate(paths):
+        if own == paths[0] and (own != [""] or _is_leaf(listed[i]) is _is_leaf(listed[0])):
+            continue
+        missing = [path for path in paths[0] if path not in own]
+        extra = [path for path in own if path not in paths[0]]
+        what = f"has no tensor at {missing[0]!r}" if missing else f"has a tensor at {extra[0]!r} too" if extra else ""
+        raise ContainerError(f"{name}[{i}] is not built as {name}[0] is: it {what or 'has another order'}")
+
+
+def _is_leaf(x: Any) -> bool:
+    return registry.kind_of(type(x)) is not None
+
+
+def _check_others(parts: list[Any]) -> None:
+    """What is no tensor has to be the same in all parts, because there is one result."""
+    others = [
+        {leaf.path: leaf.value for leaf in trees.leaves(part) if not _is_leaf(leaf.value)}
+        for part in parts
+        if not _is_leaf(part)
+    ]
+    for i, other in enumerate(others):
+        for path in {**others[0], **other}:
+            mine, first = other.get(path), others[0].get(path)
+            if (path in other) is not (path in others[0]) or not _is_same(mine, first):
+                raise ContainerError(
+                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is no tensor has to be "
+                    "the same in all parts"
+                )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(one is other or one == other or (one != one and other != other))  # a NaN is unequal to itself
+
+
+def _in_all(shape: tuple[int, ...]) -> object:
+    return shape
+
+
+def _but_length(shape: tuple[int, ...]) -> object:
+    return len(shape), shape[1:]
+
+
+def _check_alike(column: Sequence[_Found], alike: Callable[[tuple[int, ...]], object]) -> None:
+    first = column[0]
+    shape, dtype = _shape(first), _dtype(first)
+    for leaf in column[1:]:
+        if leaf.backend is not first.backend:
+            raise BackendMismatchError(
+                f"{leaf.name} is a tensor of {leaf.backend.name}, expected {first.backend.name} as {first.name} is; "
+                "gather and all_reduce work within one framework"
+            )
+        if _dtype(leaf) != dtype:
+            raise DTypeError(f"{leaf.name} is {_dtype(leaf)}, expected {dtype} as {first.name} is")
+        if alike(_shape(leaf)) != alike(shape):
+            raise ShapeError(f"{leaf.name} has the shape {_shape(leaf)}, and {first.name} has {shape}: they do not fit")
+
+
+def _shape(leaf: _Found) -> tuple[int, ...]:
+    return tuple(leaf.value.shape)
+
+
+def _dtype(leaf: _Found) -> str:
+    return dtype_name(leaf.value.dtype)
+
+
+def _check_sum(leaf: _Found, op: str) -> None:
+    dtype = _dtype(leaf)
+    if dtype == "bool":
+        raise DTypeError(f"{leaf.name} is bool, which has no {op}; make it int32 first")
+    if dtype in SHORT_FLOATS:
+        raise DTypeError(f"{leaf.name} is {dtype}, which has no {op}; make it float16 first")
+    if op == "mean" and dtype not in _FLOATS:
+        raise DTypeError(f"{leaf.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
+
+
+def _check_ties(columns: Iterable[Sequence[_Found]]) -> None:
+    """A tensor that stands in two places is summed once, so it has to stand there in all replicas."""
+    seen: dict[int, Sequence[_Found]] = {}
+    for column in columns:
+        for leaf in column:
+            other = seen.setdefault(id(leaf.value), column)
+            if _ids(other) != _ids(column):
+                twin = next(known for known in other if known.value is leaf.value)
+                raise ContainerError(
+                    f"{twin.name} and {leaf.name} are one tensor, and are not in the other replicas; "
+                    "tie the weights in all replicas or in none"
+                )
+
+
+class _Block(NamedTuple):
+    """Where the memory of a tensor is that is written: its first and last byte, and how to step in between."""
+
+    first: int
+    last: int
+    leaf: _Found
+    address: int
+    strides: tuple[int, ...]
+
+
+def _refuse_overlaps(found: list[_Found]) -> None:
+    """What is written into a tensor must change no other one, of the same replica or of another."""
+    blocks: dict[tuple[Backend, Device], dict[int, _Block]] = {}
+    for leaf in found:
+        tensor = _read(leaf)
+        block = _block(leaf, tensor) if leaf.backend.can_write(tensor) else None
+        if block is not None:
+            blocks.setdefault((leaf.backend, leaf.backend.device_of(tensor)), {})[id(leaf.value)] = block
+    for together in blocks.values():
+        row = sorted(together.values(), key=lambda block: block.first)
+        for i, one in enumerate(row):
+            for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
+                if _overlap(one, other):
+                    raise ContainerError(
+                        f"{one.leaf.name} and {other.leaf.name} share memory and are not one tensor, so that a sum "
+                        "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
+                    )
+
+
+def _block(leaf: _Found, tensor: Any) -> _Block | None:
+    shape = _shape(leaf)
+    memory = leaf.backend.memory_of(tensor) if 0 not in shape else None
+    if memory is None:
+        return None
+    address, strides = memory
+    steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
+    first = address + sum(step for step in steps if step < 0)
+    last = address + sum(step for step in steps if step > 0) + host_dtype(_dtype(leaf)).itemsize - 1
+    return _Block(first, last, leaf, address, strides)
+
+
+def _begins_within(one: _Block, other: _Block) -> bool:
+    return other.first <= one.last
+
+
+def _overlap(one: _Block, other: _Block) -> bool:
+    """Whether they have a byte in common, and not only their bytes between each other as columns have."""
+    import numpy
+
+    try:
+        return numpy.shares_memory(_Memory(one), _Memory(other), max_work=100_000)
+    except getattr(numpy, "exceptions", numpy).TooHardError:
+        return True
+
+
+class _Memory:
+    """Memory of any device as NumPy's, which is asked about addresses only, and never reads."""
+
+    def __init__(self, block: _Block) -> None:
+        width = host_dtype(_dtype(block.leaf)).itemsize
+        self.__array_interface__ = {
+            "data": (block.address, True),
+            "shape": _shape(block.leaf),
+            "strides": block.strides,
+            "typestr": f"|V{width}",
+            "version": 3,
+        }
+
+
+# copies
+
+
+def _models(found: list[_Found]) -> list[_Found]:
+    """The models to copy, each once, the larger ones first, so that what is part of another is not copied apart."""
+    owners: dict[int, _Found] = {}
+    models: list[_Found] = []
+    unique = {id(leaf.value): leaf for leaf in found if leaf.kind == "model"}.values()
+    sized = [(leaf, [] if _is_alone(found) else [id(v) for _, v in _variables(leaf)]) for leaf in unique]
+    for leaf, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
+        if id(leaf.value) in owners:
+            continue
+        for variable in variables:
+            if variable in owners:
+                raise UnsupportedError(
+                    f"{owners[variable].name} and {leaf.name} share a variable, which replicate cannot keep shared; "
+                    "put them into one model, or leave out the one that is part of the other"
+                )
+        owners.update(dict.fromkeys(variables, leaf))
+        models.append(leaf)
+    return models
+
+
+def _is_alone(found: list[_Found]) -> bool:
+    return len({id(leaf.value) for leaf in found}) == 1
+
+
+def _variables(leaf: _Found) -> Iterable[tuple[str, Any]]:
+    return leaf.backend.variables(leaf.value)
+
+
+def _replica(x: Any, found: list[_Found], models: list[_Found], place: Device) -> Any:
+    new: dict[int, Any] = {}
+    for leaf in models:
+        twin = leaf.backend.copy_model(leaf.value, place)
+        if not _is_alone(found):
+            twins = dict(leaf.backend.variables(twin))
+            new.update((id(old), twins[name]) for name, old in _variables(leaf))
+        new[id(leaf.value)] = twin
+    for leaf in found:
+        if id(leaf.value) not in new:
+            new[id(leaf.value)] = leaf.backend.leaf(leaf.value, place)
+    return _rebuilt(x, found, [new[id(leaf.value)] for leaf in found])
+
+
+# sums
+
+
+def _reduced(column: Sequence[_Found], op: str) -> list[Any]:
+    tensors = [_read(leaf) for leaf in column]
+    results = column[0].backend.all_reduce(tensors, op == "mean")
+    for leaf, tensor, result in zip(column, tensors, results, strict=True):
+        if leaf.kind == "model" and result is not tensor:
+            leaf.backend.write(leaf.value, result)
+    return [leaf.value if leaf.kind == "model" else result for leaf, result in zip(column, results, strict=True)]

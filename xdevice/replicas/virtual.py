@@ -1,0 +1,50 @@
+"""Virtual GPUs: devices of each framework's own, in host memory, for a machine that has no GPU or too few."""
+
+from __future__ import annotations
+
+from xdevice.contract import environment
+from xdevice.core import registry
+from xdevice.errors import CountError
+
+
+def virtual_gpus(n: int, *, force: bool = False) -> None:
+    """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
+
+    They are other devices of the framework, and their memory is the host's. Tensors say where they are, moving copies,
+    networks train on them, and code of the framework's own takes `device.native`. `cpu:0` stays, and is the only CPU.
+    They are not faster than the CPU: they show whether code for several devices is right (docs/virtual.md).
+
+    `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same as `xdevice.virtual_gpus(4)` in its first line, and child
+    processes inherit it.
+
+    | backend | `xdevice.gpu(1).native` | has to be asked for before |
+    |---|---|---|
+    | torch 2.13 or newer | `torch.device("vgpu:1")`, at most 128 of them | nothing |
+    | tensorflow | `"/CPU:2"` | TensorFlow has run anything |
+    | mxnet | `mx.cpu(2)`, at most 15 of them | nothing |
+    | paddle | `paddle.CustomPlace("vgpu", 1)`, at most 16 of them | Paddle is imported |
+    | jax | `jax.devices("cpu")[2]` | JAX has run anything |
+    | numpy | none: questions for GPUs are an error | |
+
+    Args:
+        n: how many, 1 or more. The same number again changes nothing.
+        force: hides the GPUs that the machine has; without it they are a reason to refuse. It stays once it was said.
+
+    Raises:
+        CountError: `n` is no int of 1 or more, or another number than before.
+        UnsupportedError: a framework that is loaded already cannot have them, not so many, or not any more, or has real
+            GPUs.
+            Nothing has changed then. A framework that is loaded later raises the same at that time.
+
+    Costs what starting the devices costs: nothing on most; see docs/virtual.md for what each operation costs.
+
+    Example:
+        >>> try:
+        ...     xdevice.virtual_gpus(0)
+        ... except xdevice.CountError as error:
+        ...     print(error)
+        virtual_gpus() takes an int of 1 or more, not 0
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise CountError(f"virtual_gpus() takes an int of 1 or more, not {n!r}")
+    environment.ask_for_virtual_gpus(n, registry.loaded(), force=force)

@@ -1,0 +1,1 @@
+"""Making tensors, placing, moving, copying and comparing them, and converting between frameworks."""

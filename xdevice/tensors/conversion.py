@@ -1,0 +1,294 @@
+"""`convert`: a tensor of one framework as one of another, in the same memory where both can work in it.
+
+Frameworks take memory over that they cannot work in: TensorFlow ends the process at the first operation on a
+misaligned buffer, PyTorch on a negative stride, JAX computes with the wrong values of a transposed one. So each
+adapter states what it needs (`Backend.takes`), and what a capsule offers is held against that here.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.base import devices
+from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.contract import Backend, dlpack
+from xdevice.core import registry
+from xdevice.errors import DeviceNotFoundError, DTypeError, NotATensorError, SharingError, UnsupportedError, shown
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+    from xdevice.contract import Takes
+
+__all__ = ["convert"]
+
+_names: dict[tuple[str, Any], str] = {}
+"""NumPy's name of a framework's dtype: finding it takes longer than sharing a tensor does."""
+
+_SOONER_READ: Final = 32768
+"""Elements up to which `to_numpy` is sooner done than sharing with NumPy, though it may copy."""
+
+
+def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
+    """`x` as a tensor of another framework, on the same device; in the same memory where both can work in it.
+
+    Values, dtype, shape and device stay, bit for bit. The result never requires grad, and no gradient flows through.
+
+    Args:
+        x: a tensor, or a container of tensors (dict, list, tuple, dataclass, ...), which keeps its type: a tensor that
+            appears twice stays one tensor, and what is no tensor passes through. A scalar of NumPy, which its `x.sum()`
+            gives, becomes a tensor without dimensions, and for "numpy" stays what it is.
+        backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
+        copy: None shares memory where that is correct, and copies else. True always copies. False shares or raises.
+
+    | to | shares | copies |
+    |---|---|---|
+    | torch | any layout | negative strides |
+    | tensorflow | C-contiguous at a multiple of 64 bytes | all else |
+    | mxnet | C-contiguous | all else |
+    | paddle | any layout; nothing before Paddle 3 | negative strides |
+    | jax | C-contiguous at a multiple of 64 bytes | all else |
+    | numpy | any layout; gives an array that is not writable | |
+
+    From any of them, what is copied too: a 0-d tensor of TensorFlow, which keeps its constants for later ones; a
+    read-only array of NumPy; a tensor of PyTorch with a lazy conjugate or minus; and what lies on a device that the
+    two frameworks do not share, such as MXNet's `cpu(1)`. A tensor of the target framework is returned as it is, or
+    detached if it requires grad. A tensor without elements has no memory to share: it is made anew, also with
+    `copy=False`.
+
+    Shared memory lives as long as either side does. Read it only, on both sides, while both are in use, and never write
+    into it where TensorFlow or JAX owns it or has it: docs/conversion.md says why. What is pending on `x` is waited
+    for first; work that is launched on either side later is not ordered with the other side's.
+
+    Raises:
+        BufferError: with `copy=False`, where the memory cannot be shared (a `SharingError`).
+        DTypeError: a dtype that the target lacks, or would narrow (JAX without 64-bit); an 8-bit float.
+        DeviceNotFoundError: a device that the target lacks: NumPy has no GPU. Move `x` first.
+        NotATensorError: no tensor and no container, or a model: its weights go by `xdevice.convert_state`.
+        ContainerError: an object that holds tensors and is not known as a container.
+        UnsupportedError: a sparse tensor, a masked array, a tensor spread over devices, or what stands for one in a
+            traced or mapped function (`jax.jit`, `torch.vmap`).
+        BackendNotFoundError, BackendImportError: no such backend here. TypeError: another `copy`.
+
+    Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or a way through the host.
+
+    Example:
+        >>> import numpy as np
+        >>> x = xdevice.ones(2, 3)
+        >>> y = xdevice.convert(x, "numpy")
+        >>> type(y).__name__, y.shape, y.dtype.name
+        ('ndarray', (2, 3), 'float32')
+    """
+    if copy is not None and type(copy) is not bool:
+        raise TypeError(f"copy is None (share where possible), True (never share) or False (never copy), not {copy!r}")
+    target = registry.load(backend.name if isinstance(backend, Backend) else backend)
+    number = registry.as_array(x)
+    found = registry.kind_of(type(number))
+    if found is not None:
+        return _convert_one(*found, x, number, target, copy)
+    from xdevice.containers import trees
+
+    if not (trees.is_container(x) or trees.stranger(x)):
+        raise NotATensorError(
+            f"cannot convert {shown(x)} of type {type(x).__qualname__}: expected a tensor, or a container of tensors"
+        )
+
+    def all_of(values: list[Any]) -> list[Any]:
+        done: dict[int, Any] = {}
+        for value in values:
+            number = registry.as_array(value)
+            found = registry.kind_of(type(number))
+            if found is not None and id(value) not in done:
+                done[id(value)] = _convert_one(*found, value, number, target, copy)
+        return [done.get(id(value), value) for value in values]
+
+    return trees.map_leaves(x, all_of)
+
+
+def _convert_one(source: Backend, kind: str, x: Any, array: Any, target: Backend, copy: bool | None) -> Any:
+    """`x`, where `array` is what it stands for: itself, but for a scalar of NumPy, which nobody can write into."""
+    if array is x:
+        return _convert(source, kind, x, target, copy)
+    if source is target:
+        return x
+    if copy is False:
+        raise SharingError(f"a {type(x).__qualname__} of NumPy has no memory to share; copy=None copies here")
+    return _convert(source, kind, array, target, True)
+
+
+def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | None) -> Any:
+    _refuse_non_tensor(source, kind, x)
+    device = source.device_of(x)
+    plain = source.detached(x)
+    if source is target:
+        return source.copy(plain, device) if copy else plain
+    dtype = _dtype_of(source, x)
+    _require(target, device, dtype)
+    if 0 in x.shape:
+        import numpy
+
+        return target.from_numpy(numpy.empty(tuple(x.shape), host_dtype(dtype)), device)
+    source.finish(plain)
+    if copy is False or (copy is None and not _is_hopeless(source, plain, target)):
+        try:
+            return _shared(source, plain, target, device, dtype)
+        except (BufferError, UnsupportedError) as error:
+            if copy is False:
+                raise _not_shared(source, target, error) from error
+        except Exception as error:
+            if copy is None:
+                raise
+            raise _not_shared(source, target, error) from error
+    return _copied(source, plain, target, device, dtype)
+
+
+def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
+    if kind == "model":
+        raise NotATensorError(
+            f"convert takes tensors, and a {type(x).__qualname__} is a model of {source.name}: convert its weights by "
+            f"xdevice.convert_state, which knows their layouts, and a single variable as a tensor "
+            f"(tf.convert_to_tensor(x))"
+        )
+    if kind == "symbol":
+        raise UnsupportedError(
+            f"a {type(x).__qualname__} stands for a tensor while {source.name} traces a function, and has no values "
+            f"yet; convert outside of the traced function"
+        )
+
+
+def _dtype_of(source: Backend, x: Any) -> str:
+    key = source.name, x.dtype
+    name = _names.get(key)
+    if name is None:
+        name = _names[key] = dtype_name(x.dtype)
+    return name
+
+
+def _require(target: Backend, device: Device, dtype: str) -> None:
+    try:
+        target.require(device)
+    except DeviceNotFoundError as error:
+        raise DeviceNotFoundError(f"{error}; convert keeps the device, so move the tensor first") from None
+    require_dtype(target, dtype, "tensor")
+
+
+def require_dtype(target: Backend, dtype: str, what: str) -> None:
+    """Raises `DTypeError` if the target's tensors cannot have this dtype."""
+    if dtype in SHORT_FLOATS:
+        raise DTypeError(f"xdevice only moves, saves and loads {dtype}, and does not convert it; cast the {what} first")
+    if dtype not in target.dtypes:
+        raise DTypeError(f"{target.name} has no {dtype}; cast the {what} first")
+    refusal = target.dtype_refusal(dtype)
+    if refusal is not None:
+        raise DTypeError(f"{target.name} would narrow {dtype}: {refusal}")
+
+
+# sharing
+
+
+def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
+    """Whether a glance is enough to see that the target cannot work in the memory of `x`."""
+    takes = target.takes()
+    if takes is None:
+        return True
+    if takes.alignment == 1 and takes.strides == "any":
+        return False
+    layout = source.memory_layout(x)
+    if layout is None:
+        return False
+    address, is_compact, is_forward = layout
+    return (
+        bool(address % takes.alignment)
+        or (takes.strides == "compact" and not is_compact)
+        or (takes.strides == "forward" and not is_forward)
+    )
+
+
+def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
+    """`x` in the target's hands; raises `BufferError` where that would be wrong."""
+    takes = target.takes()
+    if takes is None:
+        raise BufferError(f"{target.name} {target.version} takes no memory over")
+    for backend in (source, target):
+        if not backend.shares(device):
+            raise BufferError(f"{device} of {backend.name} is no memory that other frameworks see")
+    with source.lending(x):
+        return _taken_over(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
+
+
+def _taken_over(source: Backend, lent: dlpack.Lent, takes: Takes, target: Backend, device: Device, dtype: str) -> Any:
+    hindrance = _hindrance(lent, takes, device, dtype)
+    if hindrance is not None:
+        raise BufferError(f"{hindrance}, and {target.name} could not work in it")
+    lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
+    if takes.strides == "compact":
+        lent.straighten()
+    if source.releases_under_lock or target.releases_under_lock:
+        result = lent.hand_over(lambda lent: target.adopt(lent, dtype))
+    else:
+        result = target.adopt(lent, dtype)
+    if target.device_of(result) is not device:
+        raise BufferError(f"{target.name} takes memory of {device} for that of {target.device_of(result)}")
+    return result
+
+
+def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> str | None:
+    """Why memory cannot be taken over as it is; None if it can."""
+    if not _is_on(lent, device):
+        return f"its memory is on device {lent.device} of DLPack, not on {device}"
+    alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
+    if lent.address % alignment:
+        return f"its memory begins at no multiple of {alignment} bytes"
+    if takes.strides == "compact" and not lent.is_compact():
+        return f"its strides {tuple(lent.strides)} are not those of C order"
+    if takes.strides == "forward" and any(stride < 0 for stride in lent.strides):
+        return f"its strides {tuple(lent.strides)} go backwards"
+    return None
+
+
+def _is_on(lent: dlpack.Lent, device: Device) -> bool:
+    kind, index = lent.device
+    if device is devices.CPU:
+        return kind == dlpack.CPU
+    return kind in dlpack.GPUS and index == device.index
+
+
+def _not_shared(source: Backend, target: Backend, error: Exception) -> SharingError:
+    return SharingError(
+        f"cannot share the memory of this {source.name} tensor with {target.name}: {error}; copy=None copies here"
+    )
+
+
+# copying
+
+
+def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
+    """A copy on the device that the target takes over; else a way through the host."""
+    if target.takes() is not None and source.shares(device) and target.shares(device):
+        if device is devices.CPU:
+            return _copied_on_host(source, x, target, dtype)
+        try:
+            return _shared(source, source.compact(x), target, device, dtype)
+        except (BufferError, UnsupportedError):
+            pass  # the host is the way that is left
+    import numpy
+
+    # asarray: NumPy alone has arrays of the other byte order
+    return target.from_numpy(numpy.asarray(source.to_numpy(x), host_dtype(dtype)), device)
+
+
+def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
+    """By NumPy, which asks for huge pages from 4 MB on: the first use of others takes longer than a copy."""
+    host = registry.load("numpy")
+    return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
+
+
+def _host_view(source: Backend, x: Any, host: Backend, dtype: str) -> Any:
+    if source is host:
+        return x
+    if math.prod(x.shape) <= _SOONER_READ:
+        return source.to_numpy(x)
+    try:
+        return _shared(source, x, host, devices.CPU, dtype)
+    except (BufferError, UnsupportedError):
+        return source.to_numpy(x)

@@ -1,0 +1,412 @@
+"""Creation and reading: the minimum that device-neutral teaching code needs, with the same dtypes everywhere."""
+
+from __future__ import annotations
+
+from xdevice.base import devices
+from xdevice.base.devices import CPU, Device
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.core import registry, scopes, selection
+from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    import numpy as np
+
+    from xdevice.contract import Backend
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_EXTENDED = ("bfloat16", *SHORT_FLOATS)
+"""The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
+_MOST_BYTES = 2**63 - 1
+_EXACT_IN_FLOAT64 = 2.0**53
+
+
+def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
+    """A new tensor of the selected backend, never an alias of `data`.
+
+    Args:
+        data: numbers, a NumPy array, a tensor of any backend (through the host), or nested lists of these, which are
+            stacked as NumPy stacks arrays.
+        device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
+        dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64, Python
+            floats and float64 arrays float32, Python complex numbers complex64, and other arrays keep their dtype.
+            JAX without 64-bit has int32 for int64.
+
+    What `dtype` makes of a number:
+
+    | to | a number becomes | does not fit |
+    |---|---|---|
+    | an integer | what `int()` gives: 1.9 becomes 1, -0.5 becomes 0 | what is out of range then, infinity, NaN |
+    | a float, complex | the nearest one there is: 2**53 + 1 as float64 becomes 2**53 | what is beyond the largest |
+    | bool | False if it is 0, else True, NaN too | |
+
+    Complex numbers fit into complex dtypes and bool only, whatever their imaginary part.
+
+    Raises:
+        DTypeError: a dtype that the backend lacks, data that is no numbers (text, objects, structured arrays, a masked
+            array in a list), or a value that does not fit.
+        DeviceNotFoundError: as `to_device`.
+        UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
+
+    | backend | gives |
+    |---|---|
+    | torch | `torch.Tensor` |
+    | tensorflow | `tf.Tensor` (eager) |
+    | mxnet | `mx.np.ndarray` |
+    | paddle | `paddle.Tensor` |
+    | jax | `jax.Array` |
+    | numpy | `np.ndarray` |
+
+    Costs one copy on the host and one to the device.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.tensor([[1, 2], [3, 4]]))
+        array([[1, 2],
+               [3, 4]])
+    """
+    backend = selection.current()
+    place = place_for(backend, device)
+    data = _with_arrays(data)
+    array = _host_array(data)
+    wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
+    _require_dtype(backend, wanted)
+    return backend.from_numpy(_cast(_exact(data, array, wanted), wanted), place)
+
+
+def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
+
+    Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than an address can tell.
+
+    Example:
+        >>> tuple(xdevice.ones(2, 3).shape)
+        (2, 3)
+    """
+    return _full(shape, 1, device, dtype)
+
+
+def zeros(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """A tensor of zeros, `zeros(2, 3)` or `zeros((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
+
+    Arguments and errors are those of `ones`.
+
+    Example:
+        >>> xdevice.item(xdevice.zeros(1))
+        0.0
+    """
+    return _full(shape, 0, device, dtype)
+
+
+def rand(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
+    """Uniform numbers in [0, 1), `rand(2, 3)` or `rand((2, 3))`; float32 unless `dtype` names another float type.
+
+    Drawn by the framework's own generator, so its own seed function makes them repeatable (`torch.manual_seed`,
+    `tf.random.set_seed`, `mx.random.seed`, `paddle.seed`; `np.random.seed` for NumPy and for JAX, whose keys are
+    drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
+    of `ones`.
+
+    | inside of | each call |
+    |---|---|
+    | `torch.compile`, `tf.function`, `paddle.jit.to_static` | draws anew |
+    | `jax.jit`, and what else JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |
+    | `jax.grad`, `jax.vmap` | draws anew, the same numbers for all that is mapped |
+    | `torch.vmap` | PyTorch's `RuntimeError` without `randomness="same"` or `"different"` |
+    | `hybrid_forward` of a hybridized Gluon block | MXNet's `TypeError`: use `F.random` |
+
+    Example:
+        >>> bool((xdevice.rand(4) < 1).all())
+        True
+    """
+    backend = selection.current()
+    place = place_for(backend, device)
+    wanted = dtype_name(dtype) if dtype is not None else "float32"
+    if wanted not in _FLOATS:
+        raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
+    _require_dtype(backend, wanted)
+    return backend.rand(_shape(shape, wanted), place, wanted)
+
+
+def to_numpy(x: Any) -> Any:
+    """The values of a tensor or variable as a NumPy array of their dtype, on the host, detached, never an alias of it.
+
+    Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
+    comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet and Paddle dense. A container comes back with
+    its tensors replaced. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`. A scalar of NumPy,
+    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which takes no arrays, comes
+    as a dict.
+
+    Raises:
+        NotATensorError: no tensor and no container. ContainerError: an unknown object that holds tensors.
+        UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
+            masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
+            JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.
+        NotBuiltError: a parameter that has no shape yet.
+
+    Costs one copy; a second one on the host where the framework gives memory that it keeps (`Backend.gives_away`).
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.ones(2))
+        array([1., 1.], dtype=float32)
+    """
+    x = registry.as_array(x)
+    found = registry.kind_of(type(x))
+    held = _tensor_of(x)
+    if found is not None and held is not None:
+        return _read(found[0], held)
+    from xdevice.containers import trees
+
+    if found is not None or not (trees.is_container(x) or trees.stranger(x)):
+        raise NotATensorError(
+            f"cannot read {shown(x)} of type {type(x).__qualname__} as numbers; expected a tensor or a container"
+        )
+    return trees.map_leaves(x, lambda values: [_read_leaf(value) for value in values])
+
+
+def item(x: Any) -> Any:
+    """The one value of a tensor, of any shape with one element, as a Python bool, int, float or complex.
+
+    Waits, like `to_numpy`.
+
+    Raises:
+        NotATensorError: no tensor. ValueError: more or fewer than one element. DTypeError: no number.
+        UnsupportedError, NotBuiltError: as `to_numpy`.
+
+    Example:
+        >>> xdevice.item(xdevice.ones(1, 1))
+        1.0
+    """
+    x = registry.as_array(x)
+    found = registry.kind_of(type(x))
+    held = _tensor_of(x)
+    if found is None or held is None:
+        raise NotATensorError(f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}")
+    array = found[0].to_numpy(held)
+    if array.size != 1:
+        raise ValueError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
+    value = array.item()
+    if isinstance(value, bool | int | float | complex):
+        return value
+    if array.dtype.kind not in "fV" or array.dtype.names is not None:
+        raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
+    return float(value)  # of an extension type such as bfloat16, which gives a scalar of its own
+
+
+def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """A NumPy array in the dtype that `tensor` gives it on a backend; None if it holds no numbers."""
+    if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
+        return None
+    wanted = _default_dtype(array, array)
+    _require_dtype(backend, wanted)
+    return _cast(_host_array(array), wanted)
+
+
+def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
+    import numpy
+
+    host = backend.to_numpy(x)
+    if host.flags.writeable and backend.gives_away(x):
+        return numpy.asarray(host, order="C")
+    return numpy.array(host, copy=True, order="C")
+
+
+def _read_leaf(value: Any) -> Any:
+    found = registry.kind_of(type(value))
+    held = _tensor_of(value)
+    return value if found is None or held is None else _read(found[0], held)
+
+
+def _tensor_of(x: Any) -> Any | None:
+    """A tensor itself, and that of a model which is one variable; None for everything else."""
+    found = registry.kind_of(type(x))
+    if found is None or found[1] == "symbol":
+        return None
+    return x if found[1] == "tensor" else found[0].tensor_of(x)
+
+
+def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
+    backend = selection.current()
+    place = place_for(backend, device)
+    wanted = dtype_name(dtype) if dtype is not None else "float32"
+    _require_dtype(backend, wanted)
+    return backend.full(_shape(shape, wanted), value, place, wanted)
+
+
+def place_for(backend: Backend, device: object) -> Device:
+    place = scopes.current() or CPU if device is None else devices.parse(device)
+    backend.require(place)
+    return place
+
+
+def _shape(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
+    flat: Any = shape[0] if len(shape) == 1 and hasattr(shape[0], "__iter__") else shape
+    sizes = tuple(flat)
+    if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
+        raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
+    whole = tuple(size.__index__() for size in sizes)
+    nbytes = host_dtype(dtype).itemsize
+    for size in whole:
+        nbytes *= size or 1  # frameworks wrap around, or refuse, also where there are no elements
+    if nbytes > _MOST_BYTES:
+        raise ShapeError(f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold")
+    return whole
+
+
+def _with_arrays(data: Any, levels: int = 64) -> Any:
+    """Nested lists with arrays in the places of tensors, which NumPy itself reads one number after the other, or not at
+    all: those of MXNet, on a GPU, with a gradient, of bfloat16."""
+    if not isinstance(data, list | tuple) or not levels:
+        return data
+    classes = set(map(type, data))
+    if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
+        return data
+    return [found[0].to_numpy(x) if (found := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
+
+
+def _is_read(cls: type) -> tuple[Backend, str] | None:
+    found = registry.kind_of(cls)
+    return found if found is not None and found[1] == "tensor" and not found[0].is_host_only else None
+
+
+def _host_array(data: Any) -> np.ndarray[Any, Any]:
+    import numpy
+
+    found = registry.kind_of(type(data))
+    try:
+        array = found[0].to_numpy(data) if found is not None and found[1] == "tensor" else numpy.asarray(data)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
+    if array.ndim > _depth(data) and _holds_masked(data):
+        raise DTypeError(f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)")
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind == "O" and _is_number(data):
+        return numpy.asarray(data, "object")  # Python ints that no dtype of NumPy's holds
+    if not _is_numbers(array):
+        raise DTypeError(
+            f"cannot make a tensor of {shown(data)}: it is {array.dtype}; "
+            f"expected numbers, in nested lists of one length"
+        )
+    return array
+
+
+def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.kind in "biufc" or array.dtype.name in _EXTENDED
+
+
+def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
+    name = str(array.dtype.name)
+    if name == "object":
+        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='float64'")
+    if name == "float64":
+        if array.size and abs(array).max() >= 2.0**63 and _is_whole(data):
+            raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='float64'")
+        return "float32"
+    if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
+        return name
+    if name == "complex128":
+        return "complex64"
+    if name == "uint64" and not _holds_arrays(data):
+        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='uint64'")
+    return name
+
+
+def _is_whole(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return all(map(_is_whole, data))
+    return isinstance(data, int)
+
+
+def _is_number(data: Any) -> bool:
+    """Whether data is numbers of Python in lists."""
+    if isinstance(data, list | tuple):
+        return all(map(_is_number, data))
+    return isinstance(data, int | float)
+
+
+def _holds_arrays(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return any(map(_holds_arrays, data))
+    return hasattr(data, "dtype")
+
+
+def _depth(data: Any) -> int:
+    """How deep lists are nested. An array that has more dimensions is made of arrays, and not of numbers."""
+    return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
+
+
+def _holds_masked(data: Any) -> bool:
+    """Whether there is a masked array in lists, which NumPy makes an array of without its mask."""
+    if isinstance(data, list | tuple):
+        return any(map(_holds_masked, data))
+    mask = getattr(type(data), "mask", None)
+    return mask is not None and not callable(mask) and hasattr(data, "dtype")  # pandas has a method of that name
+
+
+def _require_dtype(backend: Backend, name: str) -> None:
+    if name not in backend.dtypes:
+        there = ", ".join(dtype for dtype in DTYPES if dtype in backend.dtypes)
+        raise DTypeError(f"xdevice makes no {name} tensors on {backend.name}; it makes {there}")
+
+
+def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """The array, or the objects that it is made of, where NumPy has rounded large ints to float64 beside a float."""
+    if not (isinstance(data, list | tuple) and array.dtype.name == "float64" and host_dtype(name).kind in "iu"):
+        return array
+    import numpy
+
+    return numpy.asarray(data, "object") if (abs(array) >= _EXACT_IN_FLOAT64).any() else array
+
+
+def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    import numpy
+
+    if array.dtype.name == name:
+        return array
+    target = host_dtype(name)
+    if target.kind == "b":
+        return array.astype(bool)
+    if array.dtype.kind == "c" and target.kind != "c":
+        raise DTypeError(f"complex numbers do not fit into {name}")
+    if array.dtype.name in _EXTENDED:
+        array = array.astype("float32")  # exact
+    if target.kind in "iu":
+        return _whole(array, target)
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        try:
+            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes takes no int that NumPy's ints do not hold
+                array = array.astype("float64")
+            cast = array.astype(target)
+        except OverflowError as error:  # of a Python int
+            raise DTypeError(f"a value of {shown(array)} does not fit into {name}: {error}") from error
+        if (numpy.isinf(cast) & (array.dtype.kind == "O" or numpy.isfinite(array))).any():
+            raise DTypeError(f"a value of {shown(array)} does not fit into {name}; say a wider dtype")
+    return cast
+
+
+def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Numbers as integers, what is behind the point cut off; `DTypeError` if one is out of range then."""
+    import numpy
+
+    if array.dtype.kind == "f":
+        array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))  # holds the limits' powers of 2
+    elif array.dtype.kind == "O":
+        try:
+            array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
+        except (ValueError, OverflowError) as error:
+            raise DTypeError(f"a value of {shown(array)} does not fit into {target}: {error}") from error
+    if array.size and array.dtype.kind != "b":
+        limits = numpy.iinfo(target)
+        least, most = array.min(), array.max()
+        if array.dtype.kind != "f":
+            fits = limits.min <= int(least) and int(most) <= limits.max
+        else:  # not so for NaN
+            fits = bool(least >= array.dtype.type(limits.min) and most < array.dtype.type(2.0) ** _bits(limits))
+        if not fits:
+            raise DTypeError(f"a value between {least} and {most} does not fit into {target}")
+    return array.astype(target)
+
+
+def _bits(limits: np.iinfo[Any]) -> int:
+    return int(limits.max).bit_length()

@@ -1,0 +1,56 @@
+"""One tensor or one model: how it is moved, copied, and asked where it is. What containers do is made of it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from xdevice.errors import UnsupportedError
+
+from .refusals import traced
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+    Place = tuple[Callable[[], str], Device, str]
+    """How to name a tensor in an error, its device, and a hint."""
+
+
+def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    if kind == "tensor":
+        return x if is_on(backend, x, target) else backend.move(x, target)
+    if kind == "symbol":
+        return backend.move(x, target)
+    if backend.is_all_on(x, target):
+        return x
+    moved = backend.move_model(x, target)
+    return x if moved is None else moved
+
+
+def is_on(backend: Backend, x: Any, target: Device) -> bool:
+    try:
+        return backend.device_of(x) is target
+    except UnsupportedError:
+        return False
+
+
+def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    return backend.copy_model(x, target) if kind == "model" else backend.copy(x, target)
+
+
+def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Place]:
+    if kind == "tensor":
+        yield name, backend.device_of(x), ""
+    elif kind == "symbol":
+        raise traced(backend, name() or type(x).__qualname__)
+    else:
+        for inner, place in backend.model_devices(x):
+            yield partial(_name_inside, name, inner), place, ""
+
+
+def _name_inside(name: Callable[[], str], inner: str) -> str:
+    return f"{name()}.{inner}".lstrip(".")

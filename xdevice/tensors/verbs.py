@@ -1,0 +1,311 @@
+"""The verbs: where tensors are, putting them elsewhere, and comparing. One rule each, for every backend."""
+
+from __future__ import annotations
+
+from xdevice.base import devices
+from xdevice.base.devices import CPU, Device
+from xdevice.core import registry, selection
+from xdevice.errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, UnsupportedError, shown
+
+from . import leaves
+from .refusals import refuse_non_container
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, TypeVar
+
+    from xdevice.contract import Backend
+
+    from .leaves import Place
+
+    T = TypeVar("T")
+
+_probes = registry.probes
+
+
+# devices
+
+
+def device(spec: object) -> Device:
+    """The device that a spelling names: a `Device`, a text in any framework's spelling, or a native device object.
+
+    Args:
+        spec: "cpu", "gpu" (the first), "gpu:1", "cuda:1", "GPU:1", "/GPU:1", "gpu(1)", "mps", "xpu:0",
+            "/job:localhost/replica:0/task:0/device:GPU:1", `torch.device`, `mx.gpu(1)`, `paddle.CUDAPlace(1)`,
+            `jax.Device`, `tf.config.LogicalDevice`, `tf.DeviceSpec`. A `torch.device("cuda")` without index means
+            PyTorch's current device.
+
+    Raises:
+        DeviceError: a text that is no device: "", "gpu:-1", "gpu:1:2", "gqu".
+        DeviceTypeError: an object that is no device: a bare int, a bool, None.
+
+    Whether the device exists is asked by what uses it. Costs 0.1 us for a text seen before.
+
+    Example:
+        >>> xdevice.device("/GPU:1")
+        Device('gpu:1')
+    """
+    return devices.parse(spec)
+
+
+def cpu(index: int = 0) -> Device:
+    """The host: `torch.device("cpu")`, `"/CPU:0"`, `mx.cpu(0)`, `paddle.CPUPlace()`, `jax.devices("cpu")[0]`.
+
+    Only TensorFlow (logical CPUs), JAX (`--xla_force_host_platform_device_count`) and MXNet (`mx.cpu(1)`) have more
+    than one.
+
+    Raises:
+        DeviceError: a negative index. DeviceTypeError: no int.
+
+    Example:
+        >>> xdevice.cpu()
+        Device('cpu:0')
+    """
+    return devices.of("cpu", _index(index))
+
+
+def gpu(index: int = 0) -> Device:
+    """The accelerator of that index, whether it exists or not; `try_gpu` falls back.
+
+    `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
+
+    Raises:
+        DeviceError: a negative index. DeviceTypeError: no int.
+
+    Example:
+        >>> xdevice.gpu(1)
+        Device('gpu:1')
+    """
+    return devices.of("gpu", _index(index))
+
+
+def num_gpus() -> int:
+    """How many GPUs the selected backend sees. Starts none: no CUDA context, no JAX backend. NumPy has 0.
+
+    Example:
+        >>> xdevice.num_gpus() >= 0
+        True
+    """
+    return selection.current().count("gpu")
+
+
+def try_gpu(i: int = 0) -> Device:
+    """`gpu:i` if the selected backend has it, else `cpu:0`. Costs under 1 us and starts nothing.
+
+    Raises:
+        DeviceError: `i` is negative. DeviceTypeError: `i` is a bool or no int. (d2l's own `try_gpu(-1)` gives a device
+            that does not exist.)
+
+    Example:
+        >>> xdevice.try_gpu() in (xdevice.gpu(), xdevice.cpu())
+        True
+    """
+    if type(i) is not int or i < 0:
+        i = _index(i)
+    return devices.of("gpu", i) if selection.current().count("gpu") > i else CPU
+
+
+def try_all_gpus() -> list[Device]:
+    """All GPUs of the selected backend, else `[cpu:0]`: a list that is never empty. Starts nothing.
+
+    Example:
+        >>> len(xdevice.try_all_gpus()) >= 1
+        True
+    """
+    return [devices.of("gpu", i) for i in range(selection.current().count("gpu"))] or [CPU]
+
+
+def _index(i: object) -> int:
+    if isinstance(i, bool) or not hasattr(type(i), "__index__"):
+        raise DeviceTypeError(f"a device index is an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}")
+    index = int(i.__index__())  # type: ignore[attr-defined]
+    if index < 0:
+        raise DeviceError(f"a device index is an int of 0 or more, not {index}; the first GPU is 0")
+    return index
+
+
+# moving
+
+
+def to_device(x: T, device: object) -> T:
+    """`x` on a device: the same object if it is there already, else a new tensor; models move in place.
+
+    Values, dtype, shape and `requires_grad` stay, gradients flow through the move (on MXNet inside `record()`), and
+    the source keeps its place. Each tensor decides its backend for itself, whatever is selected.
+
+    Args:
+        x: a tensor; a model (torch `Module` and `Optimizer`, Paddle `Layer` and `Optimizer`, Gluon `Block` and
+            `Trainer`, Keras `Layer`, `Model`, `Variable` and `Optimizer`, `tf.Module`, `tf.Variable`), which is
+            returned; an object that moves itself by a method of its own (`to` on PyTorch and Paddle, `as_in_ctx` on
+            MXNet), such as a `TensorDict`, a `PackedSequence` or a graph's `Data`, some of which move in place; or a
+            container of them (dict, list, tuple, namedtuple, dataclass, attrs class, pydantic model, set, pytree of
+            JAX, what `xdevice.register` was told of, ...), nested, which keeps its type. In a container a tensor that
+            appears twice stays one tensor, what is no tensor passes through, and NumPy arrays do too where tensors of
+            another backend are there. A scalar of NumPy counts as a tensor
+            on cpu:0 on its own, and as a number in a container.
+        device: any spelling that `xdevice.device` takes.
+
+    Raises:
+        DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
+        DeviceError, DeviceTypeError: no device. NotATensorError: nothing that could move.
+        NotBuiltError: a model without variables yet. ContainerError: a container that contains itself, or cannot be
+            rebuilt, or that holds an object whose tensors would stay behind; it names the line that mends that.
+
+    Costs less than the framework's own call where there is nothing to do (docs/performance.md), else what the
+    framework's copy costs: one copy, and no wait for it where the framework copies asynchronously.
+
+    Example:
+        >>> x = xdevice.ones(2, 3)
+        >>> xdevice.to_device(x, "cpu") is x
+        True
+    """
+    target = device if type(device) is Device else devices.parse(device)
+    probe = _probes.get(type(x))
+    try:
+        if probe is not None and probe(x) is target:
+            return x
+    except UnsupportedError:
+        pass  # spread over devices, so in no one place: it moves
+    moved: T = _transfer(x, target, leaves.move, "move")
+    return moved
+
+
+def copy_to(x: T, device: object) -> T:
+    """A copy of `x` on a device, always in new storage, also on the device where `x` is. Gradients flow.
+
+    Arguments and errors are those of `to_device`; a model or container gives a new one. A tensor or model that
+    appears twice is copied once, and beside a model its layers and parameters become those of the copy. Optimizers
+    cannot be copied apart from their parameters, nor two models in a container that share a part: `UnsupportedError`.
+
+    Costs one copy.
+
+    Example:
+        >>> x = xdevice.ones(2)
+        >>> xdevice.copy_to(x, "cpu") is x
+        False
+    """
+    copied: T = _transfer(x, devices.parse(device), leaves.copy, "copy")
+    return copied
+
+
+def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
+    array = registry.as_array(x)
+    found = registry.kind_of(type(array))
+    if found is not None:
+        found[0].require(target)
+        return x if array is not x else one(*found, x, target)  # a scalar of NumPy: nobody can write into it
+    from .contents import transfer
+
+    return transfer(x, target, one, verb)
+
+
+# comparing
+
+
+def device_of(x: object) -> Device:
+    """The device of a tensor, of a model, or of all the tensors in a container. Costs under 1 us for a tensor.
+
+    On TensorFlow it is where the memory is (`backing_device`): an int32 tensor "on" GPU:0 may be on the CPU.
+
+    In a container NumPy arrays do not count beside tensors of another backend, and what is in unknown objects does.
+
+    Raises:
+        DeviceMismatchError: a model or container spread over two devices; names one tensor on each.
+        NotBuiltError: a model without variables yet. NotATensorError: nothing that has a device.
+        UnsupportedError: a symbolic tensor (inside `jax.jit` or `tf.function`), or one spread over devices.
+
+    Example:
+        >>> xdevice.device_of(xdevice.ones(2, device="cpu"))
+        Device('cpu:0')
+    """
+    probe = _probes.get(type(x))
+    if probe is not None:
+        return probe(x)
+    x = registry.as_array(x)
+    if registry.kind_of(type(x)) is None:
+        refuse_non_container(x, "find the device of")
+    shared = _common(_places(x, ""))
+    if shared is None:
+        raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor, so it has no device")
+    return shared
+
+
+def same_device(*xs: object) -> bool:
+    """Whether every tensor in the arguments is on one device; works across frameworks. True if there is none.
+
+    `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are one device. Costs 0.1 us a tensor.
+
+    Raises:
+        NotATensorError: an argument that is no tensor, model or container.
+
+    Example:
+        >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
+        True
+    """
+    first = None
+    for x in xs:
+        probe = _probes.get(type(x))
+        if probe is None:
+            return _same_device(xs)
+        place = probe(x)
+        if place is not first:
+            if first is not None:
+                return False
+            first = place
+    return True
+
+
+def _same_device(xs: tuple[object, ...]) -> bool:
+    return len({place for _, place, _ in _argument_places(xs, {})}) <= 1
+
+
+def check_same_device(*xs: object, **named: object) -> Device | None:
+    """The device that all tensors in the arguments share; None if there is no tensor.
+
+    Args:
+        xs: tensors, models, containers; named in the error `argument 0`, `argument 1`, ...
+        named: likewise, named in the error by their keyword: `batch['x'][1] is on gpu:1, expected gpu:0`.
+
+    Raises:
+        DeviceMismatchError: names the first tensor that is not where the one before it is.
+        NotATensorError: an argument that is no tensor, model or container.
+
+    Example:
+        >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
+        Device('cpu:0')
+    """
+    return _common(_argument_places(xs, named))
+
+
+def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Place]:
+    for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
+        array = registry.as_array(x)
+        if registry.kind_of(type(array)) is None:
+            refuse_non_container(x, "compare")
+        yield from _places(array, name)
+
+
+def _places(x: object, name: str) -> Iterator[Place]:
+    """Where every tensor and model variable in `x` is: how to name it in an error, its device, and a hint."""
+    found = registry.kind_of(type(x))
+    if found is None:
+        from .contents import places
+
+        return places(x, name)
+    return leaves.places(*found, x, lambda: name)
+
+
+def _common(places: Iterable[Place]) -> Device | None:
+    first: Place | None = None
+    for place in places:
+        if first is None:
+            first = place
+        elif place[1] is not first[1]:
+            raise _mismatch(place, first)
+    return first[1] if first is not None else None
+
+
+def _mismatch(place: Place, first: Place) -> DeviceMismatchError:
+    hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
+    return DeviceMismatchError(f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}")
