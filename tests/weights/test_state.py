@@ -1013,7 +1013,7 @@ def test_an_optimizer_has_no_layers():
 
 @pytest.mark.slow
 def test_the_example_ports_a_block_to_the_other_three():
-    script = Path(__file__).parent.parent / "examples" / "port_resnet_block.py"
+    script = Path(__file__).parents[2] / "examples" / "port_resnet_block.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"^(\w+): 15 tensors, the largest difference is (\S+),", done.stdout, re.MULTILINE)

@@ -14,7 +14,7 @@ from xdevice.parity import comparing as parity
 from xdevice.pytest_plugin import isolation as pytest_isolation
 from xdevice.pytest_plugin import recordings as pytest_recording
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TWO = "--xd-backends=numpy,torch"
 
 # pytester drops the modules that a run in this process has imported, and PyTorch cannot be imported twice

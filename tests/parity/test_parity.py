@@ -27,7 +27,7 @@ from xdevice.parity.comparing import TOLERANCES, Rule, compare_readings, ulp_dis
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "parity_mlp.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "parity_mlp.py"
 FRAMEWORKS = [name for name in xdevice.backends() if name != "numpy"]
 
 

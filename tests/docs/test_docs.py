@@ -16,7 +16,7 @@ import pytest
 
 import xdevice
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MODULES = [
     importlib.import_module(found.name)

@@ -150,7 +150,7 @@ def test_the_pytest_plugin_needs_nothing_of_posix(run, folder, isolate):
 
 def test_texts_are_read_and_written_in_an_encoding_that_is_said_or_in_ascii():
     """A system's own encoding is another on Windows; JSON as Python writes it is ASCII."""
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     for path in [*root.glob("xdevice/*.py"), *root.glob("backends/*/*.py"), *root.glob("examples/*.py")]:
         for line in path.read_text(encoding="utf-8").splitlines():
             if ".read_text(" in line or ".write_text(" in line:

@@ -23,7 +23,7 @@ from xdevice.parity.html import plot
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
 import os, sys, numpy, xdevice

@@ -26,7 +26,7 @@ from xdevice.errors import NotBuiltError
 from xdevice.testing import Conformance
 
 HOMES = ("cpu:0", "gpu:0")
-DOCS = Path(__file__).parent.parent / "docs" / "adapters.md"
+DOCS = Path(__file__).parents[2] / "docs" / "adapters.md"
 FAULTS = []
 
 

@@ -16,7 +16,7 @@ import xdevice
 from xdevice.cli import bench as experiments
 from xdevice.cli import main as cli
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "repeated task", "overlap", "norms", "bandwidth"]
 FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
 """Every backend, of which the quickest to import run each time."""

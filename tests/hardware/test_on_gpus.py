@@ -1,6 +1,6 @@
 """The conformance suite on several GPUs, real ones (`pytest -m gpu`) or virtual ones, which every machine has:
 
-    XDEVICE_VIRTUAL_GPUS=4 pytest tests/test_on_gpus.py
+    XDEVICE_VIRTUAL_GPUS=4 pytest tests/hardware/test_on_gpus.py
 
 A build of a framework that has no kernels for these GPUs is named in XDEVICE_NO_KERNELS ("paddle,mxnet"): then only
 placing, copying, comparing and waiting are tried on it.

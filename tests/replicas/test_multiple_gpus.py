@@ -2,7 +2,7 @@
 
 What trains in this process takes the GPUs that are there, real ones (`pytest -m gpu`) or virtual ones:
 
-    XDEVICE_VIRTUAL_GPUS=4 pytest -m virtual tests/test_multiple_gpus.py
+    XDEVICE_VIRTUAL_GPUS=4 pytest -m virtual tests/replicas/test_multiple_gpus.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 import xdevice
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 BACKENDS = ["torch", "tensorflow", "mxnet", "paddle", "jax"]
 ONE_AND_MORE = ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS if name != "torch")]
 NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")

@@ -2,7 +2,7 @@
 
 On real GPUs (`pytest -m gpu`) or on virtual ones:
 
-    XDEVICE_VIRTUAL_GPUS=2 pytest -m virtual tests/test_inside_of_scopes.py
+    XDEVICE_VIRTUAL_GPUS=2 pytest -m virtual tests/core/test_inside_of_scopes.py
 """
 
 from __future__ import annotations

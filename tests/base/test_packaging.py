@@ -15,7 +15,7 @@ try:
 except ImportError:  # Python 3.10
     tomllib = None
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NAMES = {known.name for known in registry.KNOWN}
 
 
