@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
+from xdevice import errors
 from xdevice.base import devices
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SYMBOLS: tuple[type, ...] = tuple(
 def keep_out() -> None:
     """Tells Paddle not to rewrite what lies in our two folders."""
     stand_ins = []
-    for name, file in (("xdevice", devices.__file__), (__package__ or "", __file__)):
+    for name, file in (("xdevice", errors.__file__), (__package__ or "", __file__)):
         # a module without members: Paddle leaves out what it can reach from one, and from ours that is all of Paddle
         stand_ins.append(ModuleType(name))
         stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))

@@ -247,7 +247,7 @@ def _report(transfer: Transfer) -> None:
 
 # the user's line
 
-_HERE = os.path.dirname(__file__) + os.sep
+_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _HOOKS = hooks.__file__
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))

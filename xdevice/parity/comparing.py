@@ -495,7 +495,7 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
     Of complex numbers the larger distance of the two parts.
 
     Example:
-        >>> from xdevice.parity import ulp_distance
+        >>> from xdevice.parity.comparing import ulp_distance
         >>> ulp_distance(1.0, 1.0 + 2**-23, "float32"), ulp_distance(0.0, -0.0, "float64")
         (1, 0)
     """
