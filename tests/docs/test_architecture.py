@@ -1,0 +1,120 @@
+"""What the page on the architecture and the map of CONTRIBUTING.md say is so: files, names, the order of the calls."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import xdevice
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    tomllib = None
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TRAVEL = (
+    "tensors.verbs.to_device",
+    "base.devices.parse",
+    "core.registry.kind_of",
+    "tensors.contents.transfer",
+    "containers.trees.Tree",
+    "containers.ways.way_into",
+    "tensors.contents._check",
+    "contract.backend.require",
+    "tensors.leaves.move",
+    "xdevice_jax.move",
+    "containers.trees.rebuilt",
+)
+"""The calls of the drawing and of the steps below it, in their order."""
+
+
+def test_to_device_travels_as_the_page_says():
+    backend = xdevice.backend("jax")
+    if len(backend.devices()) < 2:
+        backend.samples().other_device()
+    place = next((device for device in backend.devices() if device is not xdevice.cpu()), None)
+    if place is None:
+        pytest.skip("JAX was started with one device")
+    with xdevice.use(backend):
+        x, y = xdevice.ones(2, device="cpu"), xdevice.zeros(2, device="cpu")
+    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1].replace("gpu:1", str(place))
+    names = {"xdevice": xdevice, "x": x, "y": y}
+    called = calls_of(lambda: exec(code, names))
+    wanted = iter(TRAVEL)
+    step = next(wanted)
+    for call in called:
+        if call == step:
+            step = next(wanted, None)
+    assert step is None, f"no {step} after those before it"
+    moved = names["moved"]
+    assert moved["x"] is moved["more"][0]
+    assert moved["label"] == "cat"
+    assert xdevice.device_of(moved) is place
+
+
+def calls_of(function):
+    """Module and name of every function of ours that is called, a class for its `__init__`."""
+    called = []
+
+    def notice(frame, event, _):
+        module = frame.f_globals.get("__name__", "")
+        if event != "call" or not module.startswith("xdevice"):
+            return
+        name = frame.f_code.co_name
+        if name == "__init__":
+            name = type(frame.f_locals["self"]).__name__
+        called.append(f"{module.removeprefix('xdevice.')}.{name}")
+
+    before = sys.getprofile()
+    sys.setprofile(notice)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return called
+
+
+@pytest.mark.parametrize("text", [PAGE, CONTRIBUTING], ids=["architecture", "contributing"])
+def test_files_that_are_named_are_there(text):
+    for name in re.findall(r"`([\w./]+\.(?:py|yml|toml|md))`", text):
+        assert any((ROOT / folder / name).exists() for folder in ("", "xdevice", "tests", "backends")), name
+    for name in set(re.findall(r"`([\w.-]+/[\w./-]*)`", text)) - {"dist/"}:
+        assert any((ROOT / folder / name).exists() for folder in ("", "xdevice")), name
+
+
+def test_functions_that_the_page_names_are_there():
+    homes = {"devices": "base", "registry": "core", "contents": "tensors", "leaves": "tensors", "trees": "containers"}
+    named = re.findall(r"`(\w+)\.(\w+)`", PAGE)
+    assert ("trees", "Tree") in named
+    for home, name in named:
+        if home in homes:
+            assert hasattr(import_module(f"xdevice.{homes[home]}.{home}"), name), (home, name)
+        if home == "Backend":
+            assert hasattr(import_module("xdevice.contract").Backend, name), name
+
+
+@pytest.mark.skipif(tomllib is None, reason="Python 3.10 cannot read pyproject.toml")
+def test_the_map_has_the_floors_that_are_checked():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    floors = [set(layer.replace("|", " ").split()) for layer in layers if layer != "__main__"]
+    drawn = re.search(r"```text\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
+    rooms = set.union(*floors)
+    shown = [set(re.findall(r"[a-z_]+", line.partition("  #")[0])) & rooms for line in drawn.splitlines()]
+    assert [floor for floor in shown if floor] == floors
+
+
+def test_every_room_is_told_in_one_sentence():
+    told = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", CONTRIBUTING, re.MULTILINE))
+    folders = {path.parent.name for path in (ROOT / "xdevice").glob("*/__init__.py")}
+    files = {path.stem for path in (ROOT / "xdevice").glob("*.py")} - {"__init__", "__main__"}
+    assert told == folders | files
