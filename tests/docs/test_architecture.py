@@ -102,9 +102,8 @@ def test_functions_that_the_page_names_are_there():
 
 @pytest.mark.skipif(tomllib is None, reason="Python 3.10 cannot read pyproject.toml")
 def test_the_map_has_the_floors_that_are_checked():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     floors = [set(layer.replace("|", " ").split()) for layer in layers if layer != "__main__"]
     drawn = re.search(r"```text\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
