@@ -112,6 +112,15 @@ def test_the_map_has_the_floors_that_are_checked():
     assert [floor for floor in shown if floor] == floors
 
 
+def test_every_public_name_is_called_stable_or_young():
+    stable, young = (
+        set(re.findall(r"`(\w+)`", part)) for part in re.split(r"\n\| young", CONTRIBUTING.partition("| stable |")[2])
+    )
+    names = {name for name in xdevice.__all__ if not name.endswith("Error")}
+    assert names <= stable | young
+    assert not names & stable & young
+
+
 def test_every_room_is_told_in_one_sentence():
     told = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", CONTRIBUTING, re.MULTILINE))
     folders = {path.parent.name for path in (ROOT / "xdevice").glob("*/__init__.py")}
