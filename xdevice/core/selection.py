@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 from xdevice.base import devices
@@ -14,7 +13,6 @@ from . import blocks, registry
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from types import TracebackType
     from typing import Any, Final
 
@@ -53,15 +51,15 @@ def chosen() -> Backend | None:
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
-@contextmanager
-def default_restored() -> Iterator[None]:
-    """`set_backend` inside of the block holds to its end."""
+def default() -> Backend | None:
+    """What `set_backend` was given."""
+    return _default
+
+
+def restore_default(before: Backend | None) -> None:
+    """What `default` gave is the default again; unlike `set_backend(None)` it leaves what the environment chose."""
     global _default
-    before = _default
-    try:
-        yield
-    finally:
-        _default = before
+    _default = before
 
 
 def _resolve() -> Backend:

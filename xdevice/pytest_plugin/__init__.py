@@ -229,8 +229,11 @@ def _prepare(backend: Backend) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if backend_of(item) is None:
         return (yield)
-    with selection.default_restored():
+    before = selection.default()
+    try:
         return (yield)
+    finally:
+        selection.restore_default(before)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
