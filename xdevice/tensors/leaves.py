@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from xdevice.errors import UnsupportedError
 
 from .refusals import traced
@@ -49,7 +47,7 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
         raise traced(backend, name() or type(x).__qualname__)
     else:
         for inner, place in backend.model_devices(x):
-            yield partial(_name_inside, name, inner), place, ""
+            yield lambda inner=inner: _name_inside(name, inner), place, ""  # type: ignore[misc]
 
 
 def _name_inside(name: Callable[[], str], inner: str) -> str:
