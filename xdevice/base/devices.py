@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock  # threading imports more
 
-from xdevice.errors import DeviceError, DeviceTypeError, shown
+from xdevice.errors import DeviceError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Device:
 
     Raises:
         DeviceError: the text is no device. Nothing is ever turned into another device in silence.
-        DeviceTypeError: the object is no device, for instance a bare int.
+        DeviceError: the object is no device, for instance a bare int.
 
     Example:
         >>> Device("cuda:1"), Device("gpu:1") is Device("/GPU:1")
@@ -170,7 +170,7 @@ def parse(spec: object) -> Device:
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
-        raise DeviceTypeError(f"{shown(spec)} is no device; accepted: {_ACCEPTED}{_index_hint(spec)}")
+        raise DeviceError(f"{shown(spec)} is no device; accepted: {_ACCEPTED}{_index_hint(spec)}")
     return _parse_native(spec)
 
 
@@ -211,5 +211,5 @@ def _nearest(name: str) -> str:
 def _parse_native(spec: object) -> Device:
     found = answers.from_native(spec)
     if found is None:
-        raise DeviceTypeError(f"{shown(spec)} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
+        raise DeviceError(f"{shown(spec)} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
     return found

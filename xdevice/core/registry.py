@@ -7,7 +7,7 @@ import os
 import sys
 
 from xdevice.base import devices
-from xdevice.errors import BackendConflictError, BackendImportError, BackendNotFoundError, UnsupportedError
+from xdevice.errors import BackendImportError, BackendNotFoundError, ContractError, UnsupportedError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -133,12 +133,12 @@ def entry_points() -> dict[str, EntryPoint]:
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
-        raise BackendConflictError(
+        raise ContractError(
             f"two adapters claim the backend name {new.name!r}: {_source(old)} and {_source(new)}; uninstall one"
         )
     for known in KNOWN:
         if new.name in known.aliases:
-            raise BackendConflictError(
+            raise ContractError(
                 f"{_source(new)} claims the name {new.name!r}, an alias of the built-in {known.name!r}; uninstall it"
             )
 

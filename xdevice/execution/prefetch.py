@@ -20,7 +20,7 @@ import numpy
 
 from xdevice.base import devices
 from xdevice.core import registry, selection, workers
-from xdevice.errors import DepthError, NotIterableError, UnsupportedError, shown
+from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.tensors.creation import as_numbers
 
 from .graphs import refuse_in_capture
@@ -61,7 +61,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     | mxnet | through pinned memory, by MXNet's engine |
 
     Raises:
-        DepthError: a depth below 1. NotIterableError: nothing to iterate. DeviceNotFoundError: no such device.
+        ArgumentError: a depth below 1, or nothing to iterate. DeviceNotFoundError: no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
         What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/async.md).
 
@@ -73,12 +73,12 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     """
     place = devices.parse(device)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise DepthError(
+        raise ArgumentError(
             f"the depth of prefetch is an int of 1 or more, not {depth!r}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
-        raise NotIterableError(
+        raise ArgumentError(
             f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )

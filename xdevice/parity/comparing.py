@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.errors import DTypeError, ParityError, ToleranceError
+from xdevice.errors import ArgumentError, DTypeError, ParityError
 
 from .models import read_pair
 
@@ -70,12 +70,12 @@ class Rule(NamedTuple):
     equal_nan: bool = False
 
     def checked(self) -> Rule:
-        """Itself; raises `ToleranceError` for a tolerance that is none."""
+        """Itself; raises `ArgumentError` for a tolerance that is none."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
-                raise ToleranceError(
+                raise ArgumentError(
                     f"{name} is a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
                 )
         return self
@@ -164,7 +164,7 @@ def assert_parity(
         ParityError: they differ. It names the leaf, both backends and versions, the worst element with both values,
             its absolute and relative error and its distance in ULP, and how many elements are off. It is an
             `AssertionError` too, and its `comparison` is what `compare` returns.
-        ToleranceError: a tolerance that is negative or no number. DTypeError: a dtype that has no rule, or that the
+        ArgumentError: a tolerance that is negative or no number. DTypeError: a dtype that has no rule, or that the
             framework of the other model lacks.
         UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
 
@@ -198,7 +198,7 @@ def compare(
     Arguments, rule and cost are those of `assert_parity`.
 
     Raises:
-        ToleranceError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does. A difference is a result.
+        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does. A difference is a result.
 
     Example:
         >>> found = xdevice.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))

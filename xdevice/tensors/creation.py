@@ -171,7 +171,7 @@ def item(x: Any) -> Any:
     Waits, like `to_numpy`.
 
     Raises:
-        NotATensorError: no tensor. ValueError: more or fewer than one element. DTypeError: no number.
+        NotATensorError: no tensor. ShapeError: more or fewer than one element. DTypeError: no number.
         UnsupportedError, NotBuiltError: as `to_numpy`.
 
     Example:
@@ -185,7 +185,7 @@ def item(x: Any) -> Any:
         raise NotATensorError(f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}")
     array = found[0].to_numpy(held)
     if array.size != 1:
-        raise ValueError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
+        raise ShapeError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
     value = array.item()
     if isinstance(value, bool | int | float | complex):
         return value
