@@ -264,7 +264,9 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
         raise ContainerError(f"register takes a type, not {shown(cls)}; say xdevice.register({type(cls).__qualname__})")
     found = registry.kind_of(cls)
     if found is not None:
-        raise ContainerError(f"{cls.__qualname__} is a {found[1]} of {found[0].name}, which xdevice moves by its rules")
+        raise ContainerError(
+            f"{cls.__qualname__} is a {found.kind} of {found.backend.name}, which xdevice moves by its own rules"
+        )
     if cls.__module__ == "builtins":
         raise ContainerError(f"{cls.__qualname__} is Python's own, and not to be redefined; register a subclass of it")
     if (flatten is None) is not (rebuild is None):

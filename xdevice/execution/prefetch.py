@@ -22,6 +22,7 @@ from xdevice.base import devices
 from xdevice.core import registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.tensors.creation import as_numbers
+from xdevice.tensors.refusals import traced
 
 from .graphs import refuse_in_capture
 from .parallel import carried, keep
@@ -244,14 +245,11 @@ class _Producer(workers.Worker):
         found = registry.kind_of(type(value))
         if found is None:
             return self._stage_object(value, path, stack, owners)
-        if found[1] == "model":
+        if found.kind == "model":
             return value
         backend, kind = found
         if kind == "symbol":
-            raise UnsupportedError(
-                f"prefetch got a {type(value).__qualname__}, which stands for a tensor while {backend.name} traces a "
-                f"function; prefetch outside of the traced function"
-            )
+            raise traced(backend, path() or type(value).__qualname__)
         if isinstance(value, numpy.ndarray):
             numbers, backend = as_numbers(self._backend, value), self._backend
             if numbers is None:

@@ -301,7 +301,7 @@ class Event:
 
 def _is_tensor(x: object) -> bool:
     found = registry.kind_of(type(x))
-    return found is not None and found[1] == "tensor"
+    return found is not None and found.kind == "tensor"
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:

@@ -9,6 +9,7 @@ import numpy
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import UnsupportedError
+from xdevice.tensors.refusals import traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,10 +69,7 @@ def read_leaf(path: str, x: Any) -> Iterator[Reading]:
         return
     backend, kind = found
     if kind == "symbol":
-        raise UnsupportedError(
-            f"{path or type(x).__qualname__} stands for a tensor while {backend.name} traces a function, so it has no "
-            f"values yet; compare and record outside of the traced function"
-        )
+        raise traced(backend, path or type(x).__qualname__)
     if kind == "tensor":
         yield read_tensor(backend, path, x)
         return

@@ -329,7 +329,7 @@ def _summands(x: Any, name: str) -> list[_Found]:
                 "the parameters that the loss does not depend on"
             )
         owner = registry.kind_of(type(value))
-        if owner is None or (owner[1] == "model" and owner[0].tensor_of(value) is None):
+        if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
             raise NotATensorError(
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
                 "of a model pass the gradients or the parameters, as a list"
@@ -338,7 +338,7 @@ def _summands(x: Any, name: str) -> list[_Found]:
         if leaf.kind != "model":
             _refuse_symbol(leaf)
             _refuse_sparse(leaf, "all_reduce")
-        owner[0].device_of(_read(leaf))  # raises for one that is spread over devices
+        owner.backend.device_of(_read(leaf))  # raises for one that is spread over devices
         rows.append(leaf)
     return rows
 

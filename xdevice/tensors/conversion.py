@@ -24,6 +24,8 @@ from xdevice.errors import (
     shown,
 )
 
+from .refusals import traced
+
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Takes
@@ -160,10 +162,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
             f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
-        raise UnsupportedError(
-            f"a {type(x).__qualname__} stands for a tensor while {source.name} traces a function, and has no values "
-            f"yet; convert outside of the traced function"
-        )
+        raise traced(source, type(x).__qualname__)
 
 
 def _dtype_of(source: Backend, x: Any) -> str:

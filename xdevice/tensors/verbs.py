@@ -193,7 +193,7 @@ def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device],
     array = registry.as_array(x)
     found = registry.kind_of(type(array))
     if found is not None:
-        found[0].require(target)
+        found.backend.require(target)
         return x if array is not x else one(*found, x, target)  # a scalar of NumPy: nobody can write into it
     from .contents import transfer
 
