@@ -65,7 +65,7 @@ class Keys(tuple[Any, ...]):
 
 
 def held(x: Any) -> list[Held]:
-    """The tensors and models in an object that is none itself, or in an array of objects."""
+    """The tensors and models in an object that is neither, or in an array of objects."""
     inside = _objects(x, _kind(type(x)))
     x = x if inside is None else inside
     return list(_held(x)) if can_hold(type(x)) else []

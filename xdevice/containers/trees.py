@@ -108,7 +108,7 @@ class Tree:
 
 
 def refuse_stranger(path: str, x: Any) -> None:
-    """Raises `ContainerError` for a leaf that is no tensor and no model, and yet holds tensors."""
+    """Raises `ContainerError` for a leaf that is neither a tensor nor a model, and yet holds tensors."""
     found = stranger(x)
     if found is not None:
         raise ContainerError(
@@ -164,7 +164,7 @@ def _way(x: Any, whole: bool) -> Entry | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """What to know of a leaf that is no tensor and no model, if something in it may have to be moved."""
+    """What to know of a leaf that is neither a tensor nor a model, if something in it may have to be moved."""
     cls = type(x)
     if id(cls) in looks.PLAIN:
         return None

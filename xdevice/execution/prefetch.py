@@ -40,7 +40,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
 
     Batches are tensors, NumPy arrays, or containers of them. Tensors stay with their backend, NumPy arrays become
-    tensors of the selected backend in the dtype that `xdevice.tensor` gives them, and what is no number passes
+    tensors of the selected backend in the dtype that `xdevice.tensor` gives them, and what is not a number passes
     through. A batch never shares memory with its source, which may fill one buffer again and again.
 
     The source runs in a thread, `iter()` of it in the caller's. That thread ends with the source, with an exception,
@@ -186,7 +186,7 @@ class _Producer(workers.Worker):
         self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that nobody wants any more; "
+                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that is no longer wanted; "
                 f"its thread ends when that batch is there",
                 RuntimeWarning,
                 stacklevel=3,

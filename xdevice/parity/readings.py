@@ -21,18 +21,18 @@ NUMBERS = (bool, int, float, complex)
 
 
 class Reading(NamedTuple):
-    """One leaf: a tensor, a variable of a model, or what is no tensor."""
+    """One leaf: a tensor, a variable of a model, or what is not a tensor."""
 
     path: str
     """The way to it from the value's name: `['x'][1]`; empty for a value that is a tensor itself."""
     value: Any
-    """A NumPy array, which may share the tensor's memory; of what is no tensor, the thing itself."""
+    """A NumPy array, which may share the tensor's memory; of what is not a tensor, the thing itself."""
     dtype: str
-    """`float32`; of what is no tensor its type, such as `float`."""
+    """`float32`; of what is not a tensor its type, such as `float`."""
     device: str | None
-    """`cpu:0`; None of what is no tensor."""
+    """`cpu:0`; None of what is not a tensor."""
     owner: str
-    """`torch 2.13.0`; `Python` of what is no tensor."""
+    """`torch 2.13.0`; `Python` of what is not a tensor."""
     origin: str = ""
     """The name it has in its model, if it was converted and is compared under another."""
 
