@@ -11,29 +11,21 @@ from .base.devices import Device
 from .base.version import __version__ as __version__
 from .core.selection import backend, backends, set_backend, use
 from .errors import (
-    BackendConflictError,
+    ArgumentError,
     BackendImportError,
-    BackendMismatchError,
     BackendNotFoundError,
     CaptureError,
     ContainerError,
     ContractError,
-    CountError,
-    DepthError,
     DeviceError,
     DeviceMismatchError,
     DeviceNotFoundError,
-    DeviceTypeError,
     DTypeError,
     FileFormatError,
     FilePathError,
-    LaunchError,
     MissingFileError,
-    NotATaskError,
     NotATensorError,
     NotBuiltError,
-    NotIterableError,
-    OpError,
     ParityError,
     RecordingError,
     ScopeError,
@@ -42,10 +34,12 @@ from .errors import (
     SharingError,
     StateError,
     TimingError,
-    ToleranceError,
     TransferError,
     UnsupportedError,
     XDeviceError,
+)
+from .errors import (
+    successor as _successor,
 )
 from .tensors.creation import item, ones, rand, tensor, to_numpy, zeros
 from .tensors.verbs import (
@@ -126,6 +120,9 @@ _LAZY: dict[str, str] = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
+        error = _successor(name)
+        if error is not None:
+            return error
         raise AttributeError(f"module 'xdevice' has no attribute {name!r}")
     from importlib import import_module
 
@@ -138,34 +135,26 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "BackendConflictError",
+    "ArgumentError",
     "BackendImportError",
-    "BackendMismatchError",
     "BackendNotFoundError",
     "Benchmark",
     "CaptureError",
     "Comparison",
     "ContainerError",
     "ContractError",
-    "CountError",
     "DTypeError",
-    "DepthError",
     "Device",
     "DeviceError",
     "DeviceMismatchError",
     "DeviceNotFoundError",
-    "DeviceTypeError",
     "Event",
     "FileFormatError",
     "FilePathError",
     "Graph",
-    "LaunchError",
     "MissingFileError",
-    "NotATaskError",
     "NotATensorError",
     "NotBuiltError",
-    "NotIterableError",
-    "OpError",
     "ParityError",
     "RecordingError",
     "ScopeError",
@@ -177,7 +166,6 @@ __all__ = [
     "Stream",
     "Timer",
     "TimingError",
-    "ToleranceError",
     "TransferError",
     "TransferWarning",
     "UnsupportedError",

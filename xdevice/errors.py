@@ -1,4 +1,35 @@
-"""Every error that xdevice raises by name. Each says what came, what was expected, and how to mend it."""
+"""Every error that xdevice raises by name. Each says what came, what was expected, and how to mend it.
+
+    XDeviceError
+     ├── ArgumentError             ValueError, TypeError   an argument that a function does not take
+     │    ├── NotATensorError                              not a tensor, a model or a container
+     │    ├── DeviceError                                  not a device, nor the spelling of one
+     │    ├── ShapeError                                   not a shape, or one that does not fit
+     │    └── SettingError                                 a variable of the environment with a wrong value
+     ├── ContainerError            ValueError              a container that cannot be taken apart and rebuilt
+     ├── DTypeError                TypeError               data or a dtype that the backend cannot hold
+     ├── NotBuiltError             RuntimeError            a model that does not have its variables yet
+     ├── StateError                ValueError              weights that do not fit the model
+     ├── DeviceNotFoundError       LookupError             a device that does not exist here
+     ├── DeviceMismatchError       RuntimeError            tensors on several devices
+     ├── BackendNotFoundError      LookupError             a backend that is unknown or not installed
+     ├── BackendImportError        ImportError             a framework that does not import, or is too old
+     ├── ContractError             TypeError               an adapter that breaks the contract
+     ├── UnsupportedError          NotImplementedError     something that this backend cannot do
+     ├── SharingError              BufferError             memory that cannot be shared
+     ├── CaptureError              RuntimeError            work that cannot be recorded as a graph
+     ├── TransferError             RuntimeError            a transfer where none is allowed
+     ├── ScopeError                RuntimeError            a block that is left where it was not entered
+     ├── TimingError               RuntimeError            a time that cannot be read
+     ├── ParityError               AssertionError          two results that should be equal and are not
+     ├── RecordingError            ValueError              a recording that cannot be written or read
+     ├── FileFormatError           ValueError              a file that is not in the safetensors format
+     └── FilePathError             OSError                 a path that cannot be read or written
+          └── MissingFileError     FileNotFoundError       a file or folder that does not exist
+
+The middle column names the built-in errors that a class and those below it also are: `except ValueError` catches a
+`DeviceError`.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +62,26 @@ def shown(x: object, most: int | None = 100) -> str:
         return object.__repr__(x)
 
 
+class ArgumentError(XDeviceError, ValueError, TypeError):
+    """An argument that a function does not take: of a wrong type, out of range, or none of the values it knows."""
+
+
+class NotATensorError(ArgumentError):
+    """An object that is not a tensor, a model or a container."""
+
+
+class DeviceError(ArgumentError):
+    """A text, number or other object that is not a device."""
+
+
+class ShapeError(ArgumentError):
+    """Sizes that are not a shape, or a shape that does not fit."""
+
+
+class SettingError(ArgumentError):
+    """A variable of the environment, such as XDEVICE_BLOCKING or LOCAL_RANK, that holds what it cannot mean."""
+
+
 class BackendNotFoundError(XDeviceError, LookupError):
     """A backend name that is unknown, or whose framework is not installed."""
 
@@ -39,125 +90,73 @@ class BackendImportError(XDeviceError, ImportError):
     """A framework that is installed but does not import, or is too old. The cause is chained."""
 
 
-class BackendConflictError(XDeviceError):
-    """Two installed adapters claim one backend name."""
-
-
 class ContractError(XDeviceError, TypeError):
-    """An adapter that does not keep the contract of `xdevice.contract.Backend`."""
-
-
-class DeviceError(XDeviceError, ValueError):
-    """A text or number that is no device."""
-
-
-class DeviceTypeError(DeviceError, TypeError):
-    """An object that is neither a device nor the spelling of one."""
+    """An adapter that does not keep the contract of `xdevice.contract.Backend`, or that claims the name of another."""
 
 
 class DeviceNotFoundError(XDeviceError, LookupError):
     """A device that does not exist on the backend. Nothing was allocated."""
 
 
-class BackendMismatchError(XDeviceError, TypeError):
-    """Tensors that should be of one framework are of several."""
-
-
 class DeviceMismatchError(XDeviceError, RuntimeError):
     """Tensors that should be on one device are on several."""
 
 
-class NotATensorError(XDeviceError, TypeError):
-    """An object that is no tensor, no model and no container."""
-
-
 class NotBuiltError(XDeviceError, RuntimeError):
-    """A model that has no variables yet: build it first, then move it."""
+    """A model that does not have its variables yet: build it first, then move it."""
 
 
 class ContainerError(XDeviceError, ValueError):
-    """A container that contains itself, is nested too deep, cannot be rebuilt, is not built as another
-    is, or gives two tensors one name in a file, or one that UTF-8 lacks."""
+    """A container that contains itself, is nested too deeply, cannot be rebuilt, or differs in structure from another;
+    or one that would give two tensors the same name in a file, or a name that UTF-8 cannot encode."""
 
 
 class DTypeError(XDeviceError, TypeError):
-    """Data or a dtype that the backend cannot hold without changing it, or that does not fit what is asked for."""
+    """Data or a dtype that the backend cannot hold without changing it, or that does not fit what was asked for."""
 
 
 class StateError(XDeviceError, ValueError):
-    """Named tensors, of a file or of another model, that do not fit the variables they should go into, or whose layouts
-    nobody has told. Nothing was written."""
-
-
-class SettingError(XDeviceError, ValueError):
-    """A variable of the environment, such as XDEVICE_BLOCKING, that holds what it cannot mean."""
-
-
-class LaunchError(XDeviceError, ValueError):
-    """A launcher's variable that holds no number of a process."""
+    """Named tensors, from a file or another model, that do not fit the variables they are meant for, or whose layout is
+    not known. Nothing was written."""
 
 
 class FileFormatError(XDeviceError, ValueError):
-    """A file that is no safetensors file, or a damaged one."""
+    """A file that is not in the safetensors format, or is damaged."""
 
 
 class FilePathError(XDeviceError, OSError):
-    """A path that no file of tensors can be read from or written to. What was there is there still, unless it says that
-    the file is written."""
+    """A path that tensors cannot be read from or written to. What was there is unchanged, unless the message says that
+    the file was written."""
 
 
 class MissingFileError(FilePathError, FileNotFoundError):
-    """A file to be read, or the folder of one to be written, that does not exist."""
+    """A file to read, or the folder of a file to write, that does not exist."""
 
 
 class TimingError(XDeviceError, RuntimeError):
-    """A time that cannot be read: of a timer that is not running, or an event that was not recorded."""
+    """A time that cannot be read: that of a timer that is not running, or of an event that was not recorded."""
 
 
 class CaptureError(XDeviceError, RuntimeError):
-    """A task whose work cannot be recorded as a graph. Nothing of it is replayed."""
-
-
-class NotATaskError(XDeviceError, TypeError):
-    """What was given to `parallel` or `measure` cannot be called. Nothing has started."""
-
-
-class NotIterableError(XDeviceError, TypeError):
-    """What was given to `prefetch` cannot be iterated."""
-
-
-class DepthError(XDeviceError, ValueError):
-    """The depth of `prefetch` is no int of 1 or more."""
-
-
-class CountError(XDeviceError, ValueError):
-    """A number of calls that `measure` cannot make, of virtual GPUs that there cannot be, or of devices: none."""
-
-
-class ShapeError(XDeviceError, ValueError, TypeError):
-    """Sizes that are no shape, or a shape that does not fit."""
-
-
-class OpError(XDeviceError, ValueError):
-    """An operation that `all_reduce` does not have."""
+    """A task whose work cannot be recorded as a graph. None of it is replayed."""
 
 
 class UnsupportedError(XDeviceError, NotImplementedError):
-    """A thing that this backend cannot do. The message says what to use instead."""
+    """Something that this backend cannot do. The message says what to use instead."""
 
 
 class SharingError(XDeviceError, BufferError):
-    """`copy=False` was said, and the memory cannot be shared. The cause is chained."""
+    """`copy=False` was asked for, and the memory cannot be shared. The cause is chained."""
 
 
 class ScopeError(XDeviceError, RuntimeError):
-    """A block that is left where it was not entered, in another thread or task, or that lets another task run inside
-    of it although the framework keeps one device for all tasks of a thread."""
+    """A block that is left in another thread or task than it was entered in, or that lets another task run inside it
+    although the framework keeps one device for all tasks of a thread."""
 
 
 class TransferError(XDeviceError, RuntimeError):
-    """A transfer inside of `transfers("forbid")`; `record`, a `Record` of `transfers`, says which, and on
-    which line. It was not made."""
+    """A transfer inside `transfers("forbid")`; `record`, a `Record` of `transfers`, says which, and on which line. It
+    was not made."""
 
     def __init__(self, message: str, record: Any) -> None:
         super().__init__(message)
@@ -173,9 +172,38 @@ class ParityError(XDeviceError, AssertionError):
         self.comparison = comparison
 
 
-class ToleranceError(XDeviceError, ValueError):
-    """A tolerance that is negative or no number."""
-
-
 class RecordingError(XDeviceError, ValueError):
-    """A recording that cannot be written or read: a name or value that cannot be kept, or a folder without one."""
+    """A recording that cannot be written or read: a name or value that cannot be stored, or a folder without one."""
+
+
+_RETIRED = {
+    "BackendConflictError": ContractError,
+    "BackendMismatchError": ArgumentError,
+    "CountError": ArgumentError,
+    "DepthError": ArgumentError,
+    "DeviceTypeError": DeviceError,
+    "LaunchError": SettingError,
+    "NotATaskError": ArgumentError,
+    "NotIterableError": ArgumentError,
+    "OpError": ArgumentError,
+    "ToleranceError": ArgumentError,
+}
+
+
+def successor(name: str) -> type[XDeviceError] | None:
+    """The class that a retired name stands for, with a warning for the caller of the caller; None for other names."""
+    found = _RETIRED.get(name)
+    if found is not None:
+        import warnings
+
+        warnings.warn(f"xdevice.{name} is now xdevice.{found.__name__}", DeprecationWarning, stacklevel=3)
+    return found
+
+
+if not TYPE_CHECKING:  # type checkers should not take every name for one of this module
+
+    def __getattr__(name: str) -> type[XDeviceError]:
+        found = successor(name)
+        if found is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return found

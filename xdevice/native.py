@@ -17,7 +17,7 @@ def try_gpu(i: int = 0) -> Any:
     `"cpu"` on NumPy.
 
     Raises:
-        DeviceError, DeviceTypeError: as `xdevice.try_gpu`.
+        DeviceError: as `xdevice.try_gpu`.
 
     Example:
         >>> with xdevice.use("numpy"):

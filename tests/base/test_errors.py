@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -89,6 +90,49 @@ def test_what_pythons_own_errors_hold_goes_too():
     for route, go in ROUTES.items():
         assert looks(go(failed)) == looks(failed), route
         assert looks(go(gone)) == looks(gone), route
+
+
+RETIRED = {
+    "BackendConflictError": xdevice.ContractError,
+    "BackendMismatchError": xdevice.ArgumentError,
+    "CountError": xdevice.ArgumentError,
+    "DepthError": xdevice.ArgumentError,
+    "DeviceTypeError": xdevice.DeviceError,
+    "LaunchError": xdevice.SettingError,
+    "NotATaskError": xdevice.ArgumentError,
+    "NotIterableError": xdevice.ArgumentError,
+    "OpError": xdevice.ArgumentError,
+    "ToleranceError": xdevice.ArgumentError,
+}
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_retired_name_stands_for_its_successor(name):
+    said = f"xdevice.{name} is now xdevice.{RETIRED[name].__name__}"
+    for module in (xdevice, xdevice.errors):
+        with pytest.warns(DeprecationWarning, match=f"^{said}$") as warned:
+            assert getattr(module, name) is RETIRED[name]
+        assert {one.filename for one in warned} == {__file__}
+    with pytest.warns(DeprecationWarning, match="is now") as warned:
+        exec(f"from xdevice import {name}; from xdevice.errors import {name}", {"__name__": "a_program"})
+    assert {one.filename for one in warned} == {"<string>"}
+    assert name not in xdevice.__all__
+
+
+def test_what_was_caught_by_the_built_in_errors_is_caught_still():
+    for cls in (xdevice.ArgumentError, xdevice.DeviceError, xdevice.ShapeError, xdevice.SettingError):
+        assert issubclass(cls, ValueError)
+        assert issubclass(cls, TypeError)
+    assert issubclass(xdevice.ContractError, TypeError)
+
+
+def test_the_tree_in_the_docstring_is_the_one_there_is():
+    drawn = re.findall(r"── (\w+) +((?:[A-Z]\w+, )*[A-Z]\w+)? ", xdevice.errors.__doc__)
+    names = {name for name, cls in vars(xdevice.errors).items() if isinstance(cls, type)}
+    assert sorted(name for name, _ in drawn) == sorted(names - {"XDeviceError"})
+    for name, builtins in drawn:
+        bases = [base.__name__ for base in getattr(xdevice, name).__bases__ if base.__module__ == "builtins"]
+        assert bases == builtins.split(", ") * bool(builtins), name
 
 
 def test_an_error_that_takes_more_than_its_message_goes_too():

@@ -139,7 +139,7 @@ def test_two_adapters_of_one_name_are_refused(machine):
     machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
     machine.install("xdevice-other-toy", "toyframe", "other_adapter:ToyBackend")
     text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
-    assert text.startswith("xdevice.errors.BackendConflictError")
+    assert text.startswith("xdevice.errors.ContractError")
     assert "xdevice-toy 1.0" in text
     assert "xdevice-other-toy 1.0" in text
 
@@ -148,7 +148,7 @@ def test_two_adapters_of_one_name_are_refused(machine):
 def test_a_built_in_name_cannot_be_claimed(machine, name, said):
     machine.install("xdevice-thief", name, "thief:Backend")
     text = machine.run("import xdevice; xdevice.backend('torch')").splitlines()[-1]
-    assert text.startswith("xdevice.errors.BackendConflictError")
+    assert text.startswith("xdevice.errors.ContractError")
     assert "xdevice-thief 1.0" in text
     assert said in text
 

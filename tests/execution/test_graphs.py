@@ -35,7 +35,7 @@ def test_a_backend_without_graphs_names_its_own_way(name, instead):
 
 @pytest.mark.parametrize("task", [None, 3, [len]])
 def test_no_task(task):
-    with xdevice.use("numpy"), pytest.raises(xdevice.NotATaskError, match="function without arguments"):
+    with xdevice.use("numpy"), pytest.raises(xdevice.ArgumentError, match="function without arguments"):
         xdevice.capture(task)
 
 

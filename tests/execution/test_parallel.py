@@ -104,7 +104,7 @@ def test_nothing_and_one():
 
 def test_what_is_no_task_is_named_before_any_has_started(backend):
     started = []
-    with pytest.raises(xdevice.NotATaskError, match=r"task 1 .* 3 of type int, expected a function"):
+    with pytest.raises(xdevice.ArgumentError, match=r"task 1 .* 3 of type int, expected a function"):
         xdevice.parallel(lambda: started.append(1), 3)
     assert not started
 

@@ -419,12 +419,12 @@ def test_many_at_once_and_one_inside_of_another(backend):
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, None])
 def test_a_depth_below_one_is_named_at_once(depth):
-    with pytest.raises(xdevice.DepthError, match=r"depth of prefetch is an int of 1 or more, not"):
+    with pytest.raises(xdevice.ArgumentError, match=r"depth of prefetch is an int of 1 or more, not"):
         xdevice.prefetch([], "cpu", depth=depth)
 
 
 def test_what_cannot_be_iterated_or_is_not_there_is_named_at_once():
-    with pytest.raises(xdevice.NotIterableError, match="prefetch takes a loader, a generator or a list"):
+    with pytest.raises(xdevice.ArgumentError, match="prefetch takes a loader, a generator or a list"):
         xdevice.prefetch(3, "cpu")
     with xdevice.use("numpy"), pytest.raises(xdevice.DeviceNotFoundError):
         xdevice.prefetch([], "gpu:7")

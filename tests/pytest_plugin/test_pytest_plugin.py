@@ -99,7 +99,7 @@ def test_other(xd_device, xd_other_device):
     result.stdout.fnmatch_lines(["--xd-device=gpu:63: gpu:63 does not exist on torch, which has cpu:0*"])
     result = project.run_here(TWO, "--xd-device=gqu")
     result.assert_outcomes(errors=4)
-    result.stdout.fnmatch_lines(["--xd-device=gqu: 'gqu' is no device*"])
+    result.stdout.fnmatch_lines(["--xd-device=gqu: 'gqu' is not a device*"])
 
 
 def test_a_device_that_is_not_there_is_a_skip_under_auto_and_a_run_of_skips_fails(project):

@@ -101,7 +101,7 @@ def test_a_rank_that_is_no_number_is_named(text, gpus, monkeypatch):
     for count in (0, 2):
         gpus(count)
         monkeypatch.setenv("MPI_LOCALRANKID", text)
-        with pytest.raises(xdevice.LaunchError, match=r"MPI_LOCALRANKID is .* 0, 1, 2"):
+        with pytest.raises(xdevice.SettingError, match=r"MPI_LOCALRANKID is .* 0, 1, 2"):
             xdevice.local_device()
 
 

@@ -554,14 +554,14 @@ def test_replicas_that_differ_are_named_before_anything_is_written(backend):
     bools = [tensor([True, False]) for _ in range(2)]
     unchanged(replicas(*bools), xdevice.DTypeError, "bool, which has no sum")
     unchanged(replicas(x, {"a": x}), xdevice.ContainerError, r"tensors\[1\] is not built as tensors\[0\] is")
-    unchanged(replicas(x, x), xdevice.OpError, "'max'", op="max")
+    unchanged(replicas(x, x), xdevice.ArgumentError, "'max'", op="max")
 
 
 def test_tensors_of_two_frameworks_are_refused():
     with xdevice.use("torch"):
         x = tensor([1.0])
     for verb in (xdevice.all_reduce, lambda xs: xdevice.gather(xs, "cpu")):
-        with pytest.raises(xdevice.BackendMismatchError, match="tensor of numpy, expected torch"):
+        with pytest.raises(xdevice.ArgumentError, match="tensor of numpy, expected torch"):
             verb([x, np.ones(1, "float32")])
 
 
@@ -578,10 +578,10 @@ def test_devices_are_a_list_of_devices_that_exist(backend):
     x = tensor([1.0, 2.0])
     verbs = [xdevice.split_batch, xdevice.replicate, xdevice.broadcast]
     for verb in verbs:
-        with pytest.raises(xdevice.CountError, match="empty"):
+        with pytest.raises(xdevice.ArgumentError, match="empty"):
             verb(x, [])
         for one in ("cpu", xdevice.cpu(), None, 3):
-            with pytest.raises(xdevice.DeviceTypeError, match="list of devices"):
+            with pytest.raises(xdevice.DeviceError, match="list of devices"):
                 verb(x, one)
         with pytest.raises(xdevice.DeviceNotFoundError, match="gpu:99"):
             verb(x, ["cpu", "gpu:99"])
@@ -594,7 +594,7 @@ def test_devices_are_a_list_of_devices_that_exist(backend):
 def test_lists_of_tensors_are_lists(backend):
     x = tensor([1.0, 2.0])
     for verb in (xdevice.all_reduce, lambda xs: xdevice.gather(xs, "cpu")):
-        with pytest.raises(xdevice.CountError, match="empty"):
+        with pytest.raises(xdevice.ArgumentError, match="empty"):
             verb([])
         for one in (x, {"a": x}, 3, None, "text"):
             with pytest.raises(xdevice.NotATensorError, match="expected a list"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock  # threading imports more
 
-from xdevice.errors import DeviceError, DeviceTypeError, shown
+from xdevice.errors import DeviceError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Device:
     | numpy | none | `"cpu"` |
 
     Raises:
-        DeviceError: the text is no device. Nothing is ever turned into another device in silence.
-        DeviceTypeError: the object is no device, for instance a bare int.
+        DeviceError: the text is not a device. Nothing is ever silently turned into another device.
+        DeviceError: the object is not a device, for instance a bare int.
 
     Example:
         >>> Device("cuda:1"), Device("gpu:1") is Device("/GPU:1")
@@ -170,7 +170,7 @@ def parse(spec: object) -> Device:
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
-        raise DeviceTypeError(f"{shown(spec)} is no device; accepted: {_ACCEPTED}{_index_hint(spec)}")
+        raise DeviceError(f"{shown(spec)} is not a device; accepted: {_ACCEPTED}{_index_hint(spec)}")
     return _parse_native(spec)
 
 
@@ -190,11 +190,11 @@ def _parse_text(text: str) -> Device:
 
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
     if match is None:
-        raise DeviceError(f"{text!r} is no device; accepted: {_ACCEPTED}")
+        raise DeviceError(f"{text!r} is not a device; accepted: {_ACCEPTED}")
     name = match["kind"].lower()
     kind = _ALIASES.get(name, name)
     if kind not in KINDS:
-        raise DeviceError(f"{text!r} is no device: there is no kind {name!r}{_nearest(name)}; accepted: {_ACCEPTED}")
+        raise DeviceError(f"{text!r} is not a device: there is no kind {name!r}{_nearest(name)}; accepted: {_ACCEPTED}")
     found = of(kind, int(match["index"] or match["ordinal"] or 0))
     if len(_parsed) < 1024 and found.index < _MOST_KEPT:
         _parsed[text] = found
@@ -211,5 +211,5 @@ def _nearest(name: str) -> str:
 def _parse_native(spec: object) -> Device:
     found = answers.from_native(spec)
     if found is None:
-        raise DeviceTypeError(f"{shown(spec)} of type {type(spec).__qualname__} is no device; accepted: {_ACCEPTED}")
+        raise DeviceError(f"{shown(spec)} of type {type(spec).__qualname__} is not a device; accepted: {_ACCEPTED}")
     return found

@@ -46,7 +46,7 @@ def dtype_name(dtype: object) -> str:
     name = str(getattr(inner, "name", None) or inner).lower().rpartition(".")[2]
     name = _OTHER_NAMES.get(name, name)
     if name not in DTYPES and name not in SHORT_FLOATS:
-        raise DTypeError(f"{dtype!r} is no dtype; expected one of {', '.join(DTYPES)}")
+        raise DTypeError(f"{dtype!r} is not a dtype; expected one of {', '.join(DTYPES)}")
     return name
 
 

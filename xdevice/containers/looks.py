@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from xdevice.contract import Backend, Kind
+    from xdevice.core.owned import Owned
 
 _MOST: Final = 10_000
 """How many things are looked at in one object before the rest is left: a training loop holds half of the program."""
@@ -64,7 +65,7 @@ class Keys(tuple[Any, ...]):
 
 
 def held(x: Any) -> list[Held]:
-    """The tensors and models in an object that is none itself, or in an array of objects."""
+    """The tensors and models in an object that is neither, or in an array of objects."""
     inside = _objects(x, _kind(type(x)))
     x = x if inside is None else inside
     return list(_held(x)) if can_hold(type(x)) else []
@@ -221,15 +222,15 @@ def _numbered(values: Iterable[Any]) -> list[tuple[str, Any]]:
     return [(f"[{i}]", value) for i, value in enumerate(values) if id(type(value)) not in PLAIN]
 
 
-def _objects(x: Any, found: tuple[Backend, Kind] | None) -> Any:
+def _objects(x: Any, found: Owned | None) -> Any:
     """The objects that an array is made of; None for numbers, and for anything else."""
-    if found is None or not found[0].is_host_only:
+    if found is None or not found.backend.is_host_only:
         return None
-    way = found[0].way_into(x)
+    way = found.backend.way_into(x)
     return way.flatten(x) if way is not None and way.flatten is not None else None
 
 
-def _kind(cls: type) -> tuple[Backend, Kind] | None:
+def _kind(cls: type) -> Owned | None:
     try:
         return registry.kind_of(cls)
     except UnsupportedError:  # of what a framework has beside tensors and models

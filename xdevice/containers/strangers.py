@@ -166,8 +166,8 @@ def _attribute(path: str) -> str:
 
 
 def find(x: Any, way: Way | None) -> Stranger | None:
-    """What to know of an object that is no tensor and no model, and of the way it is registered with; None if there is
-    nothing in it to be moved."""
+    """What to know of an object that is neither a tensor nor a model, and of the way it is registered with; None if
+    there is nothing in it to be moved."""
     if way is not None and way.tensors is not None:
         owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         held = [looks.Held(name, value, *found) for name, value, found in owned if found]

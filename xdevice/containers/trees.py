@@ -108,7 +108,7 @@ class Tree:
 
 
 def refuse_stranger(path: str, x: Any) -> None:
-    """Raises `ContainerError` for a leaf that is no tensor and no model, and yet holds tensors."""
+    """Raises `ContainerError` for a leaf that is neither a tensor nor a model, and yet holds tensors."""
     found = stranger(x)
     if found is not None:
         raise ContainerError(
@@ -164,7 +164,7 @@ def _way(x: Any, whole: bool) -> Entry | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """What to know of a leaf that is no tensor and no model, if something in it may have to be moved."""
+    """What to know of a leaf that is neither a tensor nor a model, if something in it may have to be moved."""
     cls = type(x)
     if id(cls) in looks.PLAIN:
         return None
@@ -264,7 +264,9 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
         raise ContainerError(f"register takes a type, not {shown(cls)}; say xdevice.register({type(cls).__qualname__})")
     found = registry.kind_of(cls)
     if found is not None:
-        raise ContainerError(f"{cls.__qualname__} is a {found[1]} of {found[0].name}, which xdevice moves by its rules")
+        raise ContainerError(
+            f"{cls.__qualname__} is a {found.kind} of {found.backend.name}, which xdevice moves by its own rules"
+        )
     if cls.__module__ == "builtins":
         raise ContainerError(f"{cls.__qualname__} is Python's own, and not to be redefined; register a subclass of it")
     if (flatten is None) is not (rebuild is None):

@@ -10,7 +10,7 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-from xdevice.errors import CountError, SettingError, UnsupportedError
+from xdevice.errors import ArgumentError, SettingError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ def check() -> None:
     when it starts.
 
     Raises:
-        CountError, SettingError: as the questions below do.
+        SettingError: as the questions below do.
     """
     virtual_gpus_wanted()
     if is_blocking_wanted():
@@ -73,7 +73,7 @@ def virtual_gpus_wanted() -> int:
     """How many virtual GPUs are asked for; 0 for none.
 
     Raises:
-        CountError: the value of XDEVICE_VIRTUAL_GPUS is not an int of 0 or more.
+        SettingError: the value of XDEVICE_VIRTUAL_GPUS is not an int of 0 or more.
 
     Example:
         >>> from xdevice.contract.environment import virtual_gpus_wanted
@@ -86,7 +86,9 @@ def virtual_gpus_wanted() -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
-        raise CountError(f"{VIRTUAL_GPUS} is an int of 0 or more, not {text!r}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs")
+        raise SettingError(
+            f"{VIRTUAL_GPUS} is an int of 0 or more, not {text!r}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs"
+        )
     return int(text)
 
 
@@ -97,7 +99,9 @@ def ask_for_virtual_gpus(n: int, backends: Iterable[Backend], *, force: bool) ->
         before = virtual_gpus_wanted()
         if before not in (0, n):
             by = "virtual_gpus()" if _asked else VIRTUAL_GPUS
-            raise CountError(f"{by} has asked for {before} virtual GPUs, and a process has one number of them, not {n}")
+            raise ArgumentError(
+                f"{by} has asked for {before} virtual GPUs, and a process has one number of them, not {n}"
+            )
         waiting = [backend for backend in backends if not backend.virtual and backend.refusal is None]
         force = force or _hides_real_gpus
         for backend in waiting:

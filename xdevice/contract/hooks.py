@@ -48,8 +48,8 @@ def unseen() -> Iterator[None]:
 
 _NAMES: Final = {"__repr__": "print", "__str__": "print"}
 _ABSENT: Final = object()
-_readers: Final[dict[str, Hooks]] = {}
-"""Those of the backends whose tensors NumPy reads by itself; they share one hook, on NumPy."""
+_readers: Final[list[Hooks]] = []
+"""Those of the open blocks on backends whose tensors NumPy reads by itself; they share one hook, on NumPy."""
 _lock = threading.RLock()
 _set: dict[tuple[int, str], _Hook] = {}
 
@@ -164,6 +164,14 @@ class Hooks(Patches):
         self._place = place or backend.device_of
         self._tensors: dict[type, bool] = {}
 
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(exc_type, exc, trace)
+        with _lock:
+            if self in _readers:
+                _readers.remove(self)
+
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
         """Reports methods and properties by which the host reads the tensor that they are called on."""
         for name in names:
@@ -190,7 +198,8 @@ class Hooks(Patches):
         """Reports `np.asarray(x)` and `np.array(x)`, which read a tensor on the host without calling any method."""
         import numpy
 
-        _readers[self._backend.name] = self
+        with _lock:
+            _readers.append(self)
         for name in ("asarray", "array"):
             self._wrap(numpy, name, partial(_read_by_numpy, name))
 
@@ -274,7 +283,7 @@ class Hooks(Patches):
 
 
 def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-    for reader in tuple(_readers.values()) if args else ():
+    for reader in tuple(_readers) if args else ():
         transfer = reader.read(how, args[0])
         if transfer is not None:
             return transfer

@@ -7,7 +7,7 @@ import os
 import sys
 
 from xdevice.base import devices
-from xdevice.errors import BackendConflictError, BackendImportError, BackendNotFoundError, UnsupportedError
+from xdevice.errors import BackendImportError, BackendNotFoundError, ContractError, UnsupportedError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
     from typing import Any, Final
 
-    from xdevice.contract import Backend, Kind
+    from xdevice.contract import Backend
+
+    from .owned import Owned
 
 GROUP: Final = "xdevice.backends"
 
@@ -56,8 +58,9 @@ on_load: Final[list[Callable[[Backend], None]]] = []
 _making = _thread.RLock()
 """Held while an adapter that is imported is made and given what it was asked for: once, not by each thread."""
 _loaded: dict[str, Backend] = {}
-_owners: dict[int, tuple[Backend, Kind | None] | None] = {}
-"""By the `id` of a type, as `remember` keeps it."""
+_owners: dict[int, Owned | None] = {}
+"""By the `id` of a type, as `remember` keeps it. The kind is None for a type of a framework that is neither a tensor
+nor a model."""
 _UNSEEN: Final = object()
 _found: dict[str, EntryPoint] | None = None
 
@@ -133,12 +136,12 @@ def entry_points() -> dict[str, EntryPoint]:
 
 def _refuse_conflict(new: EntryPoint, old: EntryPoint | None) -> None:
     if old is not None and (old.value, _distribution(old)) != (new.value, _distribution(new)):
-        raise BackendConflictError(
+        raise ContractError(
             f"two adapters claim the backend name {new.name!r}: {_source(old)} and {_source(new)}; uninstall one"
         )
     for known in KNOWN:
         if new.name in known.aliases:
-            raise BackendConflictError(
+            raise ContractError(
                 f"{_source(new)} claims the name {new.name!r}, an alias of the built-in {known.name!r}; uninstall it"
             )
 
@@ -260,13 +263,13 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 def owner_of(cls: type) -> Backend | None:
     """The backend that a type belongs to, by the module it comes from; loads its adapter if need be."""
     found = _classified(cls)
-    return found[0] if found is not None else None
+    return found.backend if found is not None else None
 
 
-def kind_of(cls: type) -> tuple[Backend, Kind] | None:
+def kind_of(cls: type) -> Owned | None:
     """Backend and kind of a type of tensors or models; None for every other type."""
     found = _classified(cls)
-    return found if found is not None and found[1] is not None else None  # type: ignore[return-value]
+    return found if found is not None and found.kind is not None else None
 
 
 def _from_native(native: object) -> devices.Device | None:
@@ -296,17 +299,19 @@ def as_array(x: Any) -> Any:
     return x if array.dtype.kind in "USOMm" or array.dtype.names is not None else array
 
 
-def _classified(cls: type) -> tuple[Backend, Kind | None] | None:
+def _classified(cls: type) -> Owned | None:
     found: Any = _owners.get(id(cls), _UNSEEN)
     if found is _UNSEEN:
         found = _classify(cls)
         remember(_owners, cls, found)
-    if found is not None and found[0].refusal is not None:
-        raise UnsupportedError(found[0].refusal)
+    if found is not None and found.backend.refusal is not None:
+        raise UnsupportedError(found.backend.refusal)
     return found  # type: ignore[no-any-return]
 
 
-def _classify(cls: type) -> tuple[Backend, Kind | None] | None:
+def _classify(cls: type) -> Owned | None:
+    from .owned import Owned
+
     owner = None
     for root in dict.fromkeys(base.__module__.partition(".")[0] for base in cls.__mro__):
         backend = _owner_of_module(root)
@@ -317,10 +322,10 @@ def _classify(cls: type) -> tuple[Backend, Kind | None] | None:
         if kind is not None:
             if kind == "tensor":
                 probes[cls] = backend.device_of
-            return backend, kind
+            return Owned(backend, kind)
         if root in GUESTS:
             break
-    return (owner, None) if owner is not None else None
+    return Owned(owner, None) if owner is not None else None  # type: ignore[arg-type]
 
 
 def _owner_of_module(root: str) -> Backend | None:

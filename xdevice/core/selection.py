@@ -132,7 +132,7 @@ def backend(name: str | Backend | None = None) -> Backend:
         return registry.load(name.name)
     if not isinstance(name, str):
         given = getattr(name, "__name__", name)
-        raise BackendNotFoundError(f"{name!r} is no backend: expected its name, for instance {str(given)!r:.40}")
+        raise BackendNotFoundError(f"{name!r} is not a backend: expected its name, for instance {str(given)!r:.40}")
     return registry.load(name)
 
 

@@ -1,8 +1,8 @@
 """xdevice's own threads, and how they end with the program.
 
-Python lets a daemon thread run on while it ends, and ends it as soon as it asks for Python's lock: inside a framework's
-C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). A thread that is no daemon
-is waited for first, without being told. So these are daemons, which are told at exit, and waited for.
+Python lets a daemon thread run on while it exits, and ends it as soon as it asks for Python's lock: inside a
+framework's C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). A thread that
+is not a daemon is waited for first, without being told. So these are daemons, which are told at exit, and waited for.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
 from xdevice.core import selection
-from xdevice.errors import CaptureError, NotATaskError, TransferError, XDeviceError
+from xdevice.errors import ArgumentError, CaptureError, TransferError, XDeviceError
 
 from . import streams
 
@@ -52,7 +52,7 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
         CaptureError: the task reads on the host, waits, calls `parallel`, `prefetch` or `capture`, or its work cannot
             be recorded for another reason, which is its cause.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
-        NotATaskError: no function. DeviceError: there are several GPUs, and none is named.
+        ArgumentError: no function. DeviceError: there are several GPUs, and none is named.
         What the task raises when it runs.
 
     Costs two calls of the task and a wait for the device, and gives PyTorch's unused memory back to it. What the task
@@ -69,7 +69,7 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
         [[2.0, 2.0], [2.0, 2.0]]
     """
     if not callable(task):
-        raise NotATaskError(
+        raise ArgumentError(
             f"xdevice.capture takes a function without arguments, not {task!r:.100} of type {type(task).__qualname__}: "
             f"capture(lambda: f(x)), not capture(f(x))"
         )

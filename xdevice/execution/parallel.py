@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import registry, selection, workers
-from xdevice.errors import NotATaskError, UnsupportedError
+from xdevice.errors import ArgumentError, UnsupportedError
 
 from .graphs import refuse_in_capture
 
@@ -64,7 +64,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     | numpy | in a thread each | has none |
 
     Raises:
-        NotATaskError: an argument that cannot be called; no task has started.
+        ArgumentError: an argument that cannot be called; no task has started.
         CaptureError: inside of a task that `capture` records.
         What a task raised, once the others have ended: the exception itself, with a note that names the task. Of
         several the first by the order of tasks; the others are named in notes and are its `other_errors`.
@@ -79,7 +79,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     """
     for number, task in enumerate(tasks):
         if not callable(task):
-            raise NotATaskError(
+            raise ArgumentError(
                 f"task {number} of xdevice.parallel is {task!r:.100} of type {type(task).__qualname__}, expected a "
                 f"function without arguments: parallel(lambda: f(x), lambda: f(y)), not parallel(f(x), f(y))"
             )

@@ -20,8 +20,9 @@ import numpy
 
 from xdevice.base import devices
 from xdevice.core import registry, selection, workers
-from xdevice.errors import DepthError, NotIterableError, UnsupportedError, shown
+from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.tensors.creation import as_numbers
+from xdevice.tensors.refusals import traced
 
 from .graphs import refuse_in_capture
 from .parallel import carried, keep
@@ -39,7 +40,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
 
     Batches are tensors, NumPy arrays, or containers of them. Tensors stay with their backend, NumPy arrays become
-    tensors of the selected backend in the dtype that `xdevice.tensor` gives them, and what is no number passes
+    tensors of the selected backend in the dtype that `xdevice.tensor` gives them, and what is not a number passes
     through. A batch never shares memory with its source, which may fill one buffer again and again.
 
     The source runs in a thread, `iter()` of it in the caller's. That thread ends with the source, with an exception,
@@ -61,7 +62,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     | mxnet | through pinned memory, by MXNet's engine |
 
     Raises:
-        DepthError: a depth below 1. NotIterableError: nothing to iterate. DeviceNotFoundError: no such device.
+        ArgumentError: a depth below 1, or nothing to iterate. DeviceNotFoundError: no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
         What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/async.md).
 
@@ -73,12 +74,12 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     """
     place = devices.parse(device)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-        raise DepthError(
+        raise ArgumentError(
             f"the depth of prefetch is an int of 1 or more, not {depth!r}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
-        raise NotIterableError(
+        raise ArgumentError(
             f"prefetch takes a loader, a generator or a list of batches, not {shown(iterable)} of type "
             f"{type(iterable).__qualname__}"
         )
@@ -185,7 +186,7 @@ class _Producer(workers.Worker):
         self.join(workers.PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that nobody wants any more; "
+                f"the source of prefetch has been making a batch for {workers.PATIENCE} s that is no longer wanted; "
                 f"its thread ends when that batch is there",
                 RuntimeWarning,
                 stacklevel=3,
@@ -244,14 +245,11 @@ class _Producer(workers.Worker):
         found = registry.kind_of(type(value))
         if found is None:
             return self._stage_object(value, path, stack, owners)
-        if found[1] == "model":
+        if found.kind == "model":
             return value
         backend, kind = found
         if kind == "symbol":
-            raise UnsupportedError(
-                f"prefetch got a {type(value).__qualname__}, which stands for a tensor while {backend.name} traces a "
-                f"function; prefetch outside of the traced function"
-            )
+            raise traced(backend, path() or type(value).__qualname__)
         if isinstance(value, numpy.ndarray):
             numbers, backend = as_numbers(self._backend, value), self._backend
             if numbers is None:

@@ -15,7 +15,6 @@ from xdevice.core import registry, scopes, selection
 from xdevice.errors import (
     DeviceError,
     DeviceMismatchError,
-    DeviceTypeError,
     NotATensorError,
     TimingError,
     UnsupportedError,
@@ -119,11 +118,11 @@ class Stream:
         The host goes on. The other may be of another device.
 
         Raises:
-            TimingError: an event that was not recorded. DeviceTypeError: neither a stream nor an event.
+            TimingError: an event that was not recorded. DeviceError: neither a stream nor an event.
             UnsupportedError: a stream or an event of another backend.
         """
         if not isinstance(other, Stream | Event):
-            raise DeviceTypeError(
+            raise DeviceError(
                 f"a stream waits for an xdevice.Stream or an xdevice.Event, not for {shown(other)} of type "
                 f"{type(other).__qualname__}; xdevice.sync(x) makes the host wait for a device or a tensor"
             )
@@ -232,13 +231,13 @@ class Event:
 
         Raises:
             DeviceMismatchError: the event belongs to another device than the stream.
-            DeviceError: no stream is given, and there are several GPUs it could mean.
-            DeviceTypeError: no `Stream`. UnsupportedError: a stream of another backend.
+            DeviceError: not a `Stream`; or none is given, and there are several GPUs it could mean.
+            UnsupportedError: a stream of another backend.
         """
         if stream is None:
             stream = self._current_stream()
         elif not isinstance(stream, Stream):
-            raise DeviceTypeError(
+            raise DeviceError(
                 f"an event is recorded on an xdevice.Stream, not on {shown(stream)} of type "
                 f"{type(stream).__qualname__}; without an argument it is this thread's current stream"
             )
@@ -273,10 +272,10 @@ class Event:
 
         Raises:
             TimingError: one of them was not recorded. DeviceMismatchError: they are of two devices, whose clocks
-                differ. UnsupportedError: they are of two backends. DeviceTypeError: no `Event`.
+                differ. UnsupportedError: they are of two backends. DeviceError: no `Event`.
         """
         if not isinstance(other, Event):
-            raise DeviceTypeError(
+            raise DeviceError(
                 f"elapsed() takes the later xdevice.Event, not {shown(other)} of type {type(other).__qualname__}"
             )
         start, end = self._happening("time from"), other._happening("time to")
@@ -302,7 +301,7 @@ class Event:
 
 def _is_tensor(x: object) -> bool:
     found = registry.kind_of(type(x))
-    return found is not None and found[1] == "tensor"
+    return found is not None and found.kind == "tensor"
 
 
 def _same_backend(one: Stream | Event, other: Stream | Event) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from xdevice.base import devices as spellings
 from xdevice.base.devices import Device
 from xdevice.core import selection
-from xdevice.errors import CountError, DeviceError, NotATaskError, TimingError, UnsupportedError
+from xdevice.errors import ArgumentError, DeviceError, TimingError, UnsupportedError
 
 from .waiting import sync
 
@@ -159,7 +159,7 @@ def measure(
         devices: as `Timer` takes them.
 
     Raises:
-        NotATaskError: `fn` cannot be called. CountError: `warmup` is no int of 0 or more, `repeats` none of 1 or more.
+        ArgumentError: `fn` cannot be called; `warmup` is not an int of 0 or more, or `repeats` of 1 or more.
         DeviceNotFoundError, DeviceError: no such device. What `fn` and its work raise.
 
     Example:
@@ -168,7 +168,7 @@ def measure(
         (5, True)
     """
     if not callable(fn):
-        raise NotATaskError(f"measure() takes a function to call, not {fn!r:.100}: measure(f, x), not measure(f(x))")
+        raise ArgumentError(f"measure() takes a function to call, not {fn!r:.100}: measure(f, x), not measure(f(x))")
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)
@@ -251,4 +251,4 @@ def _targets(devices: object) -> tuple[object, ...]:
 
 def _check_count(name: str, count: object, least: int) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        raise CountError(f"{name} of measure() is an int of {least} or more, not {count!r}")
+        raise ArgumentError(f"{name} of measure() is an int of {least} or more, not {count!r}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 from xdevice.contract import hooks
 from xdevice.core import registry, workers
 from xdevice.core.blocks import Entered
-from xdevice.errors import TransferError
+from xdevice.errors import ArgumentError, TransferError
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -130,7 +130,7 @@ class transfers:
     docs/async.md.
 
     Raises:
-        ValueError: another mode. ScopeError: left without having been entered.
+        ArgumentError: another mode. ScopeError: left without having been entered.
         TransferError: a transfer inside of "forbid"; its `record` says where.
         UnsupportedError: a loaded third-party backend that cannot be watched.
 
@@ -146,7 +146,7 @@ class transfers:
 
     def __init__(self, mode: Mode = "record") -> None:
         if mode not in _MODES:
-            raise ValueError(f'transfers takes "record", "warn" or "forbid", not {mode!r}')
+            raise ArgumentError(f'transfers takes "record", "warn" or "forbid", not {mode!r}')
         self._mode: Mode = mode
         self._entered = Entered("transfers()")
 

@@ -56,7 +56,7 @@ def _sync_one(target: object) -> None:
     target = registry.as_array(target)
     found = registry.kind_of(type(target))
     if found is not None:
-        _sync_owned(found, target)
+        _sync_owned(*found, target)
         return
     is_named = isinstance(target, Device | str)
     if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):
@@ -67,11 +67,10 @@ def _sync_one(target: object) -> None:
         return
     refuse_non_container(target, "wait for")
     for backend, kind, x in owned(target):
-        _sync_owned((backend, kind), x)
+        _sync_owned(backend, kind, x)
 
 
-def _sync_owned(found: tuple[Backend, str], x: Any) -> None:
-    backend, kind = found
+def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
     if kind == "symbol":
         raise traced(backend, type(x).__qualname__)
     if kind == "tensor":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.errors import DTypeError, ParityError, ToleranceError
+from xdevice.errors import ArgumentError, DTypeError, ParityError
 
 from .models import read_pair
 
@@ -70,12 +70,12 @@ class Rule(NamedTuple):
     equal_nan: bool = False
 
     def checked(self) -> Rule:
-        """Itself; raises `ToleranceError` for a tolerance that is none."""
+        """Itself; raises `ArgumentError` for a wrong tolerance."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
-                raise ToleranceError(
+                raise ArgumentError(
                     f"{name} is a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
                 )
         return self
@@ -134,7 +134,7 @@ def assert_parity(
     Models of one framework are compared by the names of their variables; so is what `convert_state` gives beside a
     model. Models of two frameworks are compared as `convert_state(actual, ..., like=expected)` pairs their layers, in
     the layouts of `expected`; of `actual` where that has one bias for the sum of two, as the LSTM of Keras. What it
-    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. An eps or a padding is no variable, and not
+    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. An eps or a padding is not a variable, and not
     compared. Optimizers and lone variables go by their names.
 
     An element is equal if `|actual - expected|` is at most
@@ -164,7 +164,7 @@ def assert_parity(
         ParityError: they differ. It names the leaf, both backends and versions, the worst element with both values,
             its absolute and relative error and its distance in ULP, and how many elements are off. It is an
             `AssertionError` too, and its `comparison` is what `compare` returns.
-        ToleranceError: a tolerance that is negative or no number. DTypeError: a dtype that has no rule, or that the
+        ArgumentError: a tolerance that is negative or no number. DTypeError: a dtype that has no rule, or that the
             framework of the other model lacks.
         UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
 
@@ -198,7 +198,7 @@ def compare(
     Arguments, rule and cost are those of `assert_parity`.
 
     Raises:
-        ToleranceError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does. A difference is a result.
+        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does. A difference is a result.
 
     Example:
         >>> found = xdevice.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))
@@ -250,7 +250,7 @@ def _structure(actual: Sequence[Reading], expected: Sequence[Reading]) -> Compar
     missing, extra = _without(mine, theirs), _without(theirs, mine)
     if not missing and not extra:
         return None
-    what = [f"actual has no {_listed(missing)}"] * bool(missing) + [f"expected has no {_listed(extra)}"] * bool(extra)
+    what = [f"actual has no {_first(missing)}"] * bool(missing) + [f"expected has no {_first(extra)}"] * bool(extra)
     text = f"the structures differ{_between(actual, expected)}: {'; '.join(what)}"
     return _difference("structure", (missing + extra)[0], extra, missing, text)
 
@@ -270,7 +270,7 @@ def _without(paths: list[str], others: list[str]) -> list[str]:
     return [path for path in paths if path not in known]
 
 
-def _listed(paths: list[str]) -> str:
+def _first(paths: list[str]) -> str:
     shown = ", ".join(path or "tensor by itself" for path in paths[:5])
     return shown if len(paths) <= 5 else f"{shown} and {len(paths) - 5} more"
 
@@ -351,7 +351,7 @@ def _worst_of(found: list[Comparison]) -> Comparison:
     off = [comparison.leaf for comparison in found if not comparison.ok]
     if len(off) < 2:
         return worst
-    others = _listed([leaf for leaf in off if leaf != worst.leaf])
+    others = _first([leaf for leaf in off if leaf != worst.leaf])
     return worst._replace(text=f"{worst.text}\n{len(off)} of {len(found)} leaves are off, this one most; also {others}")
 
 
@@ -397,7 +397,7 @@ def _hint(actual: Reading, expected: Reading, allowed: _Allowed | None, equal_na
 
 
 def _things(actual: Reading, expected: Reading) -> Comparison:
-    """Texts, None, and what else is no number."""
+    """Texts, None, and what else is not a number."""
     if actual.value is expected.value or bool(actual.value == expected.value):
         return Comparison(True, None, expected.path, None, None, None, None, None, None, None, 0.0, 0, 1, "")
     text = f"the values differ{_at(expected.path)}: actual is {actual.value!r:.100}, expected {expected.value!r:.100}"

@@ -92,10 +92,10 @@ def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
 def _model(x: object) -> _Model | None:
     """None of what has no layers: tensors, variables, optimizers."""
     found = registry.kind_of(type(x))
-    if found is None or found[1] != "model":
+    if found is None or found.kind != "model":
         return None
     try:
-        return _Model(found[0], x, list(found[0].layers(x)))
+        return _Model(found.backend, x, list(found.backend.layers(x)))
     except UnsupportedError:
         return None
 

@@ -9,6 +9,7 @@ import numpy
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import UnsupportedError
+from xdevice.tensors.refusals import traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,18 +21,18 @@ NUMBERS = (bool, int, float, complex)
 
 
 class Reading(NamedTuple):
-    """One leaf: a tensor, a variable of a model, or what is no tensor."""
+    """One leaf: a tensor, a variable of a model, or what is not a tensor."""
 
     path: str
     """The way to it from the value's name: `['x'][1]`; empty for a value that is a tensor itself."""
     value: Any
-    """A NumPy array, which may share the tensor's memory; of what is no tensor, the thing itself."""
+    """A NumPy array, which may share the tensor's memory; of what is not a tensor, the thing itself."""
     dtype: str
-    """`float32`; of what is no tensor its type, such as `float`."""
+    """`float32`; of what is not a tensor its type, such as `float`."""
     device: str | None
-    """`cpu:0`; None of what is no tensor."""
+    """`cpu:0`; None of what is not a tensor."""
     owner: str
-    """`torch 2.13.0`; `Python` of what is no tensor."""
+    """`torch 2.13.0`; `Python` of what is not a tensor."""
     origin: str = ""
     """The name it has in its model, if it was converted and is compared under another."""
 
@@ -68,10 +69,7 @@ def read_leaf(path: str, x: Any) -> Iterator[Reading]:
         return
     backend, kind = found
     if kind == "symbol":
-        raise UnsupportedError(
-            f"{path or type(x).__qualname__} stands for a tensor while {backend.name} traces a function, so it has no "
-            f"values yet; compare and record outside of the traced function"
-        )
+        raise traced(backend, path or type(x).__qualname__)
     if kind == "tensor":
         yield read_tensor(backend, path, x)
         return

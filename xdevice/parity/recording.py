@@ -3,7 +3,7 @@
 A recording is a folder of two files that only grow, so that what was recorded before a crash is there:
 
 - `arrays.npy`: the values, one array after another in NumPy's own format, without pickle. bfloat16, which the format
-  has not, is kept as uint16.
+  lacks, is kept as uint16.
 - `index.jsonl`: a line of JSON that says what wrote it, then one for each call of `record`, written after its values.
 
 A line that a crash has cut short is not read.
@@ -52,8 +52,8 @@ def record(name: str, value: object) -> None:
         value: a tensor, a model, a Python number, or a container of them. It may change afterwards.
 
     Raises:
-        RecordingError: a name that is no text or empty; a folder that has a recording of another process already.
-        NotATensorError: a value, or a leaf of it, that is no tensor, number, text or None. DTypeError: a tensor of a
+        RecordingError: a name that is empty or not a text; a folder that has a recording of another process already.
+        NotATensorError: a value, or a leaf of it, that is not a tensor, number, text or None. DTypeError: a tensor of a
             dtype that no rule compares, such as an 8-bit float.
         UnsupportedError: a symbolic tensor. The error of an asynchronous computation of the value.
 

@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     name: str
     step: int
     order: tuple[float, ...]
-    """Its place in the program; of what the reference has not, after what was recorded before it."""
+    """Its place in the program; of what the reference does not have, after what was recorded before it."""
     comparison: Comparison
 
 
@@ -104,7 +104,7 @@ class Report:
         return {backend: sorted(series, key=lambda finding: finding.step) for backend, series in found.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """The report for programs. Numbers that JSON has not are texts: "inf", "nan"."""
+        """The report for programs. Numbers that JSON does not have are texts: "inf", "nan"."""
         return {
             "status": self.status,
             "first_divergence": _divergence_json(self.first),
@@ -125,7 +125,7 @@ def worst(series: list[Finding]) -> Finding | None:
 def hold(actual: Sequence[Entry], expected: Sequence[Entry], rule: Rule, is_complete: bool = True) -> list[Finding]:
     """Every entry beside the reference's of the same name and step.
 
-    Where the run was cut short, what it did not come to record is no difference.
+    Where the run was cut short, what it did not come to record is not a difference.
     """
     theirs = {(entry.name, entry.step): entry for entry in actual}
     places = {(entry.name, entry.step): place for place, entry in enumerate(expected)}

@@ -369,7 +369,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`xdevice.assert_parity` with the tolerances of the test's `xd_tol` markers.
 
     Under --xd-record and --xd-compare it also keeps, or compares, the values it is given. Inside of
-    `no_transfer` its own reads are no transfers.
+    `no_transfer` its own reads are not transfers.
     """
     defaults = tolerances(request.node)
     recordings = request.config.stash[_settings].recordings
@@ -469,7 +469,7 @@ class _Summary:
             terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
         if not self._counts:
             return
-        ran = ", ".join(f"{name} {self._version(name)} ({_listed(self._counts[name])})" for name in self._ran)
+        ran = ", ".join(f"{name} {self._version(name)} ({_outcomes(self._counts[name])})" for name in self._ran)
         line = f"xdevice: {ran or 'no backend was run, which is a failure'}; not run: {', '.join(self._not_run())}"
         terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
 
@@ -482,7 +482,7 @@ class _Summary:
             if name in self._ran:
                 continue
             if name in self._counts:
-                left.append(f"{name} ({_listed(self._counts[name])})")
+                left.append(f"{name} ({_outcomes(self._counts[name])})")
             elif name in self._settings.names:
                 left.append(name)
             elif self._settings.is_auto:
@@ -490,7 +490,7 @@ class _Summary:
         return left
 
 
-def _listed(counts: Counter[str]) -> str:
+def _outcomes(counts: Counter[str]) -> str:
     shown = sorted(counts, key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER))
     return ", ".join(f"{counts[one]} {one}{'s' * (one == 'error' and counts[one] > 1)}" for one in shown)
 

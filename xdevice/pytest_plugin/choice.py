@@ -18,7 +18,7 @@ placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
 
 
 class BackendName(str):
-    """A parameter of `xd`; a project's own parameter of that name is no BackendName."""
+    """A parameter of `xd`; a project's own parameter of that name is not a BackendName."""
 
     __slots__ = ()
 

@@ -97,7 +97,7 @@ class Recordings:
         expected = Recording(folder).entries
         mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))
         if mine != theirs:
-            pytest.fail(f"this test saw {_listed(mine)}, but {folder} has {_listed(theirs)}", pytrace=False)
+            pytest.fail(f"this test saw {_steps(mine)}, but {folder} has {_steps(theirs)}", pytrace=False)
         usual = tolerances(item)
         for one, other in zip(entries, expected, strict=True):
             given = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
@@ -129,7 +129,7 @@ def _entries(folder: Path) -> list[Entry]:
     return Recording(folder).entries if (folder / INDEX).exists() else []
 
 
-def _listed(seen: list[tuple[str, int]]) -> str:
+def _steps(seen: list[tuple[str, int]]) -> str:
     steps: dict[str, int] = {}
     for name, _ in seen:
         steps[name] = steps.get(name, 0) + 1

@@ -6,7 +6,7 @@ import os
 
 from xdevice.base.devices import CPU, of
 from xdevice.core import selection
-from xdevice.errors import DeviceNotFoundError, LaunchError
+from xdevice.errors import DeviceNotFoundError, SettingError
 from xdevice.tensors.verbs import try_gpu
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -48,7 +48,7 @@ def local_device() -> Device:
     Where two say something, the first in this table counts: torchrun inside of a Slurm job is the one that knows.
 
     Raises:
-        DeviceNotFoundError: more processes than GPUs. LaunchError: the variable holds no int of 0 or more.
+        DeviceNotFoundError: more processes than GPUs. SettingError: the variable holds no int of 0 or more.
 
     Costs 5 us, and starts no GPU.
 
@@ -76,7 +76,7 @@ def local_device() -> Device:
 def _rank(name: str, text: str) -> int:
     first = text.split(",")[0].strip()  # Paddle lists all the GPUs of a process that has several
     if not (first.isascii() and first.isdigit()):
-        raise LaunchError(f"{name} is {text!r}, and should be the number of this process on its machine: 0, 1, 2, ...")
+        raise SettingError(f"{name} is {text!r}, and should be the number of this process on its machine: 0, 1, 2, ...")
     return int(first)
 
 

@@ -16,13 +16,11 @@ from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import (
-    BackendMismatchError,
+    ArgumentError,
     ContainerError,
-    CountError,
-    DeviceTypeError,
+    DeviceError,
     DTypeError,
     NotATensorError,
-    OpError,
     ShapeError,
     UnsupportedError,
     shown,
@@ -54,7 +52,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     Raises:
         ShapeError: a length that does not divide, without `even=False`; a tensor without a first axis, or of another
             length than the others, which is named.
-        CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: a device that does
+        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: a device that does
             not exist on a tensor's backend; make tensors of NumPy arrays first, which are on cpu:0 only.
         NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one.
 
@@ -88,10 +86,10 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         device: any spelling.
 
     Raises:
-        ShapeError, DTypeError, BackendMismatchError, ContainerError: parts that differ in more than their length; names
+        ShapeError, DTypeError, ContainerError: parts that differ in more than their length; names
             the first one that does.
-        CountError: no parts. DeviceNotFoundError: as `to_device`. NotATensorError: a model, or nothing that holds a
-            tensor. UnsupportedError: a sparse, ragged or masked one.
+        ArgumentError: no parts, or of several backends. DeviceNotFoundError: as `to_device`.
+        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one.
 
     Costs a copy of each part to the device, where it is not there yet, and one into the result, which is new storage.
 
@@ -141,7 +139,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         devices: a list of devices in any spelling.
 
     Raises:
-        CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: as `to_device`.
+        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: as `to_device`.
         NotATensorError: nothing to copy. NotBuiltError: a model, alone or in a container, of which a variable has no
             values yet: each copy would draw its own. Call the model once on data, then replicate it.
         UnsupportedError: an optimizer, which belongs to its parameters: make one for each copy. Two models in one
@@ -180,7 +178,7 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         devices: a list of devices in any spelling.
 
     Raises:
-        CountError: no devices. DeviceTypeError: one device instead of a list. DeviceNotFoundError: one of the devices
+        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: one of the devices
             does not exist; nothing has been copied. NotBuiltError: as `replicate`. Others as `copy_to`.
 
     Costs a copy for each device.
@@ -224,11 +222,12 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 
     Raises:
         NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is no tensor.
-        ShapeError, DTypeError, BackendMismatchError, ContainerError: replicas that are not alike; names the first
+        ShapeError, DTypeError, ContainerError: replicas that are not alike; names the first
             difference. DTypeError also for bools, and for the mean of integers.
         ContainerError: two tensors that share memory and are not one object, such as overlapping views: what is written
             into one would change the other. In all these cases nothing is written.
-        CountError: an empty list. OpError: another `op`. UnsupportedError: a sparse or masked tensor.
+        ArgumentError: an empty list, tensors of several backends, another `op`.
+        UnsupportedError: a sparse or masked tensor.
 
     Costs, with NCCL, its own time (docs/hardware.md); else one copy from each device to the first, and one back.
 
@@ -237,7 +236,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         [[4.0, 6.0], [4.0, 6.0]]
     """
     if op not in ("sum", "mean"):
-        raise OpError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
+        raise ArgumentError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
     listed = _listed(tensors, "tensors")
     rows = [_summands(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
@@ -271,12 +270,12 @@ class _Found(NamedTuple):
 
 def _places(devices: Iterable[object]) -> list[Device]:
     if isinstance(devices, str | Device) or registry.owner_of(type(devices)) or not hasattr(devices, "__iter__"):
-        raise DeviceTypeError(
+        raise DeviceError(
             f"expected a list of devices, as ['cpu', 'gpu:0'] or xdevice.try_all_gpus(), not {shown(devices)}"
         )
     places = [_devices.parse(device) for device in devices]
     if not places:
-        raise CountError("the list of devices is empty; expected one or more, as xdevice.try_all_gpus() gives")
+        raise ArgumentError("the list of devices is empty; expected one or more, as xdevice.try_all_gpus() gives")
     return places
 
 
@@ -288,7 +287,7 @@ def _listed(things: Iterable[Any], name: str) -> list[Any]:
         )
     listed = [registry.as_array(thing) for thing in things]
     if not listed:
-        raise CountError(f"the list of {name} is empty; expected one for each device")
+        raise ArgumentError(f"the list of {name} is empty; expected one for each device")
     return listed
 
 
@@ -330,7 +329,7 @@ def _summands(x: Any, name: str) -> list[_Found]:
                 "the parameters that the loss does not depend on"
             )
         owner = registry.kind_of(type(value))
-        if owner is None or (owner[1] == "model" and owner[0].tensor_of(value) is None):
+        if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
             raise NotATensorError(
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
                 "of a model pass the gradients or the parameters, as a list"
@@ -339,7 +338,7 @@ def _summands(x: Any, name: str) -> list[_Found]:
         if leaf.kind != "model":
             _refuse_symbol(leaf)
             _refuse_sparse(leaf, "all_reduce")
-        owner[0].device_of(_read(leaf))  # raises for one that is spread over devices
+        owner.backend.device_of(_read(leaf))  # raises for one that is spread over devices
         rows.append(leaf)
     return rows
 
@@ -471,7 +470,7 @@ def _check_alike(column: Sequence[_Found], alike: Callable[[tuple[int, ...]], ob
     shape, dtype = _shape(first), _dtype(first)
     for leaf in column[1:]:
         if leaf.backend is not first.backend:
-            raise BackendMismatchError(
+            raise ArgumentError(
                 f"{leaf.name} is a tensor of {leaf.backend.name}, expected {first.backend.name} as {first.name} is; "
                 "gather and all_reduce work within one framework"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.contract import environment
 from xdevice.core import registry
-from xdevice.errors import CountError
+from xdevice.errors import ArgumentError
 
 
 def virtual_gpus(n: int, *, force: bool = False) -> None:
@@ -31,7 +31,7 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
         force: hides the GPUs that the machine has; without it they are a reason to refuse. It stays once it was said.
 
     Raises:
-        CountError: `n` is no int of 1 or more, or another number than before.
+        ArgumentError: `n` is no int of 1 or more, or another number than before.
         UnsupportedError: a framework that is loaded already cannot have them, not so many, or not any more, or has real
             GPUs.
             Nothing has changed then. A framework that is loaded later raises the same at that time.
@@ -41,10 +41,10 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
     Example:
         >>> try:
         ...     xdevice.virtual_gpus(0)
-        ... except xdevice.CountError as error:
+        ... except xdevice.ArgumentError as error:
         ...     print(error)
         virtual_gpus() takes an int of 1 or more, not 0
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise CountError(f"virtual_gpus() takes an int of 1 or more, not {n!r}")
+        raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, not {n!r}")
     environment.ask_for_virtual_gpus(n, registry.loaded(), force=force)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.containers.strangers import Stranger
     from xdevice.containers.trees import Tree
-    from xdevice.contract import Backend, Kind
+    from xdevice.contract import Backend
+    from xdevice.core.owned import Owned
 
     from .leaves import Place
 
@@ -38,7 +39,7 @@ class _Contents:
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = []
         plain = looks.PLAIN
-        kinds: dict[int, tuple[Backend, Kind] | None] = {}
+        kinds: dict[int, Owned | None] = {}
         for i, value in enumerate(self.tree.leaves):
             cls = id(type(value))  # some types cannot be hashed
             if cls not in kinds:

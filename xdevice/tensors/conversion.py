@@ -14,7 +14,17 @@ from xdevice.base import devices
 from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.contract import Backend, dlpack
 from xdevice.core import registry
-from xdevice.errors import DeviceNotFoundError, DTypeError, NotATensorError, SharingError, UnsupportedError, shown
+from xdevice.errors import (
+    ArgumentError,
+    DeviceNotFoundError,
+    DTypeError,
+    NotATensorError,
+    SharingError,
+    UnsupportedError,
+    shown,
+)
+
+from .refusals import traced
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -68,7 +78,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         ContainerError: an object that holds tensors and is not known as a container.
         UnsupportedError: a sparse tensor, a masked array, a tensor spread over devices, or what stands for one in a
             traced or mapped function (`jax.jit`, `torch.vmap`).
-        BackendNotFoundError, BackendImportError: no such backend here. TypeError: another `copy`.
+        BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: another `copy`.
 
     Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or a way through the host.
 
@@ -80,7 +90,9 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         ('ndarray', (2, 3), 'float32')
     """
     if copy is not None and type(copy) is not bool:
-        raise TypeError(f"copy is None (share where possible), True (never share) or False (never copy), not {copy!r}")
+        raise ArgumentError(
+            f"copy is None (share where possible), True (never share) or False (never copy), not {copy!r}"
+        )
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
     number = registry.as_array(x)
     found = registry.kind_of(type(number))
@@ -150,10 +162,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
             f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
-        raise UnsupportedError(
-            f"a {type(x).__qualname__} stands for a tensor while {source.name} traces a function, and has no values "
-            f"yet; convert outside of the traced function"
-        )
+        raise traced(source, type(x).__qualname__)
 
 
 def _dtype_of(source: Backend, x: Any) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.contract import Backend
+    from xdevice.core.owned import Owned
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
@@ -155,7 +156,7 @@ def to_numpy(x: Any) -> Any:
     found = registry.kind_of(type(x))
     held = _tensor_of(x)
     if found is not None and held is not None:
-        return _read(found[0], held)
+        return _read(found.backend, held)
     from xdevice.containers import trees
 
     if found is not None or not (trees.is_container(x) or trees.stranger(x)):
@@ -171,7 +172,7 @@ def item(x: Any) -> Any:
     Waits, like `to_numpy`.
 
     Raises:
-        NotATensorError: no tensor. ValueError: more or fewer than one element. DTypeError: no number.
+        NotATensorError: no tensor. ShapeError: more or fewer than one element. DTypeError: no number.
         UnsupportedError, NotBuiltError: as `to_numpy`.
 
     Example:
@@ -183,9 +184,9 @@ def item(x: Any) -> Any:
     held = _tensor_of(x)
     if found is None or held is None:
         raise NotATensorError(f"item takes one tensor, not {shown(x)} of type {type(x).__qualname__}")
-    array = found[0].to_numpy(held)
+    array = found.backend.to_numpy(held)
     if array.size != 1:
-        raise ValueError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
+        raise ShapeError(f"item takes a tensor of one element, not of shape {tuple(array.shape)}")
     value = array.item()
     if isinstance(value, bool | int | float | complex):
         return value
@@ -215,15 +216,15 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
 def _read_leaf(value: Any) -> Any:
     found = registry.kind_of(type(value))
     held = _tensor_of(value)
-    return value if found is None or held is None else _read(found[0], held)
+    return value if found is None or held is None else _read(found.backend, held)
 
 
 def _tensor_of(x: Any) -> Any | None:
     """A tensor itself, and that of a model which is one variable; None for everything else."""
     found = registry.kind_of(type(x))
-    if found is None or found[1] == "symbol":
+    if found is None or found.kind == "symbol":
         return None
-    return x if found[1] == "tensor" else found[0].tensor_of(x)
+    return x if found.kind == "tensor" else found.backend.tensor_of(x)
 
 
 def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
@@ -262,12 +263,12 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
     classes = set(map(type, data))
     if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
         return data
-    return [found[0].to_numpy(x) if (found := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
+    return [found.backend.to_numpy(x) if (found := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
 
 
-def _is_read(cls: type) -> tuple[Backend, str] | None:
+def _is_read(cls: type) -> Owned | None:
     found = registry.kind_of(cls)
-    return found if found is not None and found[1] == "tensor" and not found[0].is_host_only else None
+    return found if found is not None and found.kind == "tensor" and not found.backend.is_host_only else None
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
@@ -275,7 +276,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
 
     found = registry.kind_of(type(data))
     try:
-        array = found[0].to_numpy(data) if found is not None and found[1] == "tensor" else numpy.asarray(data)
+        array = found.backend.to_numpy(data) if found is not None and found.kind == "tensor" else numpy.asarray(data)
     except (TypeError, ValueError) as error:
         raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
     if array.ndim > _depth(data) and _holds_masked(data):

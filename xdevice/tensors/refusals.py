@@ -20,7 +20,8 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
+    """The error for a symbol, which only `to_device` and `copy_to` take."""
     return UnsupportedError(
-        f"{name} stands for a tensor while {backend.name} traces a function, so it has no device yet and nothing to "
-        f"wait for; ask outside of the traced function. to_device and copy_to work inside, or say why not"
+        f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device yet; "
+        f"do this outside of the traced function. to_device and copy_to work inside, or say why not"
     )

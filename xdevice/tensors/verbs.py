@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
 from xdevice.core import registry, selection
-from xdevice.errors import DeviceError, DeviceMismatchError, DeviceTypeError, NotATensorError, UnsupportedError, shown
+from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
 from . import leaves
 from .refusals import refuse_non_container
@@ -37,8 +37,8 @@ def device(spec: object) -> Device:
             PyTorch's current device.
 
     Raises:
-        DeviceError: a text that is no device: "", "gpu:-1", "gpu:1:2", "gqu".
-        DeviceTypeError: an object that is no device: a bare int, a bool, None.
+        DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that is not one: a bare
+            int, a bool, None.
 
     Whether the device exists is asked by what uses it. Costs 0.1 us for a text seen before.
 
@@ -56,7 +56,7 @@ def cpu(index: int = 0) -> Device:
     than one.
 
     Raises:
-        DeviceError: a negative index. DeviceTypeError: no int.
+        DeviceError: a negative index, or not an int.
 
     Example:
         >>> xdevice.cpu()
@@ -71,7 +71,7 @@ def gpu(index: int = 0) -> Device:
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
 
     Raises:
-        DeviceError: a negative index. DeviceTypeError: no int.
+        DeviceError: a negative index, or not an int.
 
     Example:
         >>> xdevice.gpu(1)
@@ -94,8 +94,8 @@ def try_gpu(i: int = 0) -> Device:
     """`gpu:i` if the selected backend has it, else `cpu:0`. Costs under 1 us and starts nothing.
 
     Raises:
-        DeviceError: `i` is negative. DeviceTypeError: `i` is a bool or no int. (d2l's own `try_gpu(-1)` gives a device
-            that does not exist.)
+        DeviceError: `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` gives a device that does not
+            exist.)
 
     Example:
         >>> xdevice.try_gpu() in (xdevice.gpu(), xdevice.cpu())
@@ -118,7 +118,7 @@ def try_all_gpus() -> list[Device]:
 
 def _index(i: object) -> int:
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
-        raise DeviceTypeError(f"a device index is an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}")
+        raise DeviceError(f"a device index is an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}")
     index = int(i.__index__())  # type: ignore[attr-defined]
     if index < 0:
         raise DeviceError(f"a device index is an int of 0 or more, not {index}; the first GPU is 0")
@@ -148,7 +148,7 @@ def to_device(x: T, device: object) -> T:
 
     Raises:
         DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
-        DeviceError, DeviceTypeError: no device. NotATensorError: nothing that could move.
+        DeviceError: no device. NotATensorError: nothing that could move.
         NotBuiltError: a model without variables yet. ContainerError: a container that contains itself, or cannot be
             rebuilt, or that holds an object whose tensors would stay behind; it names the line that mends that.
 
@@ -193,7 +193,7 @@ def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device],
     array = registry.as_array(x)
     found = registry.kind_of(type(array))
     if found is not None:
-        found[0].require(target)
+        found.backend.require(target)
         return x if array is not x else one(*found, x, target)  # a scalar of NumPy: nobody can write into it
     from .contents import transfer
 

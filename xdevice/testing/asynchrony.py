@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 
-class Planned(Exception):  # noqa: N818  # it is no error of anybody's
+class Planned(Exception):  # noqa: N818  # it is nobody's error
     """What a check raises."""
 
 
@@ -169,7 +169,7 @@ class Streams(Suite):
             with self.here():
                 z = self.samples.add(y, y)
             side.sync()
-            assert work is None or work.is_done(), f"by {way}: the side stream has not waited"
+            assert work is None or work.is_done(), f"by {way}: the side stream did not wait"
             assert_same(xdevice.to_numpy(y), expected + expected, way)
             assert_same(xdevice.to_numpy(z), expected * 4, way)
 
@@ -544,7 +544,7 @@ class Seeing(Suite):
         low = xdevice.memory(device)
         assert low.peak is not None
         assert low.allocated is not None
-        assert low.allocated <= low.peak < high, f"the peak of {device} has not begun anew"
+        assert low.allocated <= low.peak < high, f"the peak of {device} did not start again"
 
 
 def _attributes(x: Any) -> dict[str, Any]:

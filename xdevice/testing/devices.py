@@ -25,7 +25,7 @@ class Devices(Suite):
     def test_keeps_the_contract(self) -> None:
         adapter = self.adapter
         assert check(type(adapter), self.backend, "the suite") is type(adapter)
-        assert re.match(r"\d+\.\d+", adapter.version), f"{adapter.version!r} is no version"
+        assert re.match(r"\d+\.\d+", adapter.version), f"{adapter.version!r} is not a version"
         assert adapter.framework.__name__ == adapter.modules[0]
         assert adapter.name in repr(adapter)
         assert adapter.threads in ("many", "one")
@@ -54,7 +54,7 @@ class Devices(Suite):
         assert all(a == b or a != b for a in natives for b in natives)
         assert len({str(native) for native in natives}) == len(natives), f"two devices are one: {natives}"
         for thing in (object(), 3, 2.5, None, [], self.make()):
-            assert self.adapter.from_native(thing) is None, f"{thing!r:.60} is no device"
+            assert self.adapter.from_native(thing) is None, f"{thing!r:.60} is not a device"
 
     @once
     def test_the_devices_are_those_of_the_framework(self) -> None:

@@ -240,7 +240,7 @@ class Models(Suite):
                 for part, twin, found in zip(parts, its, copied[1:], strict=True):
                     kinds = [self.adapter.classify(type(x)) for x in (part, twin)]
                     assert kinds[0] == kinds[1], f"{name}: the parts come in another order"
-                    assert found is twin, f"{name}: a {type(part).__qualname__} is no part of the copy any more"
+                    assert found is twin, f"{name}: a {type(part).__qualname__} is no longer part of the copy"
                     if kinds[0] == "tensor" and self.accepts(model):
                         with suppress(xdevice.NotBuiltError):  # Paddle's recurrent layers have a buffer without memory
                             self.assert_equal(twin, part, name)
@@ -266,7 +266,7 @@ class Models(Suite):
         lacking = [name for name in wanted if name not in before]
         assert lacking, "an optimizer that has taken a step has state"
         assert not self.adapter.state_to_come(untrained, []), "state that nobody asks for"
-        assert not self.adapter.state_to_come(fresh, lacking), "a network is no optimizer"
+        assert not self.adapter.state_to_come(fresh, lacking), "a network is not an optimizer"
         to_come = self.adapter.state_to_come(untrained, lacking)
         assert set(lacking) <= set(to_come), f"of {lacking} only {list(to_come)}"
         made = dict(self.adapter.variables(optimizer))

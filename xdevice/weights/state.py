@@ -161,8 +161,8 @@ def convert_state(
         None if like is None else _model_side(_model_of(like, target), {renamed.get(k, k): given[k] for k in given})
     )
     found = registry.kind_of(type(source))
-    if found is not None and found[1] == "model":
-        origin = _model_side((found[0], source), given)
+    if found is not None and found.kind == "model":
+        origin = _model_side((found.backend, source), given)
     else:
         origin = _flat_side(source, _kinds_with(given, wanted, renamed))
     if wanted is None and renamed:
@@ -207,11 +207,11 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
         xdevice.errors.NotATensorError: expected a model to load into, not [] of type list
     """
     found = registry.kind_of(type(model))
-    if found is None or found[1] != "model":
+    if found is None or found.kind != "model":
         raise NotATensorError(
             f"expected a model to load into, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
-    backend = found[0]
+    backend = found.backend
     variables = dict(backend.variables(model))
     wrong = [*_misfits(backend, variables, state)]
     if strict:
@@ -238,7 +238,7 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
             continue
         variable = variables[name]
         owner = registry.kind_of(type(value))
-        if owner is None or owner[1] != "tensor" or owner[0] is not backend:
+        if owner is None or owner.kind != "tensor" or owner.backend is not backend:
             yield f"{name}: a {type(value).__qualname__} came, expected a tensor of {backend.name}; use convert_state"
             continue
         there, here = _form(variable), _form(value)
@@ -305,8 +305,8 @@ def _check_kinds(kinds: Mapping[str, str]) -> None:
 
 def _model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
     found = registry.kind_of(type(like))
-    if found is None or found[1] != "model" or found[0] is not target:
-        of = f" of {found[0].name}" if found else ""
+    if found is None or found.kind != "model" or found.backend is not target:
+        of = f" of {found.backend.name}" if found else ""
         raise NotATensorError(
             f"like= is a built model of {target.name}, not {shown(like, 60)} of type {type(like).__qualname__}{of}"
         )
@@ -331,11 +331,11 @@ def _flat_side(source: Any, kinds: Mapping[str, str]) -> _Side:
         )
     owners = {name: registry.kind_of(type(value)) for name, value in source.items()}
     for name, owner in owners.items():
-        if owner is None or owner[1] == "symbol" or not isinstance(name, str):
+        if owner is None or owner.kind == "symbol" or not isinstance(name, str):
             raise NotATensorError(
                 f"{name!r} is no named tensor but a {type(source[name]).__qualname__}: expected a flat dict"
             )
-    backends = {owner[0].name: owner[0] for owner in owners.values() if owner is not None}
+    backends = {owner.backend.name: owner.backend for owner in owners.values() if owner is not None}
     if len(backends) > 1:
         raise NotATensorError(f"the tensors of one state are of one framework, not of {', '.join(backends)}")
     backend = next(iter(backends.values()), None) or registry.load("numpy")
@@ -361,7 +361,7 @@ def _flat_side(source: Any, kinds: Mapping[str, str]) -> _Side:
 def _tensor(backend: Backend, value: Any) -> Any:
     """A lone variable has the name "" in it."""
     found = registry.kind_of(type(value))
-    return dict(backend.variables(value))[""] if found is not None and found[1] == "model" else value
+    return dict(backend.variables(value))[""] if found is not None and found.kind == "model" else value
 
 
 def _expected(backend: Backend, path: str, kind: str) -> str:
