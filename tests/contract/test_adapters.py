@@ -187,4 +187,6 @@ def test_an_uninstalled_framework_is_refused_with_the_command(machine):
 def test_samples_are_needed_for_the_suite_only(machine):
     machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
     text = machine.run("import xdevice; xdevice.backend('toyframe').samples()").splitlines()[-1]
-    assert text.startswith("xdevice.errors.UnsupportedError: toyframe has no samples; override Backend.samples()")
+    assert text.startswith(
+        "xdevice.errors.UnsupportedError: toyframe does not support samples; override Backend.samples()"
+    )

@@ -132,7 +132,7 @@ class Backend(ABC):
     refusal: str | None = None
     """Why it cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
-    """How many of its GPUs are virtual: all or none; set by the core after `make_virtual_gpus`."""
+    """The number of its GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
     most_axes: int = 64
     """How many axes a tensor may have; NumPy, by way of which values come, takes no more."""
     longest_axis: int = 2**63 - 1
@@ -212,7 +212,7 @@ class Backend(ABC):
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of 64 bytes, and is nobody else's."""
+        array is not empty, C-contiguous, begins at a multiple of `alignment.ALIGNMENT`, and is nobody else's."""
         return self.from_numpy(array, devices.CPU)
 
     @abstractmethod
@@ -273,17 +273,17 @@ class Backend(ABC):
     def export(self, x: Any) -> Any:
         """An unversioned DLPack capsule of a detached tensor that keeps its memory alive. Raises `BufferError` where
         the capsule would not tell the values, or the memory must not be given away."""
-        raise self.unsupported("export of memory", "its tensors are copied through the host")
+        raise self.unsupported("sharing its memory", "its tensors are copied through the host")
 
     def compact(self, x: Any) -> Any:
-        """A copy of a detached tensor on its device that any framework can take over: in C order, at 64 bytes. Asked
-        of NumPy's adapter for everything on cpu:0."""
+        """A copy of a detached tensor on its device that any framework can take over: in C order, at a multiple
+        of `alignment.ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         """A tensor in the memory of another framework, which `takes` allows: `lent.capsule` is consumed, or `lent` as
         an array of DLPack's protocol."""
-        raise self.unsupported("import of memory", "tensors are copied to it through the host")
+        raise self.unsupported("taking memory over", "tensors are copied to it through the host")
 
     # models, where the framework has them
 
@@ -396,7 +396,7 @@ class Backend(ABC):
     def write(self, x: Any, value: Any) -> None:
         """Puts values into the memory of a tensor, or of a model that is one variable: `value` is a tensor of the same
         shape and dtype on the same device, and never aliased. Not recorded for gradients; flags stay."""
-        raise self.unsupported("tensors that can be written", "use the new tensor instead of the old one")
+        raise self.unsupported("writing into tensors", "use the new tensor instead of the old one")
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
         """The sum or mean of tensors of one device, in new storage, added in their order; not recorded for gradients.
@@ -467,21 +467,21 @@ class Backend(ABC):
 
     def new_graph(self, device: Device) -> Any:
         """A graph of work on a device, without any work yet."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
         """Raises `DeviceMismatchError` for work of this thread inside that reads, makes or writes what is elsewhere."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
         """Calls a task and records the work that it gives to a stream in a graph, instead of doing it. Gives its
         result without gradients, whose memory each replay writes anew. What the work reads lives as long as the graph.
         Raises the framework's errors for what cannot be recorded; then all is as before."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     def replay(self, graph: Any) -> None:
         """Does the work of a graph on this thread's current stream."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     # threads
 
@@ -501,8 +501,8 @@ class Backend(ABC):
     def stage(self, x: Any, device: Device) -> Any:
         """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
         the framework has it. The copy is ordered on this thread's current stream. On return `x` has been read, so that
-        its owner may write into it, and the result is no alias of what can be written into."""
-        raise NotImplementedError
+        its owner may write into it, and the result is not an alias of what can be written into."""
+        raise self.unsupported("copying in the background", "override Backend.stage()")
 
     def iterate(self, source: Any) -> Iterator[Any]:
         """An iterator over a loader of this framework that raises what the loader's own code raised, never hangs, and
@@ -518,17 +518,17 @@ class Backend(ABC):
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are gone
         afterwards. `xdevice.contract.hooks` sets them."""
-        raise self.unsupported("watch of transfers", "unload it, or build its watch() on xdevice.contract.hooks")
+        raise self.unsupported("watching transfers", "unload it, or build its watch() on xdevice.contract.hooks")
 
     # memory
 
     def memory(self, device: Device) -> Memory:
         """Total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
-        raise NotImplementedError
+        raise self.unsupported("memory()", "override Backend.memory()")
 
     def reset_peak(self, device: Device) -> None:
         """Lets the peak begin anew."""
-        raise self.unsupported("peak of memory that can be reset", "read xdevice.memory(device).allocated instead")
+        raise self.unsupported("resetting the peak of memory", "read xdevice.memory(device).allocated instead")
 
     # virtual GPUs, where the framework can have them
 
@@ -585,13 +585,18 @@ class Backend(ABC):
             )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
 
-    def _no_graphs(self) -> UnsupportedError:
+    def no_graphs(self) -> UnsupportedError:
+        """The error to raise where a device has no graphs."""
         cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
         return self.unsupported("graphs of recorded work here", f"call the function itself{cheaper}")
 
     def unsupported(self, what: str, instead: str) -> UnsupportedError:
-        """The error to raise for a capability that this backend does not have."""
-        return UnsupportedError(f"{self.name} has no {what}; {instead}")
+        """The error to raise for a capability that this backend lacks: "models", "copying a sparse tensor"."""
+        return UnsupportedError(f"{self.name} does not support {what}; {instead}")
+
+    def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
+        """The error to raise in `copy_model` for an optimizer."""
+        return self.unsupported("copying an optimizer, which belongs to its parameters", instead)
 
     def __repr__(self) -> str:
         return f"<xdevice backend {self.name} {self.version}>"
