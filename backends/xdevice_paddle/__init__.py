@@ -24,7 +24,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import SHORT_FLOATS, SIGNIFICANT_BITS, BITS_AS, dtype_name, host_dtype
+from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_name, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way, nvidia
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing

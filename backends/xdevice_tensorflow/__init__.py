@@ -459,7 +459,7 @@ class TensorflowBackend(Backend):
         places = {self.device_of(part) for part in parts}
         if len(places) > 1:
             raise self.unsupported(
-                f"asking for one device of this {type(x).__name__}, whose components are on {', '.join(map(str, places))}",
+                f"one device for a {type(x).__name__} with components on {', '.join(map(str, places))}",
                 "xdevice.copy_to(x, device) brings them together",
             )
         return places.pop()

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, BITS_AS, host_dtype
+from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing

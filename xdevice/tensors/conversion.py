@@ -11,10 +11,12 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import devices
-from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import Backend, dlpack
 from xdevice.core import registry
-from xdevice.errors import DeviceNotFoundError, DTypeError, NotATensorError, SharingError, UnsupportedError, shown
+from xdevice.errors import DeviceNotFoundError, NotATensorError, SharingError, UnsupportedError, shown
+
+from .refusals import require_dtype
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -169,18 +171,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(f"{error}; convert keeps the device, so move the tensor first") from None
-    require_dtype(target, dtype, "tensor")
-
-
-def require_dtype(target: Backend, dtype: str, what: str) -> None:
-    """Raises `DTypeError` if the target's tensors cannot have this dtype."""
-    if dtype in SHORT_FLOATS:
-        raise DTypeError(f"xdevice only moves, saves and loads {dtype}, and does not convert it; cast the {what} first")
-    if dtype not in target.dtypes:
-        raise DTypeError(f"{target.name} has no {dtype}; cast the {what} first")
-    refusal = target.dtype_refusal(dtype)
-    if refusal is not None:
-        raise DTypeError(f"{target.name} would narrow {dtype}: {refusal}")
+    require_dtype(target, dtype, "the tensor", "cast it first")
 
 
 # sharing

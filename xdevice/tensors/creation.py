@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
+
+from .refusals import require_dtype
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.from_numpy(_cast(_exact(data, array, wanted), wanted), place)
 
 
@@ -125,7 +127,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     wanted = dtype_name(dtype) if dtype is not None else "float32"
     if wanted not in _FLOATS:
         raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.rand(_shape(shape, wanted), place, wanted)
 
 
@@ -199,7 +201,7 @@ def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any,
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return _cast(_host_array(array), wanted)
 
 
@@ -230,7 +232,7 @@ def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, 
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else "float32"
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.full(_shape(shape, wanted), value, place, wanted)
 
 
@@ -342,12 +344,6 @@ def _holds_masked(data: Any) -> bool:
         return any(map(_holds_masked, data))
     mask = getattr(type(data), "mask", None)
     return mask is not None and not callable(mask) and hasattr(data, "dtype")  # pandas has a method of that name
-
-
-def _require_dtype(backend: Backend, name: str) -> None:
-    if name not in backend.dtypes:
-        there = ", ".join(dtype for dtype in DTYPES if dtype in backend.dtypes)
-        raise DTypeError(f"xdevice makes no {name} tensors on {backend.name}; it makes {there}")
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from xdevice.base.devices import CPU
 from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.contract.alignment import aligned
 from xdevice.core import registry, selection
 from xdevice.errors import (
     ContainerError,
@@ -33,7 +34,7 @@ from xdevice.errors import (
     shown,
 )
 from xdevice.tensors.creation import place_for
-from xdevice.tensors.refusals import refuse_non_container, traced
+from xdevice.tensors.refusals import refuse_non_container, require_dtype, traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -56,8 +57,6 @@ _DTYPES: Final = {
 _LONE: Final = "tensor"
 """The name in a file of a tensor that was saved by itself."""
 _RESERVED: Final = "__metadata__"
-_ALIGNMENT: Final = 64
-"""TensorFlow and JAX take over memory that begins at a multiple of this many bytes."""
 _SMALL: Final = 1 << 14
 """Bytes up to which a copy is cheaper than to take the memory over."""
 _SHARED: Final = "xdevice.shared"
@@ -319,7 +318,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     place = place_for(owner, device)
     with _opened(path) as (file, header):
         for name, entry in header.entries.items():
-            _require_dtype(owner, name, entry.dtype)
+            require_dtype(owner, entry.dtype, name, "load it with another backend=", loads=True)
             _require_shape(owner, name, entry.shape)
         tensors = {name: _tensor(owner, _read(file, entry), place) for name, entry in header.entries.items()}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
@@ -394,7 +393,7 @@ def _require_fit(where: str, name: str, one: _Variable, entry: _Entry) -> None:
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
             f"{here[1]} here"
         )
-    _require_dtype(one.backend, name, entry.dtype)
+    require_dtype(one.backend, entry.dtype, name, "load it with another backend=", loads=True)
     _require_dense(name, one.backend, one.value)
     if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
         raise UnsupportedError(
@@ -415,20 +414,6 @@ def lack_of_memory(backend: Backend, variable: Any) -> str | None:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(repr, names[:3])) + more if names else "nothing"
-
-
-def _require_dtype(backend: Backend, name: str, dtype: str) -> None:
-    if dtype not in backend.dtypes and dtype not in backend.short_floats:
-        raise DTypeError(f"{name} is {dtype}, which {backend.name} has not; load it with another backend=")
-    try:
-        held = dtype_name(backend.from_numpy(np.empty(0, host_dtype(dtype)), CPU).dtype)
-    except DTypeError as error:
-        raise DTypeError(f"{name} is {dtype}: {error}") from error
-    if held != dtype:
-        raise DTypeError(
-            f"{name} is {dtype}, and {backend.name} would make it {held} as it is set up here; "
-            f"on JAX, 64-bit is off: jax.config.update('jax_enable_x64', True)"
-        )
 
 
 def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
@@ -523,9 +508,7 @@ def _shared(metadata: Mapping[str, str], entries: Mapping[str, _Entry]) -> dict[
 
 def _read(file: FileIO, entry: _Entry) -> Array:
     """The values of a tensor in memory of their own."""
-    raw = np.empty(entry.nbytes + _ALIGNMENT, "uint8")
-    begin = -raw.ctypes.data % _ALIGNMENT
-    buffer = raw[begin : begin + entry.nbytes]
+    buffer = aligned(entry.nbytes)
     file.seek(entry.start)
     rest = buffer.data
     while rest:

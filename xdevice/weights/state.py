@@ -20,7 +20,7 @@ from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
-from xdevice.tensors.conversion import require_dtype
+from xdevice.tensors.refusals import require_dtype
 
 from .files import lack_of_memory
 
@@ -689,14 +689,11 @@ class _Writer:
             place = self._device or self._target.device_of(variable)
             self._check_form(part.name, variable, array)
             self._check_ties(layer, part.name, id(variable), id(first), array)
-        self._require(array.dtype.name, place)
+        self._target.require(place)
+        require_dtype(self._target, array.dtype.name, part.name, "cast the model first")
         # a new array in C order; np.ascontiguousarray would give a number an axis
         self._state[part.name] = self._target.from_numpy(np.array(array, order="C"), place)
         self._state.origins[part.name] = names
-
-    def _require(self, dtype: str, place: devices.Device) -> None:
-        self._target.require(place)
-        require_dtype(self._target, dtype, "model")
 
     def _check_form(self, name: str, variable: Any, array: Any) -> None:
         wanted, came = dtype_name(variable.dtype), array.dtype.name
