@@ -46,7 +46,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
     Args:
         x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
-            the same type. What is no tensor goes to every part as it is: a list of 6 texts is no batch of 6.
+            the same type. What is not a tensor goes to every part as it is: a list of 6 texts is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
         even: True: all parts are as long, or it is an error. False: their lengths differ by one at most, the longer
             ones first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
@@ -83,8 +83,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
     Args:
         parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers
-            (0-d tensors, a loss of each device) become a vector. What is no tensor has to be equal in all parts, where
-            a NaN is equal to a NaN.
+            (0-d tensors, a loss of each device) become a vector. What is not a tensor has to be equal in all parts; NaN
+            counts as equal to NaN.
         device: any spelling.
 
     Raises:
@@ -121,8 +121,8 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     """One independent copy of parameters or of a model for each device, to be trained there.
 
     Nothing is shared: not with the source, nor between the copies, also where a device is the source's own or is named
-    twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is one
-    tensor or model still, a parameter beside its model stays that model's, and so do weights tied inside a model.
+    twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is still
+    one, a parameter beside its model still belongs to it, and tied weights stay tied.
 
     Args:
         params_or_model: a model, which keeps its flags (what is frozen stays frozen), its buffers and its mode; a
@@ -218,12 +218,12 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
             on one device are fine, and so is one object in both places.
         op: "sum" or "mean".
 
-    The result is the same bit for bit on all devices, and in each run. Without NCCL it is added in the order of the
-    list, on the device of the first, 16-bit floats as float32. Integers wrap around as the framework's do. NCCL takes
-    one dense, contiguous tensor on each GPU; any other set goes device to device.
+    The result is the same bit for bit on all devices, and in each run. Without NCCL the sum is computed on the device
+    of the first, in the order of the list, 16-bit floats as float32. Integers wrap around as the framework's do. NCCL
+    takes one dense, contiguous tensor on each GPU; any other set goes device to device.
 
     Raises:
-        NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is no tensor.
+        NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is not a tensor.
         ShapeError, DTypeError, BackendMismatchError, ContainerError: replicas that are not alike; names the first
             difference. DTypeError also for bools, and for the mean of integers.
         ContainerError: two tensors that share memory and are not one object, such as overlapping views: what is written
@@ -438,7 +438,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _check_others(parts: list[Any]) -> None:
-    """What is no tensor has to be the same in all parts, because there is one result."""
+    """What is not a tensor has to be the same in all parts, because there is one result."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not _is_leaf(leaf.value)}
         for part in parts
@@ -449,8 +449,8 @@ def _check_others(parts: list[Any]) -> None:
             mine, first = other.get(path), others[0].get(path)
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is no tensor has to be "
-                    "the same in all parts"
+                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is not a tensor has to "
+                    "be the same in all parts"
                 )
 
 

@@ -48,7 +48,7 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     Complex numbers fit into complex dtypes and bool only, whatever their imaginary part.
 
     Raises:
-        DTypeError: a dtype that the backend lacks, data that is no numbers (text, objects, structured arrays, a masked
+        DTypeError: a dtype that the backend lacks, data that is not numbers (text, objects, structured arrays, a masked
             array in a list), or a value that does not fit.
         DeviceNotFoundError: as `to_device`.
         UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
@@ -81,7 +81,7 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
 def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
     """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
-    Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than an address can tell.
+    Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than can be addressed.
 
     Example:
         >>> tuple(xdevice.ones(2, 3).shape)
@@ -137,11 +137,11 @@ def to_numpy(x: Any) -> Any:
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
     comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet and Paddle dense. A container comes back with
     its tensors replaced. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`. A scalar of NumPy,
-    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which takes no arrays, comes
+    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which cannot hold arrays, comes
     as a dict.
 
     Raises:
-        NotATensorError: no tensor and no container. ContainerError: an unknown object that holds tensors.
+        NotATensorError: neither a tensor nor a container. ContainerError: an unknown object that holds tensors.
         UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
             masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
             JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.
@@ -173,7 +173,7 @@ def item(x: Any) -> Any:
     Waits, like `to_numpy`.
 
     Raises:
-        NotATensorError: no tensor. ValueError: more or fewer than one element. DTypeError: no number.
+        NotATensorError: not a tensor. ValueError: more or fewer than one element. DTypeError: not a number.
         UnsupportedError, NotBuiltError: as `to_numpy`.
 
     Example:
@@ -257,8 +257,8 @@ def _shape(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Nested lists with arrays in the places of tensors, which NumPy itself reads one number after the other, or not at
-    all: those of MXNet, on a GPU, with a gradient, of bfloat16."""
+    """Nested lists with arrays in place of tensors, some of which NumPy itself reads number by number, or not at all:
+    those of MXNet, on a GPU, with a gradient, of bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     classes = set(map(type, data))
@@ -371,7 +371,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return _whole(array, target)
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
-            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes takes no int that NumPy's ints do not hold
+            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes does not take ints beyond int64 and uint64
                 array = array.astype("float64")
             cast = array.astype(target)
         except OverflowError as error:  # of a Python int
@@ -382,7 +382,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Numbers as integers, what is behind the point cut off; `DTypeError` if one is out of range then."""
+    """Numbers as integers, cut off at the point; `DTypeError` if one is then out of range."""
     import numpy
 
     if array.dtype.kind == "f":

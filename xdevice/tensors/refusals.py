@@ -1,4 +1,4 @@
-"""What no verb takes, said once."""
+"""The errors for what no verb takes."""
 
 from __future__ import annotations
 

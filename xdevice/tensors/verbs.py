@@ -37,8 +37,8 @@ def device(spec: object) -> Device:
             PyTorch's current device.
 
     Raises:
-        DeviceError: a text that is no device: "", "gpu:-1", "gpu:1:2", "gqu".
-        DeviceTypeError: an object that is no device: a bare int, a bool, None.
+        DeviceError: a text that is not a device: "", "gpu:-1", "gpu:1:2", "gqu".
+        DeviceTypeError: an object that is not a device: a bare int, a bool, None.
 
     Whether the device exists is asked by what uses it. Costs 0.1 us for a text seen before.
 
@@ -56,7 +56,7 @@ def cpu(index: int = 0) -> Device:
     than one.
 
     Raises:
-        DeviceError: a negative index. DeviceTypeError: no int.
+        DeviceError: a negative index. DeviceTypeError: not an int.
 
     Example:
         >>> xdevice.cpu()
@@ -71,7 +71,7 @@ def gpu(index: int = 0) -> Device:
     `torch.device("cuda:0")`, `"/GPU:0"`, `mx.gpu(0)`, `paddle.CUDAPlace(0)`, `jax.devices("gpu")[0]`.
 
     Raises:
-        DeviceError: a negative index. DeviceTypeError: no int.
+        DeviceError: a negative index. DeviceTypeError: not an int.
 
     Example:
         >>> xdevice.gpu(1)
@@ -94,8 +94,8 @@ def try_gpu(i: int = 0) -> Device:
     """`gpu:i` if the selected backend has it, else `cpu:0`. Costs under 1 us and starts nothing.
 
     Raises:
-        DeviceError: `i` is negative. DeviceTypeError: `i` is a bool or no int. (d2l's own `try_gpu(-1)` gives a device
-            that does not exist.)
+        DeviceError: `i` is negative. DeviceTypeError: `i` is a bool or not an int. (d2l's own `try_gpu(-1)`
+            gives a device that does not exist.)
 
     Example:
         >>> xdevice.try_gpu() in (xdevice.gpu(), xdevice.cpu())
@@ -141,16 +141,15 @@ def to_device(x: T, device: object) -> T:
             MXNet), such as a `TensorDict`, a `PackedSequence` or a graph's `Data`, some of which move in place; or a
             container of them (dict, list, tuple, namedtuple, dataclass, attrs class, pydantic model, set, pytree of
             JAX, what `xdevice.register` was told of, ...), nested, which keeps its type. In a container a tensor that
-            appears twice stays one tensor, what is no tensor passes through, and NumPy arrays do too where tensors of
-            another backend are there. A scalar of NumPy counts as a tensor
-            on cpu:0 on its own, and as a number in a container.
-        device: any spelling that `xdevice.device` takes.
+            appears twice stays one tensor, what is not a tensor passes through, and so do NumPy arrays beside tensors
+            of another backend. A scalar of NumPy counts as a tensor on cpu:0 on its own, and as a number in a
+        container. device: any spelling that `xdevice.device` takes.
 
     Raises:
         DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
-        DeviceError, DeviceTypeError: no device. NotATensorError: nothing that could move.
+        DeviceError, DeviceTypeError: not a device. NotATensorError: nothing that could move.
         NotBuiltError: a model without variables yet. ContainerError: a container that contains itself, or cannot be
-            rebuilt, or that holds an object whose tensors would stay behind; it names the line that mends that.
+            rebuilt, or that holds an object whose tensors would stay behind; the error says what to write instead.
 
     Costs less than the framework's own call where there is nothing to do (docs/performance.md), else what the
     framework's copy costs: one copy, and no wait for it where the framework copies asynchronously.
@@ -237,7 +236,7 @@ def same_device(*xs: object) -> bool:
     `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are one device. Costs 0.1 us a tensor.
 
     Raises:
-        NotATensorError: an argument that is no tensor, model or container.
+        NotATensorError: an argument that is not a tensor, a model or a container.
 
     Example:
         >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
@@ -269,7 +268,7 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
     Raises:
         DeviceMismatchError: names the first tensor that is not where the one before it is.
-        NotATensorError: an argument that is no tensor, model or container.
+        NotATensorError: an argument that is not a tensor, a model or a container.
 
     Example:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])

@@ -1,8 +1,8 @@
 """`save` and `load`: tensors and models in safetensors files, which every framework here reads from every other.
 
-The safetensors library writes, and checks what it reads the header of. Its own front ends are not used: they narrow,
-fail on 0-d tensors, or end the process (docs of each). What it does not do is done here: the file takes its name only
-when it is whole and on the disk, and its values are read into memory that the tensors then own.
+The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
+dtypes, fail on 0-d tensors, or crash the process. What the library does not do is done here: a file gets its name only
+once it is complete and on the disk, and values are read into memory that the tensors then own.
 """
 
 from __future__ import annotations
@@ -105,10 +105,11 @@ class _Header(NamedTuple):
 def save(path: Path, x: Any) -> None:
     """Writes tensors, or the variables of a model, into a safetensors file, which `load` reads on every backend.
 
-    The file is replaced at once, when the new one is whole and on the disk: after a crash or a full disk the old one is
-    still there, and what a killed process has left beside it goes with the next save in that folder. A save by another
-    process at the same time is not disturbed: the last one to end stays. Permissions are as with `open(path, "wb")`: a
-    new file follows the umask, an old one keeps its mode. A symbolic link stays, and what it names is replaced.
+    The file is replaced atomically, once the new one is complete and on the disk: after a crash or a full disk the old
+    one is still there, and the next save in that folder removes what a killed process has left beside it. Saves by
+    several processes at a time do not disturb each other: the last one to end wins. Permissions are as
+    with `open(path, "wb")`: a new file follows the umask, an old one keeps its mode. A symbolic link stays;
+    the file it points to is replaced.
 
     Args:
         path: where; the folder must exist. Any ending will do; `.safetensors` is what other programs look for.
@@ -117,26 +118,26 @@ def save(path: Path, x: Any) -> None:
 
     | what | its name in the file |
     |---|---|
-    | a leaf of a container | the way to it: `{"layers": [{"weight": w}]}` gives `layers.0.weight` |
+    | a leaf of a container | the path to it: `{"layers": [{"weight": w}]}` gives `layers.0.weight` |
     | a variable of a torch `Module`, a Paddle `Layer`, a Gluon `Block` | that of `state_dict()`, `save_parameters()` |
     | a variable of a Keras `Layer` or `Model` | its layers' names and its own: `dense/kernel`, `dense_1/kernel` |
-    | a variable of a `tf.Module` | the way to it: `layers/0/weight` |
+    | a variable of a `tf.Module` | the path to it: `layers/0/weight` |
     | the state of an optimizer or a Gluon `Trainer` | the number of the parameter, and what it is: `0.exp_avg` |
     | the state of a Keras optimizer | its number in `optimizer.variables` |
     | one tensor | `tensor` |
 
     Raises:
-        NotATensorError: a leaf that is no tensor and no model, by name. ContainerError: two leaves of one name, or a
-            name that UTF-8 has not.
+        NotATensorError: a leaf that is neither a tensor nor a model, by name. ContainerError: two leaves of one name,
+            or a name that UTF-8 cannot write.
         UnsupportedError: an optimizer that keeps numbers outside of tensors: PyTorch's LBFGS, Gluon's Nadam, LBSGD.
-        DTypeError: complex128, or another dtype that the format has not. UnsupportedError: a sparse, ragged or masked
+        DTypeError: complex128, or another dtype that the format lacks. UnsupportedError: a sparse, ragged or masked
             tensor. NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
         FilePathError: a folder or a device has that name, the disk is full, or the system refuses for another reason.
             The old file is there after each.
 
-    Costs the writing of the file and the wait for the disk (benchmarks/files.py). What is on the CPU is written from
-    where it lies, except MXNet's bool, so nothing may write into it meanwhile; what is on a GPU is copied to the host
-    first, all at once.
+    Costs the writing of the file and the wait for the disk (benchmarks/files.py). What is on the CPU is written
+    without a copy, except MXNet's bool, so nothing may write into it meanwhile; what is on a GPU is first copied to the
+    host, all of it.
 
     Example:
         >>> import os, tempfile
@@ -168,7 +169,9 @@ def _variables(x: Any, verb: str) -> dict[str, _Variable]:
                 f"{origin} {other} the name {name!r} in a file, where keys are joined by dots; rename a key"
             )
         if not _is_utf8(name):
-            raise ContainerError(f"{origin} has the name {name!r}, which UTF-8 and so the format has not; rename a key")
+            raise ContainerError(
+                f"{origin} has the name {name!r}, which UTF-8, and so the format, cannot write; rename a key"
+            )
         found[name], origins[name] = variable, origin
     return found
 
@@ -237,7 +240,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
     dtype = _name_of(value.dtype)
     if dtype not in _DTYPES.values():
         instead = "its .real and .imag, or as complex64" if dtype.startswith("complex") else "in another dtype"
-        raise DTypeError(f"{name} is {dtype}, which the safetensors format has not; save it {instead}")
+        raise DTypeError(f"{name} is {dtype}, which the safetensors format does not support; save it {instead}")
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -248,7 +251,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
 def _require_dense(name: str, backend: Backend, value: Any) -> None:
     if not backend.is_dense(value):
         raise UnsupportedError(
-            f"{name} is sparse, ragged or masked, which the format has not; take its parts, or make it dense"
+            f"{name} is sparse, ragged or masked, which the format does not support; take its parts, or make it dense"
         )
 
 
@@ -286,9 +289,9 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         With `into`, that model or container itself.
 
     Raises:
-        MissingFileError: no such file. FilePathError: it is no plain file, or the system cannot read it.
+        MissingFileError: no such file. FilePathError: it is not a regular file, or the system cannot read it.
         FileFormatError: it is damaged, cut off, or of another format.
-        ShapeError: the backend takes no tensor of that shape, by name.
+        ShapeError: the backend does not allow a tensor of that shape, by name.
         DTypeError: the backend lacks the dtype of a tensor, or would narrow it (JAX without 64-bit), by name.
         StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
             UnsupportedError: it cannot be written into (`tf.Tensor`, `jax.Array`, a sparse or masked tensor).
@@ -375,7 +378,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: _Header, file:
         _require_fit(where, name, one, entry)
         other = planned.setdefault(id(one.value), _Planned(name, one, entry))
         if other.entry != entry and _read(file, other.entry).tobytes() != _read(file, entry).tobytes():
-            raise StateError(f"{other.name} and {name} are one variable here, and two of unlike values in {where}")
+            raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, one in variables.items() if id(one.value) not in planned]
     extra = [name for name in entries if name not in variables]
     if missing or extra:
@@ -471,12 +474,12 @@ def _header(path: Path, file: FileIO) -> _Header:
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
         raise FileFormatError(
-            f"{os.fspath(path)} of {size:,} bytes is no safetensors file, or it is damaged: {error}"
+            f"{os.fspath(path)} of {size:,} bytes is not a safetensors file, or is damaged: {error}"
         ) from error
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of which no two readers take two halves."""
+    """A JSON object, without duplicate keys: readers disagree on which one counts."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
@@ -543,7 +546,7 @@ def _plain_file(path: str) -> None:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise MissingFileError(f"there is no file {path!r}; is the folder right? {os.getcwd()}") from error
     if not stat.S_ISREG(found.st_mode):
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
+        what = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
         raise FilePathError(f"{path!r} is {what}; name the file in the safetensors format")
 
 
@@ -558,7 +561,7 @@ def _target(path: Path) -> str:
         mode = _mode(target)
     is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(given) in ("", os.curdir)
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
-        what = "names a folder" if is_folder else "is no plain file"
+        what = "names a folder" if is_folder else "is not a regular file"
         raise FilePathError(f"{given!r} {what}, which cannot be replaced by a file; name a file")
     return target
 

@@ -104,22 +104,22 @@ def convert_state(
     """The parameters and running statistics of a model, in the layouts of another framework.
 
     Args:
-        source: a built model of PyTorch, Paddle, Gluon or Keras, or a flat dict of the named tensors of one, or of JAX
-            or NumPy, whose states are in PyTorch's layout and under PyTorch's names.
+        source: a built model of PyTorch, Paddle, Gluon or Keras, or a flat dict of the named tensors of one; or of JAX
+            or NumPy tensors, in PyTorch's layout and with PyTorch's names.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
         like: a built model of the target. The result has its names, on its devices.
-        kinds: what the layers of a dict are, or those of a model that are of no class of the framework's: `{"fc":
+        kinds: what the layers of a dict are, or those layers of a model whose class is not the framework's: `{"fc":
             "linear", "block.conv1": "conv"}`. Each must fit the shapes. Kinds: linear, conv, conv_transpose,
             batch_norm, embedding, layer_norm, lstm, gru, prelu, and "same" for a single tensor of one layout
             everywhere.
-        names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. A way
-            has dots, in Keras too.
-        device: where the tensors shall be. Without it: where those of `like` are, or those of the source.
+        names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. Paths
+            are written with dots, also for Keras.
+        device: where to put the tensors; without it, where those of `like` are, or those of the source.
 
-    Without `like`, names are the source's ways and the target's parameters: `fc.weight` of PyTorch is `fc.kernel` for
-    Keras. With it, layers are paired by their ways if both models have the same ones; else in the order of their
-    definition, if kinds and shapes of both go in the same order, and no two of one kind and shape have names that would
-    fit crosswise; else each with the only one of its kind and shape. What is then still open is an error.
+    Without `like`, names are the source's paths and the target's parameters: `fc.weight` of PyTorch is `fc.kernel` for
+    Keras. With it, layers are paired by their paths if both models have the same ones; else in the order of definition,
+    if kinds and shapes agree in that order, and no two layers of one kind and shape have names that would fit better
+    exchanged; else each with the only one of its kind and shape. A layer that is then still unpaired is an error.
 
     | layer, in PyTorch | torch | paddle | mxnet (Gluon) | tensorflow (Keras) |
     |---|---|---|---|---|
@@ -133,20 +133,20 @@ def convert_state(
     | LSTM | same | same | `i2h_weight`, ... | `kernel`, transposed; `bias` is the sum of both |
     | GRU | same | same | `i2h_weight`, ... | gates z, r, n, transposed; `bias` (2, 3H) |
 
-    Out of a Keras LSTM, `bias_ih` is its bias and `bias_hh` is 0. Of Keras, an LSTM or GRU has one layer.
+    From a Keras LSTM, `bias_ih` is its bias and `bias_hh` is 0. An LSTM or GRU of Keras has one layer.
 
     The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
 
     Raises:
-        StateError: tensors of which nobody says what they are, or of other shapes than what somebody says; layers that
-            pair in more than one way or in none.
-        NotATensorError: neither a model nor a flat dict of tensors of one framework; `like` is no model of `backend`.
+        StateError: tensors whose kind nothing says, or whose shapes do not fit that kind; layers that pair in more than
+            one way or in none.
+        NotATensorError: neither a model nor a flat dict of tensors of one framework; `like` not a model of `backend`.
         NotBuiltError: a model that has no variables yet. DTypeError: a dtype that the target lacks or would narrow.
         DeviceNotFoundError: a device that the target lacks: say `device`. UnsupportedError: an optimizer.
         BackendNotFoundError, BackendImportError: no such backend here.
 
-    Costs a way of every tensor through the host.
+    Costs a copy of every tensor through the host.
 
     Example:
         >>> import numpy as np
@@ -189,11 +189,11 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
         model: a built model: a PyTorch Module, a Paddle or Keras Layer or Model, a Gluon Block.
         state: tensors of the model's framework by the model's names: what `convert_state(..., like=model)` gives.
         strict: whether every variable must be given, and nothing of a `State` be unmapped. With False, variables that
-            are not given stay as they are. A name that the model has not, or another shape or dtype, is always an
-            error.
+            are not given stay as they are. A name that the model does not have, or another shape or dtype, is
+            always an error.
 
     A variable with several names is given by one of them, or by all with one value. PyTorch's `num_batches_tracked`
-    may always be missing. What a `State` lists in `differences` is no error.
+    may always be missing. What a `State` lists in `differences` is not an error.
 
     Raises:
         StateError: the state does not fit; all reasons are listed, and nothing was written.
@@ -333,7 +333,7 @@ def _flat_side(source: Any, kinds: Mapping[str, str]) -> _Side:
     for name, owner in owners.items():
         if owner is None or owner[1] == "symbol" or not isinstance(name, str):
             raise NotATensorError(
-                f"{name!r} is no named tensor but a {type(source[name]).__qualname__}: expected a flat dict"
+                f"{name!r} is a {type(source[name]).__qualname__}, not a named tensor: expected a flat dict"
             )
     backends = {owner[0].name: owner[0] for owner in owners.values() if owner is not None}
     if len(backends) > 1:
@@ -352,8 +352,8 @@ def _flat_side(source: Any, kinds: Mapping[str, str]) -> _Side:
     unknown = list(_rest(variables, layers))
     if unknown:
         raise StateError(
-            f"nobody says what these parameters are: {', '.join(unknown)}; give the model instead of its state, a "
-            "model of the target as like=, or kinds={'the way to the layer': 'linear'}, 'same' for a single tensor"
+            f"nothing says what these parameters are: {', '.join(unknown)}; give the model instead of its state, a "
+            "model of the target as like=, or kinds={'path.to.layer': 'linear'}, 'same' for a single tensor"
         )
     return _Side(backend, layers, variables, [])
 
@@ -551,7 +551,7 @@ def _shapes(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int, 
 def _check_pair(source: _Side, one: Layer, target: _Side, other: Layer) -> None:
     ours, theirs = _shapes(source.variables, one), _shapes(target.variables, other)
     if one.kind == other.kind and any(one.settings.get(name) != other.settings.get(name) for name in _SHAPING):
-        return  # listed, for it is no mistake in the pairing
+        return  # listed, for it is not a mistake in the pairing
     off = [
         f"{name or 'the tensor'} {ours[name]} and {theirs[name]}"
         for name in ours
