@@ -16,7 +16,7 @@ from xdevice.contract import Backend, dlpack
 from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, NotATensorError, SharingError, UnsupportedError, shown
 
-from .refusals import require_dtype
+from .refusals import require_dtype, traced
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -152,10 +152,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
             f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
-        raise UnsupportedError(
-            f"a {type(x).__qualname__} stands for a tensor while {source.name} traces a function, and has no values "
-            f"yet; convert outside of the traced function"
-        )
+        raise traced(source, f"a {type(x).__qualname__}")
 
 
 def _dtype_of(source: Backend, x: Any) -> str:

@@ -22,8 +22,8 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} stands for a tensor while {backend.name} traces a function, so it has no device yet and nothing to "
-        f"wait for; ask outside of the traced function. to_device and copy_to work inside, or say why not"
+        f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
+        f"yet; ask outside of the traced function. to_device and copy_to work inside, or say why not"
     )
 
 

@@ -143,7 +143,8 @@ def to_device(x: T, device: object) -> T:
             JAX, what `xdevice.register` was told of, ...), nested, which keeps its type. In a container a tensor that
             appears twice stays one tensor, what is not a tensor passes through, and so do NumPy arrays beside tensors
             of another backend. A scalar of NumPy counts as a tensor on cpu:0 on its own, and as a number in a
-        container. device: any spelling that `xdevice.device` takes.
+            container.
+        device: any spelling that `xdevice.device` takes.
 
     Raises:
         DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
