@@ -6,8 +6,6 @@ checked, in all containers and on all devices, before a tensor is made or writte
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.base import devices as _devices
@@ -30,6 +28,8 @@ from xdevice.errors import (
 from xdevice.tensors import contents as containers
 from xdevice.tensors import leaves, verbs
 from xdevice.tensors.refusals import refuse_non_container, traced
+
+from . import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -513,73 +513,29 @@ def _check_ties(columns: Iterable[Sequence[_Held]]) -> None:
                 )
 
 
-class _Block(NamedTuple):
-    """Where the memory of a tensor is that is written: its first and last byte, and how to step in between."""
-
-    first: int
-    last: int
-    held: _Held
-    address: int
-    strides: tuple[int, ...]
-
-
 def _refuse_overlaps(found: list[_Held]) -> None:
     """What is written into a tensor must change no other one, of the same replica or of another."""
-    blocks: dict[tuple[Backend, Device], dict[int, _Block]] = {}
+    blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for held in found:
         tensor = _read(held)
         block = _block(held, tensor) if held.backend.can_write(tensor) else None
         if block is not None:
             blocks.setdefault((held.backend, held.backend.device_of(tensor)), {})[id(held.value)] = block
     for together in blocks.values():
-        row = sorted(together.values(), key=lambda block: block.first)
-        for i, one in enumerate(row):
-            for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
-                if _overlap(one, other):
-                    raise ContainerError(
-                        f"{one.held.name} and {other.held.name} share memory and are not one tensor, so that a sum "
-                        "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
-                    )
+        twins = overlaps.first_overlap(together.values())
+        if twins is not None:
+            raise ContainerError(
+                f"{twins[0].name} and {twins[1].name} share memory and are not one tensor, so that a sum "
+                "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
+            )
 
 
-def _block(held: _Held, tensor: Any) -> _Block | None:
+def _block(held: _Held, tensor: Any) -> overlaps.Block | None:
     shape = _shape(held)
     memory = held.backend.memory_of(tensor) if 0 not in shape else None
     if memory is None:
         return None
-    address, strides = memory
-    steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
-    first = address + sum(step for step in steps if step < 0)
-    last = address + sum(step for step in steps if step > 0) + host_dtype(_dtype(held)).itemsize - 1
-    return _Block(first, last, held, address, strides)
-
-
-def _begins_within(one: _Block, other: _Block) -> bool:
-    return other.first <= one.last
-
-
-def _overlap(one: _Block, other: _Block) -> bool:
-    """Whether they have a byte in common, and not only their bytes between each other as columns have."""
-    import numpy
-
-    try:
-        return numpy.shares_memory(_Memory(one), _Memory(other), max_work=100_000)
-    except getattr(numpy, "exceptions", numpy).TooHardError:
-        return True
-
-
-class _Memory:
-    """Memory of any device as NumPy's, which is asked about addresses only, and never reads."""
-
-    def __init__(self, block: _Block) -> None:
-        width = host_dtype(_dtype(block.held)).itemsize
-        self.__array_interface__ = {
-            "data": (block.address, True),
-            "shape": _shape(block.held),
-            "strides": block.strides,
-            "typestr": f"|V{width}",
-            "version": 3,
-        }
+    return overlaps.Block(held.name, *memory, shape, host_dtype(_dtype(held)).itemsize)
 
 
 # copies
