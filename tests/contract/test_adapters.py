@@ -122,7 +122,7 @@ def test_its_tensors_are_known_before_its_adapter_is_loaded(machine):
         ("    version = property", "    vresion = property", "lacks the method version (a property)"),
         ("    dtypes = ", "    dtpyes = ", "does not state the class attribute 'dtypes'"),
         ('    name = "toyframe"', '    name = "other"', "calls itself 'other'"),
-        ("class ToyBackend(Backend)", "class ToyBackend", "no subclass of xdevice.contract.Backend"),
+        ("class ToyBackend(Backend)", "class ToyBackend", "is not a subclass of xdevice.contract.Backend"),
     ],
 )
 def test_an_adapter_that_breaks_the_contract_is_named(machine, old, new, said):
@@ -190,3 +190,23 @@ def test_samples_are_needed_for_the_suite_only(machine):
     assert text.startswith(
         "xdevice.errors.UnsupportedError: toyframe does not support samples; override Backend.samples()"
     )
+
+
+def test_what_an_adapter_leaves_out_is_said(machine):
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
+    code = """
+import inspect, xdevice
+from xdevice.contract import Backend
+toy = xdevice.backend("toyframe")
+for name, method in vars(Backend).items():
+    if inspect.isfunction(method) and name not in vars(type(toy)) and not name.startswith("_"):
+        try:
+            getattr(toy, name)(*[None] * (len(inspect.signature(method).parameters) - 1))
+        except NotImplementedError as error:
+            assert str(error).startswith("toyframe does not support ") and "; " in str(error), (name, error)
+            print(name)
+        except (AttributeError, TypeError):
+            pass  # it is made of other methods, which want more than None
+"""
+    left_out = machine.run(code).split()
+    assert {"stage", "memory", "reset_peak", "variables", "join", "new_stream", "new_graph"} <= set(left_out)

@@ -397,7 +397,7 @@ class Backend(ABC):
     def write(self, x: Any, value: Any) -> None:
         """Puts values into the memory of a tensor, or of a model that is one variable: `value` is a tensor of the same
         shape and dtype on the same device, and never aliased. Not recorded for gradients; flags stay."""
-        raise self.unsupported("writing into tensors", "use the new tensor instead of the old one")
+        raise self.unsupported("tensors that can be written", "use the new tensor instead of the old one")
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
         """The sum or mean of tensors of one device, in new storage, added in their order; not recorded for gradients.
