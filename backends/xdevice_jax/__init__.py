@@ -87,7 +87,7 @@ class JaxBackend(Backend):
         if issubclass(cls, jax.Array):
             return "tensor"
         if cls.__name__ in ("Ref", "ArrayRef"):
-            raise self.unsupported("move of a mutable Ref", "use its value, ref[...], and make a new Ref of the result")
+            raise self.unsupported("moving a mutable Ref", "use its value, ref[...], and make a new Ref of the result")
         return None
 
     # devices
@@ -123,7 +123,7 @@ class JaxBackend(Backend):
         for kind, natives in (self._natives or self._start()).items():
             if native in natives:
                 return devices.of(kind, natives.index(native))
-        raise self.unsupported(f"way to reach {native} from this process", "use one of jax.local_devices()")
+        raise self.unsupported(f"reaching {native} from this process", "use one of jax.local_devices()")
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
         return jax.default_device(self.to_native(device))
@@ -183,7 +183,7 @@ class JaxBackend(Backend):
         except TypeError as error:
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
-            raise self.unsupported(f"NumPy array of {x.dtype}", "read jax.random.key_data(x)") from error
+            raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
 
     def gives_away(self, x: jax.Array) -> bool:
         return not self.virtual and self.device_of(x).kind != "cpu"  # read-only if JAX keeps it
@@ -349,14 +349,15 @@ class JaxBackend(Backend):
         if len(natives) > 1:
             names = ", ".join(map(str, natives))
             raise self.unsupported(
-                f"single device for an array spread over {names}", "xdevice.copy_to(x, device) gathers it on one"
+                f"asking for the device of an array spread over {names}", "xdevice.copy_to(x, device) gathers it on one"
             )
         native, memory = natives[0], key[1]
         place = self.from_native(native)
         assert place is not None
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
-                f"device for an array in the {memory} memory of {place}", f"xdevice.copy_to(x, {str(place)!r}) first"
+                f"asking for the device of an array in the {memory} memory of {place}",
+                f"xdevice.copy_to(x, {str(place)!r}) first",
             )
         self._places[key] = place
         return place
@@ -366,7 +367,7 @@ class JaxBackend(Backend):
         is asked for its place."""
         if not isinstance(x, jax.core.Tracer) and x.is_deleted():
             raise self.unsupported(
-                f"values in this array of the shape {x.shape}, which was deleted: it was donated to a jitted function, "
+                f"reading this array of the shape {x.shape}, which was deleted: it was donated to a jitted function, "
                 "or told to delete() itself",
                 "use what the function has given, or copy the array before: xdevice.copy_to",
             )

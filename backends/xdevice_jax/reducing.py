@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from xdevice.contract.sums import add_up
+
 try:
     from jax import shard_map
 except ImportError:
@@ -26,10 +28,8 @@ def total(arrays: Iterable[jax.Array], mean: bool) -> jax.Array:
     rest = iter(arrays)
     first = next(rest)
     wide = "float32" if first.dtype.name in _SHORT else first.dtype
-    found, number = first.astype(wide), 1
-    for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
-        found = found + x.astype(wide)
-    return (found / number if mean else found).astype(first.dtype)
+    found: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
+    return found.astype(first.dtype)
 
 
 def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from xdevice.contract import Takes
+from xdevice.contract.alignment import ALIGNMENT
 
 if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
 
-TAKES = Takes(alignment=64, strides="compact")
+TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 WIDE = ("int64", "uint64", "float64", "complex128")
 """What JAX without 64-bit makes of half the width."""
 

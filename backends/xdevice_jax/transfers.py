@@ -41,7 +41,7 @@ _READS = (
 def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
     if ArrayImpl is None:
         raise backend.unsupported(
-            "class of arrays that xdevice knows, so its transfers cannot be watched",
+            "watching its transfers: xdevice does not know its class of arrays",
             'use jax.transfer_guard("disallow"), which sees those of a GPU',
         )
 
@@ -72,7 +72,7 @@ def blocking(backend: Backend) -> Iterator[None]:
     caches = _caches()
     if caches is None:
         raise backend.unsupported(
-            f"blocking mode in {backend.version} once it is imported: its private API is another one",
+            f"blocking mode in {backend.version} once it is imported: its private API has changed",
             "set XDEVICE_BLOCKING=1 before the program starts, which holds for the CPU; or call xdevice.sync()",
         )
     with Patches() as patches:

@@ -28,6 +28,7 @@ from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
+from xdevice.contract.sums import add_up
 from xdevice.errors import DeviceNotFoundError, ShapeError
 
 from .numpy_names import restored
@@ -99,6 +100,7 @@ class MxnetBackend(Backend):
     most_virtual_gpus = _CPUS - 1
 
     def __init__(self) -> None:
+        self._cpus = _CPUS
         self._gpus: int | None = None
         self._places: dict[int, Device] = {}
 
@@ -122,10 +124,8 @@ class MxnetBackend(Backend):
     # devices
 
     def count(self, kind: str) -> int:
-        if self.virtual:
-            return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         if kind != "gpu":
-            return _CPUS if kind == "cpu" else 0
+            return self._cpus if kind == "cpu" else 0
         if self._gpus is None:
             self._gpus = _count_gpus()
         return self._gpus
@@ -250,7 +250,7 @@ class MxnetBackend(Backend):
         return sharing.export(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        return sharing.adopt(lent.capsule)
+        return sharing.adopt(lent)
 
     # models
 
@@ -284,9 +284,8 @@ class MxnetBackend(Backend):
 
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, mx.gluon.Trainer):
-            raise self.unsupported(
-                "copy of a Trainer, which belongs to its parameters",
-                "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote",
+            raise self.no_copy_of_optimizer(
+                "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote"
             )
         return models.copied(model, self.to_native(device))
 
@@ -337,13 +336,11 @@ class MxnetBackend(Backend):
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
         rest = iter(tensors)
-        first, number = next(rest), 1
+        first = next(rest)
         wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype
         with mx.util.np_shape(True), mx.autograd.pause():
-            total = first.astype(wide)
-            for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
-                total = total + x.astype(wide, copy=False)
-            return (total / number if mean else total).astype(first.dtype, copy=False)
+            total = add_up(first.astype(wide), (x.astype(wide, copy=False) for x in rest), mean)
+            return total.astype(first.dtype, copy=False)
 
     # graphs
 
@@ -410,6 +407,7 @@ class MxnetBackend(Backend):
         """It has more CPU devices than one from the start."""
 
     def make_virtual_gpus(self, n: int) -> None:
+        self._cpus, self._gpus = 1, n
         self._places.clear()
         virtual.refuse_mixed_devices()
 
@@ -422,7 +420,7 @@ class MxnetBackend(Backend):
 
     def _from_virtual(self, native: Any) -> Device:
         if native.device_type == "gpu":
-            raise self.unsupported(f"way to {native} while its GPUs are virtual", "use xdevice.gpu(i).native")
+            raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         is_gpu = native.device_type == "cpu" and native.device_id > 0
         if is_gpu and native.device_id > self.virtual:
             raise DeviceNotFoundError(

@@ -7,12 +7,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
 from xdevice.contract import Takes
 from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
 
@@ -28,6 +31,6 @@ def export(x: Any) -> Any:
         return mx.nd.to_dlpack_for_write(x.as_nd_ndarray())
 
 
-def adopt(capsule: Any) -> Any:
+def adopt(lent: Lent) -> Any:
     with mx.util.np_shape(True):
-        return mx.nd.from_dlpack(capsule).as_np_ndarray()
+        return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()

@@ -10,9 +10,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, SIGNIFICANT_BITS, host_dtype
 from xdevice.contract import Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.loader import importing
+from xdevice.contract.sums import add_up
 
 with importing():
     import numpy as np
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from .samples import NumpySamples
 
 _CPU = devices.CPU
-_FRACTION_BITS = {"float16": 11, "bfloat16": 8, "float32": 24}
 _SHORT = ("float16", "bfloat16")
 
 
@@ -109,7 +109,8 @@ class NumpyBackend(Backend):
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:
         draw = np.asarray(np.random.random_sample(shape))
         if dtype != "float64":  # rounding to a shorter type would give 1.0 at times
-            draw = np.floor(draw * 2.0 ** _FRACTION_BITS[dtype]) / 2.0 ** _FRACTION_BITS[dtype]
+            steps = 2.0 ** SIGNIFICANT_BITS[dtype]
+            draw = np.floor(draw * steps) / steps
         return draw.astype(host_dtype(dtype))
 
     # sharing memory with another framework
@@ -162,11 +163,8 @@ class NumpyBackend(Backend):
     def total(self, tensors: Iterable[np.ndarray[Any, Any]], mean: bool) -> np.ndarray[Any, Any]:
         rest = iter(tensors)
         first = next(rest)
-        total, number = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype), 1
-        for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
-            total += x
-        if mean:
-            total /= number
+        start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
+        total: np.ndarray[Any, Any] = add_up(start, rest, mean)
         return total.astype(first.dtype, copy=False)
 
     # copying in the background

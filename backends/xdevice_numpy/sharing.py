@@ -14,6 +14,7 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Takes
+from xdevice.contract.alignment import aligned
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 TAKES = Takes(labels={"bfloat16": (1, 16)})
-_ALIGNMENT = 64
 
 
 def detached(x: Array) -> Array:
@@ -40,9 +40,7 @@ def export(x: Array) -> Any:
 
 
 def compact(x: Array) -> Array:
-    memory = np.empty(x.nbytes + _ALIGNMENT, "uint8")
-    start = -memory.ctypes.data % _ALIGNMENT
-    copied: Array = np.ndarray(x.shape, x.dtype.newbyteorder("="), memory, start)
+    copied: Array = np.ndarray(x.shape, x.dtype.newbyteorder("="), aligned(x.nbytes))
     copied[...] = x
     return copied
 

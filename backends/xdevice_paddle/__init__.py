@@ -24,10 +24,11 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_name, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way, nvidia
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing
+from xdevice.contract.sums import add_up
 from xdevice.errors import NotBuiltError
 
 from . import virtual
@@ -57,9 +58,6 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _dygraph = getattr(global_var, "_functional_dygraph_context_manager", None)
 
-_BITS = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""What goes between NumPy and Paddle in the place of dtypes that NumPy has not."""
-_FRACTION_BITS = {"float16": 11, "bfloat16": 8}
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
 """The CPU has no kernels for sums of these: of 8 bits on 2.6, of 16-bit floats on any version."""
 
@@ -149,7 +147,7 @@ class PaddleBackend(Backend):
         if issubclass(type(x), tracing.SYMBOLS):  # isinstance says yes to any tensor
             return tracing.copied(x, device, self)
         if not x.is_dense():
-            raise self.unsupported("copy of a sparse tensor", "take x.to_dense(), or copy its indices() and values()")
+            raise self.unsupported("copying a sparse tensor", "take x.to_dense(), or copy its indices() and values()")
         return _copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
@@ -181,14 +179,14 @@ class PaddleBackend(Backend):
         if array.dtype.isbuiltin != 2:
             return paddle.utils.dlpack.from_dlpack(array.__dlpack__())
         name = array.dtype.name
-        return paddle.utils.dlpack.from_dlpack(array.view(_BITS[name]).__dlpack__()).view(name)
+        return paddle.utils.dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         host: np.ndarray[Any, Any] = (x if x.is_dense() else x.to_dense()).numpy()
         if host.itemsize > 2:  # finding the name takes longer than the rest
             return host
         name = dtype_name(x.dtype)
-        return host.view(host_dtype(name)) if name in _BITS else host
+        return host.view(host_dtype(name)) if name in BITS_AS else host
 
     def gives_away(self, x: paddle.Tensor) -> bool:
         return True
@@ -199,11 +197,11 @@ class PaddleBackend(Backend):
         from xdevice.contract.dlpack import Lent
 
         name = dtype_name(x.dtype)
-        if name in _BITS and self.virtual:
+        if name in BITS_AS and self.virtual:
             return self.to_numpy(x)
-        plain = x.detach().view(_BITS[name]) if name in _BITS else x.detach()
+        plain = x.detach().view(BITS_AS[name]) if name in BITS_AS else x.detach()
         host = Lent(paddle.utils.dlpack.to_dlpack(plain)).seen_by_numpy()
-        return host.view(host_dtype(name)) if name in _BITS else host
+        return host.view(host_dtype(name)) if name in BITS_AS else host
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> paddle.Tensor:
         made = paddle._C_ops.full(shape, value, getattr(paddle, dtype), self.to_native(device))
@@ -211,12 +209,12 @@ class PaddleBackend(Backend):
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> paddle.Tensor:
         native = self.to_native(device)
-        bits = _FRACTION_BITS.get(dtype)
-        if bits is None:
+        if dtype not in ("float16", "bfloat16"):
             return self._settled(paddle._C_ops.uniform(shape, getattr(paddle, dtype), 0.0, 1.0, 0, native), device)
         # rounding float32 to a short type would give 1.0 at times, and 2.6 draws no float16 on the CPU
         draw = paddle._C_ops.uniform(shape, paddle.float32, 0.0, 1.0, 0, native)
-        return self._settled((paddle.floor(draw * 2.0**bits) / 2.0**bits).astype(dtype), device)
+        steps = 2.0 ** SIGNIFICANT_BITS[dtype]
+        return self._settled((paddle.floor(draw * steps) / steps).astype(dtype), device)
 
     # sharing memory with another framework
 
@@ -270,7 +268,7 @@ class PaddleBackend(Backend):
         for name, variable in _variables(model):
             gradient = variable._grad_ivar()
             if gradient is not None and not gradient.is_dense():
-                raise self.unsupported(f"move of the sparse gradient of {name}", "call clear_grad() first")
+                raise self.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
             moving += [variable] if gradient is None else [variable, gradient]
         # made on the device of the first step; a kernel of one GPU cannot be sure to read it on another
         rates = getattr(model, "_learning_rate_map", {}).values()
@@ -284,9 +282,8 @@ class PaddleBackend(Backend):
             twin = self._duplicate(model)
             self.move_model(twin, device)
             return twin
-        raise self.unsupported(
-            "copy of an optimizer, which belongs to its parameters",
-            "copy the model, make an optimizer for the copy, and set_state_dict() the state",
+        raise self.no_copy_of_optimizer(
+            "copy the model, make an optimizer for the copy, and set_state_dict() the state"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
@@ -308,7 +305,7 @@ class PaddleBackend(Backend):
 
         def no_copy(x: Any, device: Device) -> Any:
             raise self.unsupported(
-                "copy of a paddle.Model, whose optimizer belongs to its network",
+                "copying a paddle.Model, whose optimizer belongs to its network",
                 "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
             )
 
@@ -358,14 +355,12 @@ class PaddleBackend(Backend):
 
     def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
         rest = iter(tensors)
-        first, number = next(rest), 1
+        first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            total = _plain_copy(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
-            for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
-                total = total + x.astype(wide)
-            total = (total / number if mean else total).astype(first.dtype)
-            return self._settled(total, self.device_of(first))
+            start = _plain_copy(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
+            total = add_up(start, (x.astype(wide) for x in rest), mean)
+            return self._settled(total.astype(first.dtype), self.device_of(first))
 
     # streams and events
 
@@ -508,7 +503,7 @@ class PaddleBackend(Backend):
             raise NotBuiltError(
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
             )
-        raise self.unsupported(f"adapter for {place}", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
+        raise self.unsupported(f"{place} through xdevice", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """The result of an operation on `device`: an empty one Paddle leaves on the CPU if the GPU is virtual."""
@@ -522,13 +517,13 @@ class PaddleBackend(Backend):
             return copy.deepcopy(model, {id(strategy): strategy for strategy in told})
         except (TypeError, RuntimeError) as error:
             raise self.unsupported(
-                f"way to copy this {type(model).__name__} ({error})",
+                f"copying this {type(model).__name__} ({error})",
                 "build a second one, and give it the values: other.set_state_dict(model.state_dict())",
             ) from error
 
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:
-            raise self.unsupported("way to a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
+            raise self.unsupported("a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
         return devices.of("gpu", index)
 
 

@@ -97,8 +97,6 @@ class TensorflowBackend(Backend):
     # devices
 
     def count(self, kind: str) -> int:
-        if self.virtual:
-            return {"cpu": 1, "gpu": self.virtual}.get(kind, 0)
         found = self._counts.get(kind)
         if found is not None:
             return found
@@ -207,11 +205,11 @@ class TensorflowBackend(Backend):
 
         if isinstance(x, _COMPOSITES):
             raise self.unsupported(
-                f"NumPy array of a {type(x).__name__}",
+                f"reading a {type(x).__name__} as a NumPy array",
                 "make it dense: tf.sparse.to_dense(x), x.to_tensor(), tf.convert_to_tensor(x)",
             )
         if x.dtype in (tf.variant, tf.resource):
-            raise self.unsupported(f"NumPy array of a tensor of {x.dtype.name}", "read what it stands for")
+            raise self.unsupported(f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it stands for")
         if (
             x.shape.rank == 0
         ):  # x.numpy() is a scalar then, and NumPy fails to read x itself if it is bfloat16 or a string
@@ -244,7 +242,7 @@ class TensorflowBackend(Backend):
         return sharing.export(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        return sharing.adopt(lent.capsule)
+        return sharing.adopt(lent)
 
     # models
 
@@ -277,9 +275,8 @@ class TensorflowBackend(Backend):
     def copy_model(self, model: Any, device: Device) -> Any:
         self._refuse_models_here()
         if isinstance(model, keras.optimizers.Optimizer):
-            raise self.unsupported(
-                "copy of an optimizer, which belongs to its variables",
-                "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables",
+            raise self.no_copy_of_optimizer(
+                "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables"
             )
         return models.duplicate(model, device, self)
 
@@ -403,6 +400,7 @@ class TensorflowBackend(Backend):
         tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1))
         for cached in (self._places, self._natives, self._counts):
             cached.clear()
+        self._counts.update(cpu=1, gpu=n)
         for index in range(n):
             for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
                 for prefix in ("/", "/device:", _HERE):
@@ -447,7 +445,7 @@ class TensorflowBackend(Backend):
                 found = self._places[name] = devices.parse(name)
             except DeviceError as error:
                 raise self.unsupported(
-                    f"xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
+                    f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
                 ) from error
         return found
 
@@ -455,13 +453,13 @@ class TensorflowBackend(Backend):
         parts = tf.nest.flatten(x, expand_composites=True)
         if not all(hasattr(part, "backing_device") for part in parts):
             raise self.unsupported(
-                f"device for a symbolic {type(x).__name__}",
+                f"asking for the device of a symbolic {type(x).__name__}",
                 "ask outside of the traced function; inside, move its components: x.values, x.flat_values",
             )
         places = {self.device_of(part) for part in parts}
         if len(places) > 1:
             raise self.unsupported(
-                f"one device for this {type(x).__name__}, whose components are on {', '.join(map(str, places))}",
+                f"one device for a {type(x).__name__} with components on {', '.join(map(str, places))}",
                 "xdevice.copy_to(x, device) brings them together",
             )
         return places.pop()
@@ -477,7 +475,7 @@ class TensorflowBackend(Backend):
                 else:
                     copied = tf.raw_ops.Snapshot(input=x)
             except tf.errors.InvalidArgumentError as error:
-                raise self.unsupported(f"copy of {x.dtype.name}", "copy the numbers that it is made of") from error
+                raise self.unsupported(f"copying {x.dtype.name}", "copy the numbers that it is made of") from error
         # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
         return self._settled(copied, device)
 
@@ -489,9 +487,9 @@ class TensorflowBackend(Backend):
 
     def _refuse_models_here(self) -> None:
         if not tf.executing_eagerly():
-            raise self.unsupported("moving of models inside tf.function", "move the model before it is called")
+            raise self.unsupported("moving models inside tf.function", "move the model before it is called")
         if tf.distribute.has_strategy():
-            raise self.unsupported("moving of models inside a tf.distribute strategy", "let the strategy place them")
+            raise self.unsupported("moving models inside a tf.distribute strategy", "let the strategy place them")
 
 
 def _is_started() -> bool:
@@ -516,4 +514,6 @@ def _keep_autograph_out() -> None:
 
 def _refuse_keras_tensor(x: Any, backend: Backend) -> None:
     if isinstance(x, keras.KerasTensor):
-        raise backend.unsupported("values in a KerasTensor", "build the keras.Model and move that")
+        raise backend.unsupported(
+            "moving or reading a KerasTensor, which has no values", "build the keras.Model and move that"
+        )

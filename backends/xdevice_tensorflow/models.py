@@ -192,7 +192,7 @@ def _drop_traces(part: Any) -> None:
 def _require_plain(variable: tf.Variable, backend: Backend) -> None:
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
-            f"way to move a {type(variable).__name__}", "use it where its tf.distribute strategy or its graph put it"
+            f"moving a {type(variable).__name__}", "use it where its tf.distribute strategy or its graph put it"
         )
 
 
@@ -230,7 +230,7 @@ def duplicate(model: Any, device: Device, backend: Backend) -> Any:
 
 def _refusal(model: Any, why: str, backend: Backend) -> UnsupportedError:
     return backend.unsupported(
-        f"way to copy this {type(model).__name__} ({why})",
+        f"copying this {type(model).__name__} ({why})",
         "build a second model in `with device:` and set its weights: other.set_weights(model.get_weights())",
     )
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from xdevice.contract.sums import add_up
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -28,10 +30,8 @@ def total(tensors: Iterable[Any], mean: bool, backend: Backend) -> Any:
     wide = tf.float32 if first.dtype in _SHORT else first.dtype
     place = backend.device_of(first)
     with backend.scope(place):
-        found, number = tf.cast(first, wide), 1
-        for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
-            found = found + tf.cast(x, wide)
-        result = tf.stop_gradient(tf.cast(found / number if mean else found, first.dtype))
+        found = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
+        result = tf.stop_gradient(tf.cast(found, first.dtype))
     # int32 is added on the host: its kernel for GPUs takes host memory
     return result if backend.device_of(result) is place else backend.move(result, place)
 

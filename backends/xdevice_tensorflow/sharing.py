@@ -8,14 +8,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from xdevice.contract import Takes
+from xdevice.contract.alignment import ALIGNMENT
 from xdevice.errors import UnsupportedError
 
-TAKES = Takes(alignment=64, strides="compact")
+if TYPE_CHECKING:
+    from xdevice.contract.dlpack import Lent
+
+TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 
 def detached(x: Any) -> Any:
@@ -33,5 +37,5 @@ def export(x: Any) -> Any:
     return tf.experimental.dlpack.to_dlpack(x)
 
 
-def adopt(capsule: Any) -> Any:
-    return tf.experimental.dlpack.from_dlpack(capsule)
+def adopt(lent: Lent) -> Any:
+    return tf.experimental.dlpack.from_dlpack(lent.capsule)

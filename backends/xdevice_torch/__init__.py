@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _ACCELERATORS = ("cuda", "xpu", "mps")
-_BITS = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
 """What NumPy hands over in the place of dtypes that it has not."""
 
 
@@ -104,7 +103,7 @@ class TorchBackend(Backend):
         if not isinstance(native, torch.device):
             return None
         if self.virtual and native.type in _ACCELERATORS:
-            raise self.unsupported(f"way to {native} while its GPUs are virtual", "use xdevice.gpu(i).native")
+            raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         if native.type == self._gpu or native.type in _ACCELERATORS:
             return devices.of("gpu", self._current() if native.index is None else native.index)
         return devices.of(native.type, native.index or 0)
@@ -154,15 +153,15 @@ class TorchBackend(Backend):
         # torch.tensor refuses negative strides
         straight = array if array.flags.c_contiguous else array.copy()
         name = array.dtype.name
-        if name not in _BITS:
+        if name not in BITS_AS:
             return torch.tensor(straight, device=self.to_native(device))
-        return torch.tensor(straight.view(_BITS[name]), device=self.to_native(device)).view(getattr(torch, name))
+        return torch.tensor(straight.view(BITS_AS[name]), device=self.to_native(device)).view(getattr(torch, name))
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
             return torch.from_numpy(array)
         name = array.dtype.name
-        return torch.from_numpy(array.view(_BITS[name])).view(getattr(torch, name))
+        return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
 
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         self._require_values(x)
@@ -172,7 +171,7 @@ class TorchBackend(Backend):
             instead = sharing.why_not_numpy(x)
             if instead is None:
                 raise
-            raise self.unsupported(f"NumPy array of a {_described(x)}", instead) from error
+            raise self.unsupported(f"reading a {_described(x)} as a NumPy array", instead) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
@@ -180,9 +179,9 @@ class TorchBackend(Backend):
         if host.itemsize > 2:  # finding the name takes longer than the rest
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
-        if name not in _BITS:
+        if name not in BITS_AS:
             return host.numpy()
-        return host.contiguous().view(getattr(torch, _BITS[name])).numpy().view(host_dtype(name))
+        return host.contiguous().view(getattr(torch, BITS_AS[name])).numpy().view(host_dtype(name))
 
     def gives_away(self, x: torch.Tensor) -> bool:
         return not x.is_cpu and not self.virtual
@@ -214,7 +213,7 @@ class TorchBackend(Backend):
         return sharing.compact(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
-        return sharing.adopt(lent.capsule)
+        return sharing.adopt(lent)
 
     # models
 
@@ -233,7 +232,9 @@ class TorchBackend(Backend):
         state: dict[str, Any] = model.state_dict(keep_vars=True)
         for name, value in state.items():
             if not isinstance(value, torch.Tensor):
-                raise self.unsupported(f"tensor for {name} of this model", "save what get_extra_state() gives yourself")
+                raise self.unsupported(
+                    f"{name} of this model, which is not a tensor", "save what get_extra_state() gives yourself"
+                )
             if torch.nn.parameter.is_lazy(value):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
         return state.items()
@@ -254,9 +255,8 @@ class TorchBackend(Backend):
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, torch.nn.Module):
             return models.copied(model, self.to_native(device))
-        raise self.unsupported(
-            "copy of an optimizer, which belongs to its parameters",
-            "copy the model, make an optimizer for the copy, and load_state_dict() the state",
+        raise self.no_copy_of_optimizer(
+            "copy the model, make an optimizer for the copy, and load_state_dict() the state"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
@@ -343,7 +343,7 @@ class TorchBackend(Backend):
 
     def new_graph(self, device: Device) -> Any:
         if self._gpu != "cuda" or device.kind != "gpu":
-            super().new_graph(device)
+            raise self.no_graphs()
         from .graphs import Graph
 
         return Graph()
@@ -441,11 +441,13 @@ class TorchBackend(Backend):
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
         self._require_values(x)
-        return self.unsupported(f"copy of a {_described(x)} there", "move what it is made of, or make it dense first")
+        return self.unsupported(f"copying a {_described(x)} there", "move what it is made of, or make it dense first")
 
     def _require_values(self, x: torch.Tensor) -> None:
         if x.is_meta:
-            raise self.unsupported("values in a tensor on meta", "make one that has: torch.empty_like(x, device=...)")
+            raise self.unsupported(
+                "reading a tensor on meta", "make one that has values: torch.empty_like(x, device=...)"
+            )
         sharing.require_values(x)
 
     def _streams(self, device: Device, what: str) -> Any:

@@ -26,7 +26,7 @@ def variables(optimizer: torch.optim.Optimizer, backend: Backend) -> Iterator[tu
             yield name, value
         elif value is not None:
             raise backend.unsupported(
-                f"file of this {type(optimizer).__name__}, whose {name} is {value!r:.40} and no tensor",
+                f"saving this {type(optimizer).__name__}, whose {name} is {value!r:.40} and not a tensor",
                 "torch.save(optimizer.state_dict(), path), and optimizer.load_state_dict(torch.load(path))",
             )
 
@@ -77,7 +77,7 @@ def _twins_state(
     except Exception as error:
         if not all(twin.state[twins[number]] for number in parameters):  # it had not made its state yet
             raise backend.unsupported(
-                f"state of a {type(optimizer).__name__} that has not taken a step",
+                f"loading into a {type(optimizer).__name__} that has not taken a step",
                 "make one: take a step with gradients of zero, then load model and optimizer",
             ) from error
     return {number: twin.state[twins[number]] for number in parameters}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from xdevice.contract.sums import add_up
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -27,11 +29,8 @@ def total(tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
     rest = iter(tensors)
     first = next(rest)
     dtype = _SIGNED.get(first.dtype, first.dtype)
-    found, number = _seen_as(dtype, first).to(torch.float32 if dtype in _SHORT else dtype, copy=True), 1
-    for number, x in enumerate(rest, 2):  # noqa: B007  # the last number is used below
-        found += _seen_as(dtype, x)
-    if mean:
-        found /= number
+    start = _seen_as(dtype, first).to(torch.float32 if dtype in _SHORT else dtype, copy=True)
+    found: torch.Tensor = add_up(start, (_seen_as(dtype, x) for x in rest), mean)
     return _seen_as(first.dtype, found.to(dtype))
 
 

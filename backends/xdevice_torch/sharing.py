@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,6 +22,9 @@ from torch.utils import dlpack
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.contract import Takes
 from xdevice.errors import NotBuiltError, UnsupportedError
+
+if TYPE_CHECKING:
+    from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(strides="forward")
 _STAND_INS = (FakeTensor, FunctionalTensor)
@@ -96,5 +99,5 @@ def compact(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
 
-def adopt(capsule: Any) -> torch.Tensor:
-    return dlpack.from_dlpack(capsule)
+def adopt(lent: Lent) -> torch.Tensor:
+    return dlpack.from_dlpack(lent.capsule)

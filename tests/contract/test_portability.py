@@ -52,9 +52,9 @@ def files_only(path, *arguments, **more):
 # shutil and filelock open folders by what this system has: only xdevice's own way is looked at
 FILES = """
 import os, sys, numpy as np, xdevice
-from xdevice.weights import files
-files.os = type(os)("os")
-files.os.__dict__.update({**os.__dict__, "open": sys.files_only})
+from xdevice.weights import disk
+disk.os = type(os)("os")
+disk.os.__dict__.update({**os.__dict__, "open": sys.files_only})
 path = os.path.join(sys.argv[1], "file")
 name = sys.argv[2]
 xdevice.set_backend(name)

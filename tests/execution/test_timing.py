@@ -281,7 +281,9 @@ def test_measure_of_a_result_says_to_give_the_function():
 
 @pytest.mark.parametrize("make", [xdevice.Stream, xdevice.Stream.current, xdevice.Event])
 def test_no_stream_on_a_cpu_and_the_alternative_is_named(backend, make):
-    with pytest.raises(UnsupportedError, match=rf"{backend.name} has no (streams|events).*xdevice\.(parallel|Timer)"):
+    with pytest.raises(
+        UnsupportedError, match=rf"{backend.name} does not support (streams|events).*xdevice\.(parallel|Timer)"
+    ):
         make("cpu")
 
 

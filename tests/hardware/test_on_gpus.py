@@ -92,7 +92,9 @@ def test_strings_of_tensorflow_stay_on_the_host():
         gpus = [xdevice.gpu(0), xdevice.gpu(1)]
         moves = xdevice.to_device, xdevice.copy_to, lambda x, place: xdevice.split_batch(x, gpus)
         for move in moves:
-            with pytest.raises(xdevice.UnsupportedError, match="has no strings on a GPU; leave them on cpu:0"):
+            with pytest.raises(
+                xdevice.UnsupportedError, match="does not support strings on a GPU; leave them on cpu:0"
+            ):
                 move(words, gpus[1])
         assert xdevice.device_of(xdevice.to_device(words, "cpu")) is xdevice.cpu()
 

@@ -182,7 +182,9 @@ def test_numpy_refuses_questions_for_gpus_only(loaded):
     xdevice.virtual_gpus(2)
     with xdevice.use("numpy") as backend:
         for ask in (xdevice.num_gpus, xdevice.try_gpu, xdevice.try_all_gpus):
-            with pytest.raises(xdevice.UnsupportedError, match="numpy has no virtual GPUs: its one device is cpu:0"):
+            with pytest.raises(
+                xdevice.UnsupportedError, match="numpy does not support virtual GPUs: its one device is cpu:0"
+            ):
                 ask()
         assert backend.devices() == (xdevice.cpu(),)
         assert xdevice.device_of(xdevice.ones(2)) is xdevice.cpu()

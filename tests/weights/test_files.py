@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 
 import xdevice
 from xdevice.base.dtypes import dtype_name, host_dtype
-from xdevice.weights import files
+from xdevice.weights import disk, files, format
 
 BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"]
 WITH_MODELS = ["torch", "tensorflow", "paddle", "mxnet"]
@@ -83,7 +83,7 @@ def same(a, b):
 
 
 def test_every_dtype_of_every_backend_comes_back_bit_for_bit(backend, path):
-    ours = {dtype for dtype in files._DTYPES.values() if has(backend, dtype)}
+    ours = {dtype for dtype in format.DTYPES.values() if has(backend, dtype)}
     assert len(ours) >= 8
     with all_dtypes(backend):
         # small ones are copied, large ones take the memory over
@@ -96,7 +96,7 @@ def test_every_dtype_of_every_backend_comes_back_bit_for_bit(backend, path):
 
 
 def test_every_backend_reads_the_files_of_every_other(tmp_path):
-    for dtype in files._DTYPES.values():
+    for dtype in format.DTYPES.values():
         # small ones are copied, large ones take the memory over
         arrays = {"small": values(dtype), "large": values(dtype, (5000, 5))}
         owners = [name for name in BACKENDS if has(xdevice.backend(name), dtype)]
@@ -166,7 +166,7 @@ def test_a_dtype_of_a_framework_s_own_is_named(path):
     own = {"float4": torch.empty(2, dtype=torch.float4_e2m1fn_x2) if hasattr(torch, "float4_e2m1fn_x2") else None}
     own |= {"int4": jax.numpy.ones(2, "int4"), "key<fry>": jax.random.key(0)}
     for x in filter(lambda x: x is not None, own.values()):
-        with pytest.raises(xdevice.DTypeError, match=r"^w is .*, which the safetensors format has not"):
+        with pytest.raises(xdevice.DTypeError, match=r"^w is .*, which the safetensors format does not support"):
             xdevice.save(path, {"w": x})
     assert not path.exists()
 
@@ -190,7 +190,7 @@ def test_a_masked_array_is_refused_because_its_mask_would_be_lost(path):
 
 def test_a_backend_without_the_dtype_says_which_tensor(path):
     xdevice.save(path, {"a": np.zeros(2, "float32"), "b": np.zeros(2, "int16")})
-    with pytest.raises(xdevice.DTypeError, match="b is int16, which mxnet has not"):
+    with pytest.raises(xdevice.DTypeError, match="b is int16, and mxnet supports"):
         xdevice.load(path, backend="mxnet")
 
 
@@ -295,7 +295,7 @@ def test_large_tensors_take_over_the_memory_that_was_read_into(backend, path, mo
     if backend.takes() is None:
         pytest.skip(f"{backend.name} {backend.version} takes no memory over")
     xdevice.save(path, {"x": xdevice.ones(100, 100), "bits": xdevice.zeros(200, 200, dtype="bool")})
-    monkeypatch.setattr(files, "_require_dtype", lambda *_: None)
+    monkeypatch.setattr(files, "require_dtype", lambda *_, **__: None)
     monkeypatch.setattr(type(backend), "from_numpy", lambda *_: pytest.fail("copied"))
     loaded = xdevice.load(path)
     assert backend.to_numpy(loaded["x"]).sum() == 10_000
@@ -500,7 +500,7 @@ def test_a_dtype_that_the_backend_cannot_write_is_refused_before_anything_is_wri
     xdevice.save(path, {"a": np.ones(2, "float32"), "b": values("float8_e5m2")})
     target = {"a": np.zeros(2, "float32"), "b": paddle.framework.ones([3, 5]).astype("float8_e5m2")}
     monkeypatch.setattr(paddle, "short_floats", frozenset())  # as on virtual GPUs
-    with pytest.raises(xdevice.DTypeError, match="b is float8_e5m2, which paddle has not"):
+    with pytest.raises(xdevice.DTypeError, match="b is float8_e5m2, and paddle supports"):
         xdevice.load(path, into=target)
     assert target["a"].tolist() == [0, 0]
 
@@ -584,7 +584,7 @@ def test_damaged_and_foreign_files_are_named_errors(path):
     for what, content in cases:
         path.write_bytes(content)
         for more in ({"backend": "numpy"}, {"into": {"w": before}}):
-            with pytest.raises(xdevice.FileFormatError, match="no safetensors file, or it is damaged") as raised:
+            with pytest.raises(xdevice.FileFormatError, match="not a safetensors file, or is damaged") as raised:
                 xdevice.load(path, **more)
             assert isinstance(raised.value.__cause__, SafetensorError | OSError | ValueError), what
     assert not before.any()
@@ -627,13 +627,13 @@ HOSTILE = {
     "metadata that is a list": {"__metadata__": ["a"], "w": one()},
     "metadata of numbers": {"__metadata__": {"a": 1}, "w": one()},
     "metadata within metadata": {"__metadata__": {"a": {"b": "c"}}, "w": one()},
-    "shared names that are no JSON": {"__metadata__": {files._SHARED: "{"}, "w": one()},
-    "shared names in a list": {"__metadata__": {files._SHARED: "[]"}, "w": one()},
-    "shared names of nothing": {"__metadata__": {files._SHARED: '{"a": "b"}'}, "w": one()},
-    "shared names of numbers": {"__metadata__": {files._SHARED: '{"a": 1}'}, "w": one()},
-    "shared names of lists": {"__metadata__": {files._SHARED: '{"a": ["w"]}'}, "w": one()},
-    "a shared name that is taken": {"__metadata__": {files._SHARED: '{"w": "w"}'}, "w": one()},
-    "shared names as deep as can be": {"__metadata__": {files._SHARED: "[" * 100_000}, "w": one()},
+    "shared names that are no JSON": {"__metadata__": {format.SHARED: "{"}, "w": one()},
+    "shared names in a list": {"__metadata__": {format.SHARED: "[]"}, "w": one()},
+    "shared names of nothing": {"__metadata__": {format.SHARED: '{"a": "b"}'}, "w": one()},
+    "shared names of numbers": {"__metadata__": {format.SHARED: '{"a": 1}'}, "w": one()},
+    "shared names of lists": {"__metadata__": {format.SHARED: '{"a": ["w"]}'}, "w": one()},
+    "a shared name that is taken": {"__metadata__": {format.SHARED: '{"w": "w"}'}, "w": one()},
+    "shared names as deep as can be": {"__metadata__": {format.SHARED: "[" * 100_000}, "w": one()},
     "a list": [one()],
     "a number": 1,
     "a name twice": b'{"w": %b, "w": %b}' % ((json.dumps(one()).encode(),) * 2),
@@ -646,10 +646,10 @@ HOSTILE = {
 @pytest.mark.parametrize("header", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_header_is_a_named_error_on_every_backend(header, path, monkeypatch):
     write_header(path, header, b"\0\0\x80?")
-    monkeypatch.setattr(files, "_read", lambda *_: pytest.fail("allocated"))
+    monkeypatch.setattr(files, "read", lambda *_: pytest.fail("allocated"))
     wholes = [{"into": {"w": np.zeros(1, "float32")}}, *({"backend": name} for name in BACKENDS)]
     for more in wholes:
-        with pytest.raises(xdevice.FileFormatError, match="no safetensors file, or it is damaged"):
+        with pytest.raises(xdevice.FileFormatError, match="not a safetensors file, or is damaged"):
             xdevice.load(path, **more)
 
 
@@ -669,14 +669,14 @@ def test_a_shape_that_a_backend_does_not_take_is_named(name, path):
 
 
 GOOD = {
-    "__metadata__": {"format": "pt", files._SHARED: '{"c": "a"}'},
+    "__metadata__": {"format": "pt", format.SHARED: '{"c": "a"}'},
     "a": one(shape=[2], offsets=(0, 8)),
     "b": one(dtype="I64", shape=[0, 3], offsets=(8, 8)),
     "d": one(dtype="BF16", shape=[], offsets=(8, 10)),
 }
 numbers = st.sampled_from([0, 1, 2, 3, 4, 8, 10, 33, 70, -1, 2**31, 2**62, 2**63, 2**64, 2**70, 1.5, True])
 junk = st.recursive(
-    numbers | st.none() | st.sampled_from(["", "a", "pt", "F32", "{}", "\0", "[1]", "__metadata__", files._SHARED]),
+    numbers | st.none() | st.sampled_from(["", "a", "pt", "F32", "{}", "\0", "[1]", "__metadata__", format.SHARED]),
     lambda inner: (
         st.lists(inner, max_size=70) | st.dictionaries(st.sampled_from(["a", "shape", "x"]), inner, max_size=3)
     ),
@@ -722,7 +722,7 @@ def test_paths_that_lead_nowhere_are_named_errors(tmp_path):
         xdevice.save(missing / "file", np.zeros(1))
     for path in (folder, "/dev/null"):
         for attempt in (lambda path=path: xdevice.load(path), lambda path=path: xdevice.save(path, np.zeros(1))):
-            with pytest.raises(xdevice.FilePathError, match=r"a folder|no plain file"):
+            with pytest.raises(xdevice.FilePathError, match=r"a folder|not a regular file"):
                 attempt()
     assert os.listdir(tmp_path) == ["folder"]
     assert os.listdir(folder) == []
@@ -740,7 +740,7 @@ def test_what_the_system_refuses_is_a_named_error_of_the_path_that_was_given(tmp
     if os.path.isdir("/proc"):
         with pytest.raises(xdevice.FilePathError, match="'/proc/x' cannot be written") as raised:
             xdevice.save("/proc/x", np.zeros(1))
-        assert files._PREFIX not in str(raised.value)
+        assert disk._PREFIX not in str(raised.value)
     assert os.listdir(tmp_path) == []
 
 
@@ -759,13 +759,13 @@ def test_a_disk_that_fails_while_it_is_read_is_a_named_error(path):
     broken = "/proc/self/mem"  # reading where nothing is mapped is an input/output error
     if not os.path.exists(broken):
         pytest.skip(f"no {broken}")
-    with files._opened(str(path)) as (_, header):
+    with format.opened(str(path)) as (_, header):
         entry = header.entries["tensor"]
     with (
         open(broken, "rb", buffering=0) as file,
         pytest.raises(xdevice.FilePathError, match=f"'{broken}' cannot be read: Input/output error"),
     ):
-        files._read(file, entry)
+        format.read(file, entry)
 
 
 # crashes and neighbours
@@ -809,7 +809,7 @@ def test_leftovers_of_the_dead_go_and_a_save_under_way_stays(tmp_path):
     dead = tmp_path / ".xdevice-abc.saving"
     dead.mkdir()
     (dead / "new").write_bytes(b"half")
-    with files._own_folder(str(tmp_path)) as alive:
+    with disk._own_folder(str(tmp_path)) as alive:
         xdevice.save(tmp_path / "file", np.zeros(1))
         assert sorted(os.listdir(tmp_path)) == sorted([os.path.basename(alive), "file"])
     assert os.listdir(tmp_path) == ["file"]
@@ -901,14 +901,14 @@ def test_saves_and_loads_of_several_processes_at_once_do_not_disturb_each_other(
 
 def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_the_new_one(path, monkeypatch):
     xdevice.save(path, {"a": np.zeros(100), "b": np.zeros(3)})
-    read = files._header
+    read = format._header
 
     def late(*arguments):
-        monkeypatch.setattr(files, "_header", read)
+        monkeypatch.setattr(format, "_header", read)
         xdevice.save(path, {"b": np.ones(3)})
         return read(*arguments)
 
-    monkeypatch.setattr(files, "_header", late)
+    monkeypatch.setattr(format, "_header", late)
     loaded = xdevice.load(path, backend="numpy")
     assert {name: x.tolist() for name, x in loaded.items()} == {"b": [1, 1, 1]}
 
@@ -926,7 +926,7 @@ def child(code, path):
 
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
-arrays = st.builds(values, st.sampled_from(sorted(set(files._DTYPES.values()))), shapes)
+arrays = st.builds(values, st.sampled_from(sorted(set(format.DTYPES.values()))), shapes)
 keys = st.text("ab0é \n", min_size=1, max_size=3)
 trees = st.recursive(arrays, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3))
 

@@ -874,7 +874,7 @@ def test_extra_layers_are_listed_on_either_side():
 def test_a_state_alone_needs_to_be_told_what_it_is(name):
     model = randomised(name, linear(name))
     state = dict(registry.load(name).variables(model))
-    with pytest.raises(xdevice.StateError, match=r"nobody says what these parameters are: .*(weight|kernel)"):
+    with pytest.raises(xdevice.StateError, match=r"nothing says what these parameters are: .*(weight|kernel)"):
         xdevice.convert_state(state, "numpy")
     path = "dense" if name == "tensorflow" else ""
     told = xdevice.convert_state(state, "numpy", kinds={path: "linear"})

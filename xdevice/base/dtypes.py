@@ -19,6 +19,12 @@ DTYPES: Final = (
 SHORT_FLOATS: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
 """8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
 
+SIGNIFICANT_BITS: Final = {"float16": 11, "bfloat16": 8, "float32": 24}
+"""Of a float. A random number in [0, 1) is cut to them, for rounding it would give 1.0 at times."""
+
+BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
+"""The dtype as which the bits of a float go between NumPy and a framework, where NumPy itself does not know it."""
+
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {
     "float": "float32", "int": "int64", "half": "float16", "double": "float64", "bool_": "bool",

@@ -62,7 +62,7 @@ class Memory(NamedTuple):
 
 
 class Takes(NamedTuple):
-    """What memory of another framework one can work in: in other memory it gives wrong values or ends the process."""
+    """What memory of another framework a framework can work in: in any other it gives wrong values or crashes."""
 
     alignment: int = 1
     """Its first byte is at a multiple of this many bytes."""
@@ -87,8 +87,8 @@ class Transfer(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How an object that is no tensor and no model is walked or moved: what `xdevice.register` is told of its type, and
-    what an adapter knows of types that its framework has registered with itself. Nothing stated: its attributes are
+    """How an object that is neither a tensor nor a model is walked or moved: what `xdevice.register` is told of its
+    type, or what an adapter knows of types registered with its framework. If nothing is stated, its attributes are
     walked."""
 
     flatten: Callable[[Any], Any] | None = None
@@ -118,9 +118,9 @@ class Backend(ABC):
     minimum: ClassVar[tuple[int, ...]]
     """The oldest version of the framework that works."""
     dtypes: ClassVar[frozenset[str]]
-    """NumPy's names of the dtypes it holds, and "bfloat16"."""
+    """The dtypes that it supports, by NumPy's names, and "bfloat16"."""
     short_floats: frozenset[str] = frozenset()
-    """ml_dtypes's names of the 8-bit floats that `from_numpy`, `to_numpy` and `move` take beside; nothing else does."""
+    """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
     """The device kinds it may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
@@ -132,13 +132,13 @@ class Backend(ABC):
     refusal: str | None = None
     """Why it cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
-    """How many of its GPUs are virtual: all or none; set by the core after `make_virtual_gpus`."""
+    """The number of its GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
     most_axes: int = 64
-    """How many axes a tensor may have; NumPy, by way of which values come, takes no more."""
+    """How many axes a tensor may have; values come through NumPy, which does not allow more."""
     longest_axis: int = 2**63 - 1
     """How many elements a tensor may have along one axis."""
     most_virtual_gpus: int | None = None
-    """How many virtual GPUs the framework takes at most, if there is a limit; the core asks for no more."""
+    """How many virtual GPUs the framework can have at most, if there is a limit; the core does not ask for more."""
 
     # the framework
 
@@ -167,7 +167,7 @@ class Backend(ABC):
         """Name and memory of a device. May start it."""
 
     def is_started(self, device: Device) -> bool:
-        """Whether this process has used a GPU: to ask anything else of one that it has not starts it."""
+        """Whether this process has used a GPU: asking anything else about one that it has not used starts it."""
         return True
 
     @abstractmethod
@@ -176,7 +176,7 @@ class Backend(ABC):
 
     @abstractmethod
     def from_native(self, native: Any) -> Device | None:
-        """The device of a framework's own object; None if that object is no device."""
+        """The device of a framework's own object; None if that object is not a device."""
 
     @abstractmethod
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -212,7 +212,7 @@ class Backend(ABC):
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of 64 bytes, and is nobody else's."""
+        array is not empty, C-contiguous, begins at a multiple of `alignment.ALIGNMENT`, and is nobody else's."""
         return self.from_numpy(array, devices.CPU)
 
     @abstractmethod
@@ -221,13 +221,13 @@ class Backend(ABC):
         `UnsupportedError` for what NumPy has no array for, and says what to read instead."""
 
     def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy` of this tensor gives memory that nobody else has and the framework does not keep. Else
-        the core copies what a user may write into; and what is read-only always."""
+        """Whether `to_numpy` of this tensor gives memory that neither the framework nor anybody else keeps. Otherwise
+        the core copies it before a user may write into it; read-only memory it always copies."""
         return False
 
     def peek(self, x: Any) -> np.ndarray[Any, Any]:
-        """The values on the host for one who reads them at once and keeps none: `to_numpy` without its copy, where the
-        framework's own makes one of memory that NumPy could read."""
+        """The values on the host for a caller that reads them at once and keeps nothing: `to_numpy` without the copy
+        that the framework makes of memory that NumPy could read."""
         return self.to_numpy(x)
 
     @abstractmethod
@@ -241,11 +241,12 @@ class Backend(ABC):
     # sharing memory with another framework: what is not said here goes through the host
 
     def takes(self) -> Takes | None:
-        """What memory `adopt` can take over; None if none."""
+        """What memory `adopt` can take over; None if it cannot take over any."""
         return None
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        """Why one of the `dtypes` would be narrowed just now, and what to do about it; None if it would not."""
+        """Why one of the `dtypes` would be narrowed as the framework is set up now, and what to do about it; None if it
+        would not."""
         return None
 
     def shares(self, device: Device) -> bool:
@@ -254,42 +255,42 @@ class Backend(ABC):
 
     def detached(self, x: Any) -> Any:
         """`x` in the same memory without its gradient; `x` itself if it asks for none. Raises `UnsupportedError` for
-        what is no dense tensor."""
+        what is not a dense tensor."""
         return x
 
     def finish(self, x: Any) -> None:
-        """Waits for what another framework could not see is pending on the memory of `x`, and raises its error."""
+        """Waits for work on the memory of `x` that another framework could not know of, and raises its error."""
         self.wait(x)
 
     def lending(self, x: Any) -> AbstractContextManager[Any]:
-        """Held while another framework takes the memory of `x` over."""
+        """Entered while another framework takes over the memory of `x`."""
         return nullcontext()
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
         """Of a detached tensor: its address in bytes, whether it is in C order, whether no stride is negative; where
-        the framework tells it sooner than a capsule does. None exports first, and looks then."""
+        the framework tells it faster than a capsule does. With None, a capsule is exported and looked at."""
         return None
 
     def export(self, x: Any) -> Any:
         """An unversioned DLPack capsule of a detached tensor that keeps its memory alive. Raises `BufferError` where
-        the capsule would not tell the values, or the memory must not be given away."""
-        raise self.unsupported("export of memory", "its tensors are copied through the host")
+        the capsule would not describe the values, or the memory must not be given away."""
+        raise self.unsupported("sharing its memory", "its tensors are copied through the host")
 
     def compact(self, x: Any) -> Any:
-        """A copy of a detached tensor on its device that any framework can take over: in C order, at 64 bytes. Asked
-        of NumPy's adapter for everything on cpu:0."""
+        """A copy of a detached tensor on its device that any framework can take over: in C order, at a multiple
+        of `alignment.ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         """A tensor in the memory of another framework, which `takes` allows: `lent.capsule` is consumed, or `lent` as
         an array of DLPack's protocol."""
-        raise self.unsupported("import of memory", "tensors are copied to it through the host")
+        raise self.unsupported("taking memory over", "tensors are copied to it through the host")
 
     # models, where the framework has them
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        """Name and device of each variable that says where a model is; raises `NotBuiltError` before there are any to
-        come."""
+        """Name and device of each variable that says where a model is; raises `NotBuiltError` if the
+        model has not been built yet."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
     def require_built(self, model: Any) -> None:
@@ -298,43 +299,43 @@ class Backend(ABC):
             pass
 
     def is_all_on(self, model: Any, device: Device) -> bool:
-        """Whether `move_model` has nothing to do. A model may own more than says where it is, metrics for instance, and
-        one without variables may keep what its framework does not list."""
+        """Whether `move_model` has nothing to do. A model may own more than the variables that say where it is,
+        metrics for instance, and one without variables may hold tensors that its framework does not list."""
         places = [place for _, place in self.model_devices(model)]
         return bool(places) and all(place is device for place in places)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        """Name and value of each variable, as the framework's own state dict has them: running statistics, but no
-        buffer that is not saved, no optimizer of the model's; a shared one under each of its names, as one object. An
-        optimizer gives its state, a lone variable the name "". Names are unique, and for a model the same whenever it
-        is built in the same way. A value is what `device_of` and `to_numpy` take: a tensor, or a `tf.Variable`. Raises
-        `NotBuiltError` before there are any."""
+        """Name and value of each variable, as the framework's own state dict has them: with running statistics, but
+        without unsaved buffers or an optimizer that the model owns; a shared one under each of its names, as one
+        object. An optimizer gives its state, a lone variable the name "". Names are unique, and for a model the same
+        whenever it is built in the same way. A value is what `device_of` and `to_numpy` take: a tensor, or a
+        `tf.Variable`. Raises `NotBuiltError` if the model has not been built yet."""
         raise self.unsupported("models", "put the parameters into a dict: it is a container")
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Tensors for the state that an optimizer makes only in a step, by their names: for each parameter that `names`
-        speaks of and that has none yet, all of its state. It is the optimizer's after `take_state`, and nothing of
-        what it computes is changed before. Nothing for any other model."""
+        """Tensors for the state that an optimizer makes only in its first step, by their names: all of the state of
+        each parameter that `names` mentions and that does not have any yet. The optimizer owns it after `take_state`,
+        and computes as before until then. Empty for any other model."""
         return {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # noqa: B027  # most have none to take
-        """Told by `load` when it has written into the variables of a model, and into its `state_to_come`."""
+        """Called by `load` after it has written into the variables of a model and into its `state_to_come`."""
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """The layers of a model whose kind `layouts` knows, each once, in the order of their definition: their
-        parts go by the names of `variables`. What has no parameters, or is of another kind, is left out."""
+        parts have the names of `variables`. Layers without parameters, or of another kind, are left out."""
         raise self.unsupported("layers of models", "give the parameters as a dict, and their kinds")
 
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         """The parts that a layer of a kind may have: PyTorch's own, unless said otherwise. `settings` are those of a
-        layer of any framework, and may be missing."""
+        layer of any framework, and may be incomplete."""
         from . import layouts
 
         return layouts.parts(kind, settings)
 
     def move_model(self, model: Any, device: Device) -> Any:
-        """Moves every variable in place, with the state of an optimizer that the model owns. What it returns stands for
-        the model from then on, if that is not None."""
+        """Moves every variable in place, with the state of an optimizer that the model owns. What it returns, if not
+        None, replaces the model."""
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
     def copy_model(self, model: Any, device: Device) -> Any:
@@ -342,12 +343,12 @@ class Backend(ABC):
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """What of a model a user may hold beside it: the variables, as the model gives them out, and the models that it
-        is made of. A copy has as many, in the same order, so that `copy_to` finds the parts of the copy."""
+        """The parts of a model that a user may hold beside it: its variables, as the model hands them out, and its
+        submodels. A copy has as many, in the same order, so that `copy_to` can match them."""
         return ()
 
     def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        """Puts these in the places of the model's tensors with these `id`s: what two models share, where a move makes
+        """Replaces the model's tensors that have these `id`s: what two models share stays shared, where a move makes
         new tensors of some."""
         raise self.unsupported("models that share tensors", "override Backend.rebind()")
 
@@ -373,7 +374,7 @@ class Backend(ABC):
 
     def leaf(self, x: Any, device: Device) -> Any:
         """What one differentiates with respect to: a copy of `x` on `device`, in storage of its own, with no gradient
-        link to `x`, asking for its gradient if it holds floats. A parameter is a parameter again, with its flags."""
+        link to `x`, requiring its gradient if it holds floats. A parameter is a parameter again, with its flags."""
         raise self.unsupported("replicate", "override Backend.leaf()")
 
     def is_dense(self, x: Any) -> bool:
@@ -430,7 +431,7 @@ class Backend(ABC):
         raise self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")
 
     def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
-        """Sends this thread's work to a stream."""
+        """Sends this thread's work to a stream inside the block."""
         raise self.unsupported("streams", "it orders its work by itself; xdevice.parallel() runs tasks side by side")
 
     def stream_wait(self, stream: Any, event: Any) -> None:
@@ -467,21 +468,21 @@ class Backend(ABC):
 
     def new_graph(self, device: Device) -> Any:
         """A graph of work on a device, without any work yet."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:
         """Raises `DeviceMismatchError` for work of this thread inside that reads, makes or writes what is elsewhere."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
         """Calls a task and records the work that it gives to a stream in a graph, instead of doing it. Gives its
         result without gradients, whose memory each replay writes anew. What the work reads lives as long as the graph.
         Raises the framework's errors for what cannot be recorded; then all is as before."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     def replay(self, graph: Any) -> None:
         """Does the work of a graph on this thread's current stream."""
-        raise self._no_graphs()
+        raise self.no_graphs()
 
     # threads
 
@@ -501,12 +502,12 @@ class Backend(ABC):
     def stage(self, x: Any, device: Device) -> Any:
         """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
         the framework has it. The copy is ordered on this thread's current stream. On return `x` has been read, so that
-        its owner may write into it, and the result is no alias of what can be written into."""
-        raise NotImplementedError
+        its owner may write into it, and the result is not an alias of what can be written into."""
+        raise self.unsupported("copying in the background", "override Backend.stage()")
 
     def iterate(self, source: Any) -> Iterator[Any]:
-        """An iterator over a loader of this framework that raises what the loader's own code raised, never hangs, and
-        ends its threads and processes on `close()`, where it has one. May be advanced in another thread."""
+        """An iterator over a loader of this framework that raises what the loader's own code raised and never hangs;
+        its `close()`, if it has one, ends its threads and processes. May be advanced in another thread."""
         return iter(source)
 
     # seeing asynchrony
@@ -516,29 +517,29 @@ class Backend(ABC):
         raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are gone
+        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are removed
         afterwards. `xdevice.contract.hooks` sets them."""
-        raise self.unsupported("watch of transfers", "unload it, or build its watch() on xdevice.contract.hooks")
+        raise self.unsupported("watching transfers", "unload it, or build its watch() on xdevice.contract.hooks")
 
     # memory
 
     def memory(self, device: Device) -> Memory:
         """Total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
-        raise NotImplementedError
+        raise self.unsupported("memory()", "override Backend.memory()")
 
     def reset_peak(self, device: Device) -> None:
-        """Lets the peak begin anew."""
-        raise self.unsupported("peak of memory that can be reset", "read xdevice.memory(device).allocated instead")
+        """Resets the peak to what is allocated now."""
+        raise self.unsupported("resetting the peak of memory", "read xdevice.memory(device).allocated instead")
 
     # virtual GPUs, where the framework can have them
 
     def why_no_virtual_gpus(self) -> str | None:
         """Why it cannot have virtual GPUs, or not any more, and what to do about it; None if it can."""
-        return "its adapter has no make_virtual_gpus()"
+        return "its adapter does not have make_virtual_gpus()"
 
     def make_virtual_gpus(self, n: int) -> None:
         """Makes `n` other devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
-        only CPU. Real GPUs are hidden from then on. A second adapter may ask for the same number anew."""
+        only CPU. Real GPUs are hidden from then on. A second adapter may ask again for the same number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
 
     # what people ask
@@ -561,8 +562,8 @@ class Backend(ABC):
 
     @property
     def is_host_only(self) -> bool:
-        """Whether its tensors can never be anywhere but in host memory: in a container beside tensors of others they
-        are data, as numbers are."""
+        """Whether its tensors can only be in host memory: in a container with tensors of other backends they are data,
+        like numbers."""
         return self.kinds == ("cpu",)
 
     def devices(self) -> tuple[Device, ...]:
@@ -585,13 +586,18 @@ class Backend(ABC):
             )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
 
-    def _no_graphs(self) -> UnsupportedError:
+    def no_graphs(self) -> UnsupportedError:
+        """The error to raise where a device has no graphs."""
         cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
         return self.unsupported("graphs of recorded work here", f"call the function itself{cheaper}")
 
     def unsupported(self, what: str, instead: str) -> UnsupportedError:
-        """The error to raise for a capability that this backend does not have."""
-        return UnsupportedError(f"{self.name} has no {what}; {instead}")
+        """The error to raise for a capability that this backend lacks: "models", "copying a sparse tensor"."""
+        return UnsupportedError(f"{self.name} does not support {what}; {instead}")
+
+    def no_copy_of_optimizer(self, instead: str) -> UnsupportedError:
+        """The error to raise in `copy_model` for an optimizer."""
+        return self.unsupported("copying an optimizer, which belongs to its parameters", instead)
 
     def __repr__(self) -> str:
         return f"<xdevice backend {self.name} {self.version}>"
@@ -605,9 +611,9 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
     import inspect
 
     if not (inspect.isclass(cls) and issubclass(cls, Backend)):
-        raise ContractError(f"{source} is no subclass of xdevice.contract.Backend: {cls!r}")
-    wrong = [f"states no class attribute {name!r}" for name in _STATED if not hasattr(cls, name)]
-    wrong += [f"misses the method {_signature(name)}" for name in sorted(cls.__abstractmethods__)]
+        raise ContractError(f"{source} is not a subclass of xdevice.contract.Backend: {cls!r}")
+    wrong = [f"does not state the class attribute {name!r}" for name in _STATED if not hasattr(cls, name)]
+    wrong += [f"lacks the method {_signature(name)}" for name in sorted(cls.__abstractmethods__)]
     wrong += [
         f"defines {name}{inspect.signature(mine)}, expected {_signature(name)}"
         for name, mine in vars(cls).items()

@@ -38,7 +38,7 @@ listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=Fal
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """What xdevice reads for itself inside, to compare or record it, is no transfer of the program's."""
+    """Inside, xdevice reads for itself, to compare or record: these are not transfers of the program's."""
     token = listening.set(False)
     try:
         yield
@@ -145,7 +145,7 @@ class Shared:
 class Hooks(Patches):
     """The hooks of one backend for one block: `with Hooks(backend, report, size) as hooks: hooks.reads(...)`.
 
-    `size` gives the bytes of a tensor. `place` gives its device, None where a read of it is no transfer; without it
+    `size` gives the bytes of a tensor. `place` gives its device, None where reading it is not a transfer; without it
     that is `backend.device_of`. `report` is the one of the block that set the hook first, so it has to be the same
     for all blocks. Names that this version of a framework does not have are passed over.
     """
@@ -180,7 +180,7 @@ class Hooks(Patches):
             self._wrap(owner, name, partial(describe, label))
 
     def moves(self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None) -> None:
-        """Reports a call that takes its first argument to `target(*arguments)`; None if that is no other device."""
+        """Reports a call that takes its first argument to `target(*arguments)`; None if that is not another device."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
@@ -204,7 +204,7 @@ class Hooks(Patches):
             self._wrap(numpy, name, partial(_read_by_numpy, name))
 
     def read(self, how: str, x: Any) -> Transfer | None:
-        """The read of a tensor by the host; None if `x` is no tensor that has values."""
+        """The read of a tensor by the host; None if `x` is not a tensor with values."""
         source = self._source(x)
         return None if source is None else self.transfer("read", how, source, CPU, self._size(x))
 

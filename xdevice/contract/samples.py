@@ -117,7 +117,7 @@ class Samples(ABC):
         return None
 
     def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]] | None:
-        """As `trainable`, with the optimizer between the two; None where optimizers are no models of the adapter's, or
+        """As `trainable`, with the optimizer between the two; None where optimizers are not models of the adapter's, or
         have their state from the start."""
         return None
 

@@ -48,7 +48,7 @@ def local_device() -> Device:
     Where two say something, the first in this table counts: torchrun inside of a Slurm job is the one that knows.
 
     Raises:
-        DeviceNotFoundError: more processes than GPUs. SettingError: the variable holds no int of 0 or more.
+        DeviceNotFoundError: more processes than GPUs. SettingError: the variable does not hold an int of 0 or more.
 
     Costs 5 us, and starts no GPU.
 

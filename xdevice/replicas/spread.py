@@ -6,8 +6,6 @@ checked, in all containers and on all devices, before a tensor is made or writte
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.base import devices as _devices
@@ -29,6 +27,8 @@ from xdevice.tensors import contents as containers
 from xdevice.tensors import leaves, verbs
 from xdevice.tensors.refusals import refuse_non_container, traced
 
+from . import overlaps
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
@@ -44,7 +44,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
 
     Args:
         x: a tensor, or a container of tensors that are all as long along the first axis. Each part is a container of
-            the same type. What is no tensor goes to every part as it is: a list of 6 texts is no batch of 6.
+            the same type. What is not a tensor goes to every part as it is: a list of 6 texts is not a batch of 6.
         devices: a list of devices in any spelling; one that is named twice gets two parts.
         even: True: all parts are as long, or it is an error. False: their lengths differ by one at most, the longer
             ones first: 5 over 2 devices are 3 and 2, 3 over 4 are 1, 1, 1 and 0, and 0 over 2 are 0 and 0.
@@ -69,11 +69,11 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     _require(found, places)
     sizes = _sizes(_length(found), len(places), even)
     pieces: dict[int, list[Any]] = {}
-    for leaf in found:
-        if id(leaf.value) not in pieces:
-            parts = leaf.backend.split(leaf.value, sizes)
-            pieces[id(leaf.value)] = [_on(leaf, part, place) for part, place in zip(parts, places, strict=True)]
-    return [_rebuilt(x, found, [pieces[id(leaf.value)][i] for leaf in found]) for i in range(len(places))]
+    for held in found:
+        if id(held.value) not in pieces:
+            parts = held.backend.split(held.value, sizes)
+            pieces[id(held.value)] = [_on(held, part, place) for part, place in zip(parts, places, strict=True)]
+    return [_rebuilt(x, found, [pieces[id(held.value)][i] for held in found]) for i in range(len(places))]
 
 
 def gather(parts: Iterable[Any], device: object) -> Any:
@@ -81,8 +81,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
 
     Args:
         parts: a list of tensors, or of containers that are built alike, which are joined tensor by tensor. Numbers
-            (0-d tensors, a loss of each device) become a vector. What is no tensor has to be equal in all parts, where
-            a NaN is equal to a NaN.
+            (0-d tensors, a loss of each device) become a vector. What is not a tensor has to be equal in all parts; NaN
+            counts as equal to NaN.
         device: any spelling.
 
     Raises:
@@ -111,7 +111,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
-            joined[_ids(column)] = column[0].backend.join([_on(leaf, leaf.value, place) for leaf in column])
+            joined[_ids(column)] = column[0].backend.join([_on(held, held.value, place) for held in column])
     return _rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
 
 
@@ -119,8 +119,8 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     """One independent copy of parameters or of a model for each device, to be trained there.
 
     Nothing is shared: not with the source, nor between the copies, also where a device is the source's own or is named
-    twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is one
-    tensor or model still, a parameter beside its model stays that model's, and so do weights tied inside a model.
+    twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is still
+    one, a parameter beside its model still belongs to it, and tied weights stay tied.
 
     Args:
         params_or_model: a model, which keeps its flags (what is frozen stays frozen), its buffers and its mode; a
@@ -128,9 +128,9 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
             | backend | a tensor of floats becomes |
             |---|---|
-            | torch | a leaf with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
+            | torch | a held with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
             | tensorflow | a `tf.Variable`, which tapes watch, optimizers update and `all_reduce` writes |
-            | paddle | a leaf with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
+            | paddle | a held with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
             | mxnet | an array with `attach_grad()` |
             | jax | an array: `jax.grad` takes any |
             | numpy | an array |
@@ -161,10 +161,10 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
             f"{shown(params_or_model)} holds no tensor and no model, so there is nothing to replicate"
         )
     _require_built(found)
-    for leaf in found:
-        if leaf.kind != "model":
-            _refuse_symbol(leaf)
-            _refuse_sparse(leaf, "replicate")
+    for held in found:
+        if held.kind != "model":
+            _refuse_symbol(held)
+            _refuse_sparse(held, "replicate")
     _require(found, places)
     models = _models(found)
     return [_replica(params_or_model, found, models, place) for place in places]
@@ -216,13 +216,13 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
             on one device are fine, and so is one object in both places.
         op: "sum" or "mean".
 
-    The result is the same bit for bit on all devices, and in each run. Without NCCL it is added in the order of the
-    list, on the device of the first, 16-bit floats as float32. Integers wrap around as the framework's do. NCCL takes
-    one dense, contiguous tensor on each GPU; any other set goes device to device.
+    The result is the same bit for bit on all devices, and in each run. Without NCCL the sum is computed on the device
+    of the first, in the order of the list, 16-bit floats as float32. Integers wrap around as the framework's do. NCCL
+    takes one dense, contiguous tensor on each GPU; any other set goes device to device.
 
     Raises:
-        NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is no tensor.
-        ShapeError, DTypeError, ContainerError: replicas that are not alike; names the first
+        NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is not a tensor.
+        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that are not alike; names the first
             difference. DTypeError also for bools, and for the mean of integers.
         ContainerError: two tensors that share memory and are not one object, such as overlapping views: what is written
             into one would change the other. In all these cases nothing is written.
@@ -247,7 +247,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     _check_ties(columns)
     if len(listed) == 1:
         return listed
-    _refuse_overlaps([leaf for row in rows for leaf in row])
+    _refuse_overlaps([held for row in rows for held in row])
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
         if _ids(column) not in reduced:
@@ -259,7 +259,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
 # what came
 
 
-class _Found(NamedTuple):
+class _Held(NamedTuple):
     """A tensor or model inside of an argument: how to name it in an error, and whose it is."""
 
     name: str
@@ -291,33 +291,33 @@ def _listed(things: Iterable[Any], name: str) -> list[Any]:
     return listed
 
 
-def _leaves(x: Any, name: str) -> list[_Found]:
+def _leaves(x: Any, name: str) -> list[_Held]:
     """The tensors and models in `x`."""
     found = registry.kind_of(type(x))
     if found is not None:
-        return [_Found(name, x, *found)]
+        return [_Held(name, x, *found)]
     owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in trees.leaves(x)]
-    return [_Found(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
+    return [_Held(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
 
 
-def _tensors(x: Any, name: str, verb: str) -> list[_Found]:
+def _tensors(x: Any, name: str, verb: str) -> list[_Held]:
     """The tensors in `x`, of which there is one at least, and no models."""
     _refuse_strangers(x)
     found = _leaves(x, name)
     if not found:
         refuse_non_container(x, verb)
         raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
-    for leaf in found:
-        if leaf.kind == "model":
+    for held in found:
+        if held.kind == "model":
             raise NotATensorError(
-                f"{leaf.name} is a model of type {type(leaf.value).__qualname__}, expected a tensor; "
+                f"{held.name} is a model of type {type(held.value).__qualname__}, expected a tensor; "
                 "xdevice.replicate(model, devices) copies a model to several devices"
             )
-        _refuse_sparse(leaf, verb)
+        _refuse_sparse(held, verb)
     return found
 
 
-def _summands(x: Any, name: str) -> list[_Found]:
+def _summands(x: Any, name: str) -> list[_Held]:
     """The tensors and variables in `x`; everything in it has to be one."""
     found = registry.kind_of(type(x))
     every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
@@ -334,12 +334,12 @@ def _summands(x: Any, name: str) -> list[_Found]:
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
                 "of a model pass the gradients or the parameters, as a list"
             )
-        leaf = _Found(name + path, value, *owner)
-        if leaf.kind != "model":
-            _refuse_symbol(leaf)
-            _refuse_sparse(leaf, "all_reduce")
-        owner.backend.device_of(_read(leaf))  # raises for one that is spread over devices
-        rows.append(leaf)
+        held = _Held(name + path, value, *owner)
+        if held.kind != "model":
+            _refuse_symbol(held)
+            _refuse_sparse(held, "all_reduce")
+        owner.backend.device_of(_read(held))  # raises for one that is spread over devices
+        rows.append(held)
     return rows
 
 
@@ -348,45 +348,45 @@ def _refuse_strangers(x: Any) -> None:
         trees.Tree(x).refuse_strangers()
 
 
-def _refuse_symbol(leaf: _Found) -> None:
-    if leaf.kind == "symbol":
-        raise traced(leaf.backend, leaf.name)
+def _refuse_symbol(held: _Held) -> None:
+    if held.kind == "symbol":
+        raise traced(held.backend, held.name)
 
 
-def _refuse_sparse(leaf: _Found, verb: str) -> None:
-    if not leaf.backend.is_dense(leaf.value):
-        raise leaf.backend.unsupported(
-            f"{verb} of {leaf.name}, a {type(leaf.value).__qualname__} that is not dense", "make it dense first"
+def _refuse_sparse(held: _Held, verb: str) -> None:
+    if not held.backend.is_dense(held.value):
+        raise held.backend.unsupported(
+            f"{verb} of {held.name}, a {type(held.value).__qualname__} that is not dense", "make it dense first"
         )
 
 
-def _require_built(found: Iterable[_Found]) -> None:
-    for leaf in found:
-        if leaf.kind == "model":
-            leaf.backend.require_built(leaf.value)
+def _require_built(found: Iterable[_Held]) -> None:
+    for held in found:
+        if held.kind == "model":
+            held.backend.require_built(held.value)
 
 
-def _require(found: Iterable[_Found], places: list[Device]) -> None:
-    for backend in {leaf.backend for leaf in found}:
+def _require(found: Iterable[_Held], places: list[Device]) -> None:
+    for backend in {held.backend for held in found}:
         for place in places:
             backend.require(place)
 
 
-def _read(leaf: _Found) -> Any:
-    return leaf.backend.tensor_of(leaf.value) if leaf.kind == "model" else leaf.value
+def _read(held: _Held) -> Any:
+    return held.backend.tensor_of(held.value) if held.kind == "model" else held.value
 
 
-def _on(leaf: _Found, x: Any, place: Device) -> Any:
-    return leaves.move(leaf.backend, leaf.kind, x, place)
+def _on(held: _Held, x: Any, place: Device) -> Any:
+    return leaves.move(held.backend, held.kind, x, place)
 
 
-def _ids(column: Iterable[_Found]) -> tuple[int, ...]:
-    return tuple(id(leaf.value) for leaf in column)
+def _ids(column: Iterable[_Held]) -> tuple[int, ...]:
+    return tuple(id(held.value) for held in column)
 
 
-def _rebuilt(x: Any, row: list[_Found], new: list[Any]) -> Any:
+def _rebuilt(x: Any, row: list[_Held], new: list[Any]) -> Any:
     """`x` with its tensors replaced; `x` itself where they are the same ones."""
-    by_id = {id(leaf.value): value for leaf, value in zip(row, new, strict=True)}
+    by_id = {id(held.value): value for held, value in zip(row, new, strict=True)}
     if id(x) in by_id:
         return by_id[id(x)]
     return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])
@@ -395,17 +395,17 @@ def _rebuilt(x: Any, row: list[_Found], new: list[Any]) -> Any:
 # checks
 
 
-def _length(found: list[_Found]) -> int:
+def _length(found: list[_Held]) -> int:
     first = found[0]
-    for leaf in found:
-        shape = tuple(leaf.value.shape)
+    for held in found:
+        shape = tuple(held.value.shape)
         if not shape:
-            raise ShapeError(f"{leaf.name} is a single number and has no first axis to split")
+            raise ShapeError(f"{held.name} is a single number and has no first axis to split")
         if shape[0] is None:
-            raise ShapeError(f"the length of {leaf.name} is not known while {leaf.backend.name} traces a function")
+            raise ShapeError(f"the length of {held.name} is not known while {held.backend.name} traces a function")
         if shape[0] != first.value.shape[0]:
             raise ShapeError(
-                f"{leaf.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} has"
+                f"{held.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} has"
             )
     return int(first.value.shape[0])
 
@@ -421,8 +421,8 @@ def _sizes(length: int, count: int, even: bool) -> list[int]:
     return sizes
 
 
-def _check_structures(listed: list[Any], rows: list[list[_Found]], name: str) -> None:
-    paths = [[leaf.name.removeprefix(f"{name}[{i}]") for leaf in row] for i, row in enumerate(rows)]
+def _check_structures(listed: list[Any], rows: list[list[_Held]], name: str) -> None:
+    paths = [[held.name.removeprefix(f"{name}[{i}]") for held in row] for i, row in enumerate(rows)]
     for i, own in enumerate(paths):
         if own == paths[0] and (own != [""] or _is_leaf(listed[i]) is _is_leaf(listed[0])):
             continue
@@ -437,7 +437,7 @@ def _is_leaf(x: Any) -> bool:
 
 
 def _check_others(parts: list[Any]) -> None:
-    """What is no tensor has to be the same in all parts, because there is one result."""
+    """What is not a tensor has to be the same in all parts, because there is one result."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not _is_leaf(leaf.value)}
         for part in parts
@@ -448,8 +448,8 @@ def _check_others(parts: list[Any]) -> None:
             mine, first = other.get(path), others[0].get(path)
             if (path in other) is not (path in others[0]) or not _is_same(mine, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is no tensor has to be "
-                    "the same in all parts"
+                    f"parts[{i}]{path} is {shown(mine)} and parts[0]{path} {shown(first)}; what is not a tensor has to "
+                    "be the same in all parts"
                 )
 
 
@@ -465,174 +465,130 @@ def _but_length(shape: tuple[int, ...]) -> object:
     return len(shape), shape[1:]
 
 
-def _check_alike(column: Sequence[_Found], alike: Callable[[tuple[int, ...]], object]) -> None:
+def _check_alike(column: Sequence[_Held], alike: Callable[[tuple[int, ...]], object]) -> None:
     first = column[0]
     shape, dtype = _shape(first), _dtype(first)
-    for leaf in column[1:]:
-        if leaf.backend is not first.backend:
+    for held in column[1:]:
+        if held.backend is not first.backend:
             raise ArgumentError(
-                f"{leaf.name} is a tensor of {leaf.backend.name}, expected {first.backend.name} as {first.name} is; "
+                f"{held.name} is a tensor of {held.backend.name}, expected {first.backend.name} as {first.name} is; "
                 "gather and all_reduce work within one framework"
             )
-        if _dtype(leaf) != dtype:
-            raise DTypeError(f"{leaf.name} is {_dtype(leaf)}, expected {dtype} as {first.name} is")
-        if alike(_shape(leaf)) != alike(shape):
-            raise ShapeError(f"{leaf.name} has the shape {_shape(leaf)}, and {first.name} has {shape}: they do not fit")
+        if _dtype(held) != dtype:
+            raise DTypeError(f"{held.name} is {_dtype(held)}, expected {dtype} as {first.name} is")
+        if alike(_shape(held)) != alike(shape):
+            raise ShapeError(f"{held.name} has the shape {_shape(held)}, and {first.name} has {shape}: they do not fit")
 
 
-def _shape(leaf: _Found) -> tuple[int, ...]:
-    return tuple(leaf.value.shape)
+def _shape(held: _Held) -> tuple[int, ...]:
+    return tuple(held.value.shape)
 
 
-def _dtype(leaf: _Found) -> str:
-    return dtype_name(leaf.value.dtype)
+def _dtype(held: _Held) -> str:
+    return dtype_name(held.value.dtype)
 
 
-def _check_sum(leaf: _Found, op: str) -> None:
-    dtype = _dtype(leaf)
+def _check_sum(held: _Held, op: str) -> None:
+    dtype = _dtype(held)
     if dtype == "bool":
-        raise DTypeError(f"{leaf.name} is bool, which has no {op}; make it int32 first")
+        raise DTypeError(f"{held.name} is bool, which has no {op}; make it int32 first")
     if dtype in SHORT_FLOATS:
-        raise DTypeError(f"{leaf.name} is {dtype}, which has no {op}; make it float16 first")
+        raise DTypeError(f"{held.name} is {dtype}, which has no {op}; make it float16 first")
     if op == "mean" and dtype not in _FLOATS:
-        raise DTypeError(f"{leaf.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
+        raise DTypeError(f"{held.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
 
 
-def _check_ties(columns: Iterable[Sequence[_Found]]) -> None:
+def _check_ties(columns: Iterable[Sequence[_Held]]) -> None:
     """A tensor that stands in two places is summed once, so it has to stand there in all replicas."""
-    seen: dict[int, Sequence[_Found]] = {}
+    seen: dict[int, Sequence[_Held]] = {}
     for column in columns:
-        for leaf in column:
-            other = seen.setdefault(id(leaf.value), column)
+        for held in column:
+            other = seen.setdefault(id(held.value), column)
             if _ids(other) != _ids(column):
-                twin = next(known for known in other if known.value is leaf.value)
+                twin = next(known for known in other if known.value is held.value)
                 raise ContainerError(
-                    f"{twin.name} and {leaf.name} are one tensor, and are not in the other replicas; "
+                    f"{twin.name} and {held.name} are one tensor, and are not in the other replicas; "
                     "tie the weights in all replicas or in none"
                 )
 
 
-class _Block(NamedTuple):
-    """Where the memory of a tensor is that is written: its first and last byte, and how to step in between."""
-
-    first: int
-    last: int
-    leaf: _Found
-    address: int
-    strides: tuple[int, ...]
-
-
-def _refuse_overlaps(found: list[_Found]) -> None:
+def _refuse_overlaps(found: list[_Held]) -> None:
     """What is written into a tensor must change no other one, of the same replica or of another."""
-    blocks: dict[tuple[Backend, Device], dict[int, _Block]] = {}
-    for leaf in found:
-        tensor = _read(leaf)
-        block = _block(leaf, tensor) if leaf.backend.can_write(tensor) else None
+    blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
+    for held in found:
+        tensor = _read(held)
+        block = _block(held, tensor) if held.backend.can_write(tensor) else None
         if block is not None:
-            blocks.setdefault((leaf.backend, leaf.backend.device_of(tensor)), {})[id(leaf.value)] = block
+            blocks.setdefault((held.backend, held.backend.device_of(tensor)), {})[id(held.value)] = block
     for together in blocks.values():
-        row = sorted(together.values(), key=lambda block: block.first)
-        for i, one in enumerate(row):
-            for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
-                if _overlap(one, other):
-                    raise ContainerError(
-                        f"{one.leaf.name} and {other.leaf.name} share memory and are not one tensor, so that a sum "
-                        "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
-                    )
+        twins = overlaps.first_overlap(together.values())
+        if twins is not None:
+            raise ContainerError(
+                f"{twins[0].name} and {twins[1].name} share memory and are not one tensor, so that a sum "
+                "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
+            )
 
 
-def _block(leaf: _Found, tensor: Any) -> _Block | None:
-    shape = _shape(leaf)
-    memory = leaf.backend.memory_of(tensor) if 0 not in shape else None
+def _block(held: _Held, tensor: Any) -> overlaps.Block | None:
+    shape = _shape(held)
+    memory = held.backend.memory_of(tensor) if 0 not in shape else None
     if memory is None:
         return None
-    address, strides = memory
-    steps = [(size - 1) * step for size, step in zip(shape, strides, strict=True)]
-    first = address + sum(step for step in steps if step < 0)
-    last = address + sum(step for step in steps if step > 0) + host_dtype(_dtype(leaf)).itemsize - 1
-    return _Block(first, last, leaf, address, strides)
-
-
-def _begins_within(one: _Block, other: _Block) -> bool:
-    return other.first <= one.last
-
-
-def _overlap(one: _Block, other: _Block) -> bool:
-    """Whether they have a byte in common, and not only their bytes between each other as columns have."""
-    import numpy
-
-    try:
-        return numpy.shares_memory(_Memory(one), _Memory(other), max_work=100_000)
-    except getattr(numpy, "exceptions", numpy).TooHardError:
-        return True
-
-
-class _Memory:
-    """Memory of any device as NumPy's, which is asked about addresses only, and never reads."""
-
-    def __init__(self, block: _Block) -> None:
-        width = host_dtype(_dtype(block.leaf)).itemsize
-        self.__array_interface__ = {
-            "data": (block.address, True),
-            "shape": _shape(block.leaf),
-            "strides": block.strides,
-            "typestr": f"|V{width}",
-            "version": 3,
-        }
+    return overlaps.Block(held.name, *memory, shape, host_dtype(_dtype(held)).itemsize)
 
 
 # copies
 
 
-def _models(found: list[_Found]) -> list[_Found]:
+def _models(found: list[_Held]) -> list[_Held]:
     """The models to copy, each once, the larger ones first, so that what is part of another is not copied apart."""
-    owners: dict[int, _Found] = {}
-    models: list[_Found] = []
-    unique = {id(leaf.value): leaf for leaf in found if leaf.kind == "model"}.values()
-    sized = [(leaf, [] if _is_alone(found) else [id(v) for _, v in _variables(leaf)]) for leaf in unique]
-    for leaf, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
-        if id(leaf.value) in owners:
+    owners: dict[int, _Held] = {}
+    models: list[_Held] = []
+    unique = {id(held.value): held for held in found if held.kind == "model"}.values()
+    sized = [(held, [] if _is_alone(found) else [id(v) for _, v in _variables(held)]) for held in unique]
+    for held, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
+        if id(held.value) in owners:
             continue
         for variable in variables:
             if variable in owners:
                 raise UnsupportedError(
-                    f"{owners[variable].name} and {leaf.name} share a variable, which replicate cannot keep shared; "
+                    f"{owners[variable].name} and {held.name} share a variable, which replicate cannot keep shared; "
                     "put them into one model, or leave out the one that is part of the other"
                 )
-        owners.update(dict.fromkeys(variables, leaf))
-        models.append(leaf)
+        owners.update(dict.fromkeys(variables, held))
+        models.append(held)
     return models
 
 
-def _is_alone(found: list[_Found]) -> bool:
-    return len({id(leaf.value) for leaf in found}) == 1
+def _is_alone(found: list[_Held]) -> bool:
+    return len({id(held.value) for held in found}) == 1
 
 
-def _variables(leaf: _Found) -> Iterable[tuple[str, Any]]:
-    return leaf.backend.variables(leaf.value)
+def _variables(held: _Held) -> Iterable[tuple[str, Any]]:
+    return held.backend.variables(held.value)
 
 
-def _replica(x: Any, found: list[_Found], models: list[_Found], place: Device) -> Any:
+def _replica(x: Any, found: list[_Held], models: list[_Held], place: Device) -> Any:
     new: dict[int, Any] = {}
-    for leaf in models:
-        twin = leaf.backend.copy_model(leaf.value, place)
+    for held in models:
+        twin = held.backend.copy_model(held.value, place)
         if not _is_alone(found):
-            twins = dict(leaf.backend.variables(twin))
-            new.update((id(old), twins[name]) for name, old in _variables(leaf))
-        new[id(leaf.value)] = twin
-    for leaf in found:
-        if id(leaf.value) not in new:
-            new[id(leaf.value)] = leaf.backend.leaf(leaf.value, place)
-    return _rebuilt(x, found, [new[id(leaf.value)] for leaf in found])
+            twins = dict(held.backend.variables(twin))
+            new.update((id(old), twins[name]) for name, old in _variables(held))
+        new[id(held.value)] = twin
+    for held in found:
+        if id(held.value) not in new:
+            new[id(held.value)] = held.backend.leaf(held.value, place)
+    return _rebuilt(x, found, [new[id(held.value)] for held in found])
 
 
 # sums
 
 
-def _reduced(column: Sequence[_Found], op: str) -> list[Any]:
-    tensors = [_read(leaf) for leaf in column]
+def _reduced(column: Sequence[_Held], op: str) -> list[Any]:
+    tensors = [_read(held) for held in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")
-    for leaf, tensor, result in zip(column, tensors, results, strict=True):
-        if leaf.kind == "model" and result is not tensor:
-            leaf.backend.write(leaf.value, result)
-    return [leaf.value if leaf.kind == "model" else result for leaf, result in zip(column, results, strict=True)]
+    for held, tensor, result in zip(column, tensors, results, strict=True):
+        if held.kind == "model" and result is not tensor:
+            held.backend.write(held.value, result)
+    return [held.value if held.kind == "model" else result for held, result in zip(column, results, strict=True)]

@@ -12,12 +12,12 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
 
     They are other devices of the framework, and their memory is the host's. Tensors say where they are, moving copies,
     networks train on them, and code of the framework's own takes `device.native`. `cpu:0` stays, and is the only CPU.
-    They are not faster than the CPU: they show whether code for several devices is right (docs/virtual.md).
+    They are not faster than the CPU: they show whether code for several devices is correct (docs/virtual.md).
 
     `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same as `xdevice.virtual_gpus(4)` in its first line, and child
     processes inherit it.
 
-    | backend | `xdevice.gpu(1).native` | has to be asked for before |
+    | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
     | torch 2.13 or newer | `torch.device("vgpu:1")`, at most 128 of them | nothing |
     | tensorflow | `"/CPU:2"` | TensorFlow has run anything |
@@ -31,10 +31,9 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
         force: hides the GPUs that the machine has; without it they are a reason to refuse. It stays once it was said.
 
     Raises:
-        ArgumentError: `n` is no int of 1 or more, or another number than before.
-        UnsupportedError: a framework that is loaded already cannot have them, not so many, or not any more, or has real
-            GPUs.
-            Nothing has changed then. A framework that is loaded later raises the same at that time.
+        ArgumentError: `n` is not an int of 1 or more, or is another number than before.
+        UnsupportedError: a framework that is loaded already cannot have them, not so many or no longer, or has real
+            GPUs; nothing has changed then. A framework that is loaded later raises the same error when it is loaded.
 
     Costs what starting the devices costs: nothing on most; see docs/virtual.md for what each operation costs.
 

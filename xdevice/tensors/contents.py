@@ -1,7 +1,7 @@
 """What the verbs do with a container: everything is checked first, then moved, models before what stands beside them.
 
-Arrays of a framework that has nothing but host memory, such as NumPy's, are data like numbers where tensors of another
-one are in the same container: they stay on the host, and do not count where places are compared. Alone they count.
+Arrays of a framework that has only host memory, such as NumPy's, are data like numbers where a container also holds
+tensors of another framework: they stay on the host, and are not compared. In a container of their own they count.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class _Contents:
         if True in hosts:
             self._set_objects_apart()
         self.has_data = True in hosts and (False in hosts or bool(self.strangers))
-        """Whether arrays that have no other place than the host stand beside tensors that may have."""
+        """Whether arrays that can only be on the host stand beside tensors that can be elsewhere."""
 
     def _set_objects_apart(self) -> None:
-        """An array of objects that hold tensors is no tensor but a stranger."""
+        """An array of objects that hold tensors is not a tensor but a stranger."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
             if not backend.is_host_only or backend.way_into(value) is None:
@@ -70,7 +70,7 @@ class _Contents:
 
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
-    """`to_device` and `copy_to` of what is no tensor and no model."""
+    """`to_device` and `copy_to` of what is neither a tensor nor a model."""
     contents = _Contents(x)
     tree = contents.tree
     if not tree.is_container and not any(stranger.moves for _, stranger in contents.strangers):

@@ -1,8 +1,8 @@
 """`convert`: a tensor of one framework as one of another, in the same memory where both can work in it.
 
-Frameworks take memory over that they cannot work in: TensorFlow ends the process at the first operation on a
+Frameworks take over memory that they cannot work in: TensorFlow ends the process at the first operation on a
 misaligned buffer, PyTorch on a negative stride, JAX computes with the wrong values of a transposed one. So each
-adapter states what it needs (`Backend.takes`), and what a capsule offers is held against that here.
+adapter states what it needs (`Backend.takes`), and what a capsule offers is compared with that here.
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import devices
-from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import Backend, dlpack
 from xdevice.core import registry
-from xdevice.errors import (
-    ArgumentError,
-    DeviceNotFoundError,
-    DTypeError,
-    NotATensorError,
-    SharingError,
-    UnsupportedError,
-    shown,
-)
+from xdevice.errors import ArgumentError, DeviceNotFoundError, NotATensorError, SharingError, UnsupportedError, shown
 
-from .refusals import traced
+from .refusals import require_dtype, traced
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -46,10 +38,10 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
 
     Args:
         x: a tensor, or a container of tensors (dict, list, tuple, dataclass, ...), which keeps its type: a tensor that
-            appears twice stays one tensor, and what is no tensor passes through. A scalar of NumPy, which its `x.sum()`
-            gives, becomes a tensor without dimensions, and for "numpy" stays what it is.
+            appears twice stays one tensor, and what is not a tensor passes through. A scalar of NumPy, which its
+            `x.sum()` gives, becomes a tensor without dimensions, and for "numpy" stays what it is.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
-        copy: None shares memory where that is correct, and copies else. True always copies. False shares or raises.
+        copy: None shares memory where that is correct, else copies. True always copies. False shares or raises.
 
     | to | shares | copies |
     |---|---|---|
@@ -63,18 +55,18 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     From any of them, what is copied too: a 0-d tensor of TensorFlow, which keeps its constants for later ones; a
     read-only array of NumPy; a tensor of PyTorch with a lazy conjugate or minus; and what lies on a device that the
     two frameworks do not share, such as MXNet's `cpu(1)`. A tensor of the target framework is returned as it is, or
-    detached if it requires grad. A tensor without elements has no memory to share: it is made anew, also with
-    `copy=False`.
+    detached if it requires grad. A tensor without elements has no memory to share: a new one is made, also
+    with `copy=False`.
 
-    Shared memory lives as long as either side does. Read it only, on both sides, while both are in use, and never write
-    into it where TensorFlow or JAX owns it or has it: docs/conversion.md says why. What is pending on `x` is waited
-    for first; work that is launched on either side later is not ordered with the other side's.
+    Shared memory lives as long as either side does. While both are in use, only read it, on both sides, and never
+    write into memory that TensorFlow or JAX owns or was given: docs/conversion.md says why. What is pending on `x` is
+    waited for first; work that is launched on either side later is not ordered with the other side's.
 
     Raises:
         BufferError: with `copy=False`, where the memory cannot be shared (a `SharingError`).
         DTypeError: a dtype that the target lacks, or would narrow (JAX without 64-bit); an 8-bit float.
         DeviceNotFoundError: a device that the target lacks: NumPy has no GPU. Move `x` first.
-        NotATensorError: no tensor and no container, or a model: its weights go by `xdevice.convert_state`.
+        NotATensorError: neither a tensor nor a container, or a model: `xdevice.convert_state` takes its weights.
         ContainerError: an object that holds tensors and is not known as a container.
         UnsupportedError: a sparse tensor, a masked array, a tensor spread over devices, or what stands for one in a
             traced or mapped function (`jax.jit`, `torch.vmap`).
@@ -157,12 +149,12 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
 def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
     if kind == "model":
         raise NotATensorError(
-            f"convert takes tensors, and a {type(x).__qualname__} is a model of {source.name}: convert its weights by "
-            f"xdevice.convert_state, which knows their layouts, and a single variable as a tensor "
+            f"convert takes tensors, and a {type(x).__qualname__} is a model of {source.name}: convert its weights "
+            f"with xdevice.convert_state, which knows their layouts, and a single variable as a tensor "
             f"(tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
-        raise traced(source, type(x).__qualname__)
+        raise traced(source, f"a {type(x).__qualname__}")
 
 
 def _dtype_of(source: Backend, x: Any) -> str:
@@ -178,18 +170,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(f"{error}; convert keeps the device, so move the tensor first") from None
-    require_dtype(target, dtype, "tensor")
-
-
-def require_dtype(target: Backend, dtype: str, what: str) -> None:
-    """Raises `DTypeError` if the target's tensors cannot have this dtype."""
-    if dtype in SHORT_FLOATS:
-        raise DTypeError(f"xdevice only moves, saves and loads {dtype}, and does not convert it; cast the {what} first")
-    if dtype not in target.dtypes:
-        raise DTypeError(f"{target.name} has no {dtype}; cast the {what} first")
-    refusal = target.dtype_refusal(dtype)
-    if refusal is not None:
-        raise DTypeError(f"{target.name} would narrow {dtype}: {refusal}")
+    require_dtype(target, dtype, "the tensor", "cast it first")
 
 
 # sharing
@@ -217,10 +198,10 @@ def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str
     """`x` in the target's hands; raises `BufferError` where that would be wrong."""
     takes = target.takes()
     if takes is None:
-        raise BufferError(f"{target.name} {target.version} takes no memory over")
+        raise BufferError(f"{target.name} {target.version} cannot take memory over")
     for backend in (source, target):
         if not backend.shares(device):
-            raise BufferError(f"{device} of {backend.name} is no memory that other frameworks see")
+            raise BufferError(f"other frameworks cannot see the memory of {device} of {backend.name}")
     with source.lending(x):
         return _taken_over(source, dlpack.Lent(source.export(x)), takes, target, device, dtype)
 
@@ -237,7 +218,7 @@ def _taken_over(source: Backend, lent: dlpack.Lent, takes: Takes, target: Backen
     else:
         result = target.adopt(lent, dtype)
     if target.device_of(result) is not device:
-        raise BufferError(f"{target.name} takes memory of {device} for that of {target.device_of(result)}")
+        raise BufferError(f"{target.name} mistakes memory of {device} for that of {target.device_of(result)}")
     return result
 
 
@@ -247,7 +228,7 @@ def _hindrance(lent: dlpack.Lent, takes: Takes, device: Device, dtype: str) -> s
         return f"its memory is on device {lent.device} of DLPack, not on {device}"
     alignment = max(takes.alignment, min(host_dtype(dtype).itemsize, 8))
     if lent.address % alignment:
-        return f"its memory begins at no multiple of {alignment} bytes"
+        return f"its memory does not begin at a multiple of {alignment} bytes"
     if takes.strides == "compact" and not lent.is_compact():
         return f"its strides {tuple(lent.strides)} are not those of C order"
     if takes.strides == "forward" and any(stride < 0 for stride in lent.strides):
@@ -279,7 +260,7 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
         try:
             return _shared(source, source.compact(x), target, device, dtype)
         except (BufferError, UnsupportedError):
-            pass  # the host is the way that is left
+            pass  # only the way through the host is left
     import numpy
 
     # asarray: NumPy alone has arrays of the other byte order

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
+
+from .refusals import require_dtype
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     Complex numbers fit into complex dtypes and bool only, whatever their imaginary part.
 
     Raises:
-        DTypeError: a dtype that the backend lacks, data that is no numbers (text, objects, structured arrays, a masked
+        DTypeError: a dtype that the backend lacks, data that is not numbers (text, objects, structured arrays, a masked
             array in a list), or a value that does not fit.
         DeviceNotFoundError: as `to_device`.
         UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
@@ -73,14 +75,14 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.from_numpy(_cast(_exact(data, array, wanted), wanted), place)
 
 
 def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
     """A tensor of ones, `ones(2, 3)` or `ones((2, 3))`; float32 unless `dtype` says otherwise. Made on the device.
 
-    Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than an address can tell.
+    Arguments and errors are those of `tensor`, and `ShapeError`: no shape, or more bytes than can be addressed.
 
     Example:
         >>> tuple(xdevice.ones(2, 3).shape)
@@ -126,7 +128,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     wanted = dtype_name(dtype) if dtype is not None else "float32"
     if wanted not in _FLOATS:
         raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.rand(_shape(shape, wanted), place, wanted)
 
 
@@ -136,11 +138,11 @@ def to_numpy(x: Any) -> Any:
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
     comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet and Paddle dense. A container comes back with
     its tensors replaced. A variable is a `tf.Variable`, a `keras.Variable` or a Gluon `Parameter`. A scalar of NumPy,
-    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which takes no arrays, comes
+    which its `x.sum()` gives, comes as an array without dimensions. A TensorDict, which cannot hold arrays, comes
     as a dict.
 
     Raises:
-        NotATensorError: no tensor and no container. ContainerError: an unknown object that holds tensors.
+        NotATensorError: neither a tensor nor a container. ContainerError: an unknown object that holds tensors.
         UnsupportedError: what NumPy has no array for; it says what to read instead. On PyTorch nested, quantized and
             masked tensors, complex32 and bits; on TensorFlow sparse and ragged ones, variants and resources; keys of
             JAX; masked arrays of NumPy; and what stands for a tensor in a traced function.
@@ -172,7 +174,7 @@ def item(x: Any) -> Any:
     Waits, like `to_numpy`.
 
     Raises:
-        NotATensorError: no tensor. ShapeError: more or fewer than one element. DTypeError: no number.
+        NotATensorError: not a tensor. ShapeError: more or fewer than one element. DTypeError: not a number.
         UnsupportedError, NotBuiltError: as `to_numpy`.
 
     Example:
@@ -200,7 +202,7 @@ def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any,
     if not _is_numbers(array) or array.dtype.name in SHORT_FLOATS:
         return None
     wanted = _default_dtype(array, array)
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return _cast(_host_array(array), wanted)
 
 
@@ -231,7 +233,7 @@ def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, 
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else "float32"
-    _require_dtype(backend, wanted)
+    require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.full(_shape(shape, wanted), value, place, wanted)
 
 
@@ -256,8 +258,8 @@ def _shape(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Nested lists with arrays in the places of tensors, which NumPy itself reads one number after the other, or not at
-    all: those of MXNet, on a GPU, with a gradient, of bfloat16."""
+    """Nested lists with arrays in place of tensors, some of which NumPy itself reads number by number, or not at all:
+    those of MXNet, on a GPU, with a gradient, of bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     classes = set(map(type, data))
@@ -345,12 +347,6 @@ def _holds_masked(data: Any) -> bool:
     return mask is not None and not callable(mask) and hasattr(data, "dtype")  # pandas has a method of that name
 
 
-def _require_dtype(backend: Backend, name: str) -> None:
-    if name not in backend.dtypes:
-        there = ", ".join(dtype for dtype in DTYPES if dtype in backend.dtypes)
-        raise DTypeError(f"xdevice makes no {name} tensors on {backend.name}; it makes {there}")
-
-
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     """The array, or the objects that it is made of, where NumPy has rounded large ints to float64 beside a float."""
     if not (isinstance(data, list | tuple) and array.dtype.name == "float64" and host_dtype(name).kind in "iu"):
@@ -376,7 +372,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         return _whole(array, target)
     with numpy.errstate(over="ignore", invalid="ignore"):
         try:
-            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes takes no int that NumPy's ints do not hold
+            if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes does not take ints beyond int64 and uint64
                 array = array.astype("float64")
             cast = array.astype(target)
         except OverflowError as error:  # of a Python int
@@ -387,7 +383,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Numbers as integers, what is behind the point cut off; `DTypeError` if one is out of range then."""
+    """Numbers as integers, cut off at the point; `DTypeError` if one is then out of range."""
     import numpy
 
     if array.dtype.kind == "f":

@@ -14,7 +14,7 @@ def memory(device: object) -> Memory:
     """Bytes of a device's memory on the selected backend: total, free, allocated and peak.
 
     `total` and `free` are the device's, for all processes. `allocated` is what this process holds through the
-    framework, in tensors that are alive; `peak` is the most that has been. What the framework does not tell is None.
+    framework, in live tensors; `peak` is the most that it has held. What the framework does not tell is None.
 
     | backend | on a GPU | on the CPU |
     |---|---|---|
@@ -46,7 +46,7 @@ def memory(device: object) -> Memory:
 
 
 def reset_peak(device: object) -> None:
-    """Lets `memory(device).peak` begin anew, from what is allocated now.
+    """Resets `memory(device).peak` to what is allocated now.
 
     Args:
         device: any spelling that `xdevice.device` takes.

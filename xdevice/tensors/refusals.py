@@ -1,8 +1,9 @@
-"""What no verb takes, said once."""
+"""The errors for what no verb takes."""
 
 from __future__ import annotations
 
-from xdevice.errors import NotATensorError, UnsupportedError, shown
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
+from xdevice.errors import DTypeError, NotATensorError, UnsupportedError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -22,6 +23,26 @@ def refuse_non_container(x: object, verb: str) -> None:
 def traced(backend: Backend, name: str) -> UnsupportedError:
     """The error for a symbol, which only `to_device` and `copy_to` take."""
     return UnsupportedError(
-        f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device yet; "
-        f"do this outside of the traced function. to_device and copy_to work inside, or say why not"
+        f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
+        f"yet; do this outside of the traced function. to_device and copy_to work inside, or say why not"
     )
+
+
+def require_dtype(
+    backend: Backend, dtype: str, what: str, instead: str, *, loads: bool = False, may_narrow: bool = False
+) -> None:
+    """Raises `DTypeError` unless tensors of a backend can have this dtype, as the framework is set up just now.
+
+    Args:
+        loads: 8-bit floats will do, which are moved, saved and loaded, and nothing else.
+        may_narrow: so will a dtype that the framework narrows; its adapter refuses the values that do not fit then.
+    """
+    if dtype in backend.dtypes:
+        refusal = None if may_narrow else backend.dtype_refusal(dtype)
+        if refusal is not None:
+            raise DTypeError(f"{what} is {dtype}, which {backend.name} would narrow: {refusal}")
+    elif dtype in SHORT_FLOATS and not loads:
+        raise DTypeError(f"{what} is {dtype}, which xdevice only moves, saves and loads; {instead}")
+    elif not (loads and dtype in backend.short_floats):
+        there = ", ".join(name for name in DTYPES if name in backend.dtypes)
+        raise DTypeError(f"{what} is {dtype}, and {backend.name} supports {there}; {instead}")

@@ -141,16 +141,16 @@ def to_device(x: T, device: object) -> T:
             MXNet), such as a `TensorDict`, a `PackedSequence` or a graph's `Data`, some of which move in place; or a
             container of them (dict, list, tuple, namedtuple, dataclass, attrs class, pydantic model, set, pytree of
             JAX, what `xdevice.register` was told of, ...), nested, which keeps its type. In a container a tensor that
-            appears twice stays one tensor, what is no tensor passes through, and NumPy arrays do too where tensors of
-            another backend are there. A scalar of NumPy counts as a tensor
-            on cpu:0 on its own, and as a number in a container.
+            appears twice stays one tensor, what is not a tensor passes through, and so do NumPy arrays beside tensors
+            of another backend. A scalar of NumPy counts as a tensor on cpu:0 on its own, and as a number in a
+            container.
         device: any spelling that `xdevice.device` takes.
 
     Raises:
         DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
-        DeviceError: no device. NotATensorError: nothing that could move.
+        DeviceError: not a device. NotATensorError: nothing that could move.
         NotBuiltError: a model without variables yet. ContainerError: a container that contains itself, or cannot be
-            rebuilt, or that holds an object whose tensors would stay behind; it names the line that mends that.
+            rebuilt, or that holds an object whose tensors would stay behind; the error says what to write instead.
 
     Costs less than the framework's own call where there is nothing to do (docs/performance.md), else what the
     framework's copy costs: one copy, and no wait for it where the framework copies asynchronously.
@@ -237,7 +237,7 @@ def same_device(*xs: object) -> bool:
     `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are one device. Costs 0.1 us a tensor.
 
     Raises:
-        NotATensorError: an argument that is no tensor, model or container.
+        NotATensorError: an argument that is not a tensor, a model or a container.
 
     Example:
         >>> xdevice.same_device(xdevice.ones(2), {"y": xdevice.ones(3)})
@@ -269,7 +269,7 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
 
     Raises:
         DeviceMismatchError: names the first tensor that is not where the one before it is.
-        NotATensorError: an argument that is no tensor, model or container.
+        NotATensorError: an argument that is not a tensor, a model or a container.
 
     Example:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])

@@ -1,39 +1,35 @@
 """`save` and `load`: tensors and models in safetensors files, which every framework here reads from every other.
 
-The safetensors library writes, and checks what it reads the header of. Its own front ends are not used: they narrow,
-fail on 0-d tensors, or end the process (docs of each). What it does not do is done here: the file takes its name only
-when it is whole and on the disk, and its values are read into memory that the tensors then own.
+The safetensors library writes files and checks headers. Its own front ends for the frameworks are not used: they narrow
+dtypes, fail on 0-d tensors, or crash the process. What the library does not do is done here: a file gets its name only
+once it is complete and on the disk, and values are read into memory that the tensors then own.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import stat
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from xdevice.base.devices import CPU
-from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry, selection
 from xdevice.errors import (
     ContainerError,
     DTypeError,
-    FileFormatError,
-    FilePathError,
-    MissingFileError,
     NotATensorError,
     ShapeError,
     StateError,
     UnsupportedError,
-    XDeviceError,
     shown,
 )
 from xdevice.tensors.creation import place_for
-from xdevice.tensors.refusals import refuse_non_container, traced
+from xdevice.tensors.refusals import refuse_non_container, require_dtype, traced
+
+from .disk import replacing, target_of
+from .format import DTYPES, RESERVED, SHARED, opened, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,30 +38,15 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
+    from .format import Entry, Header
+
     Path = str | os.PathLike[str]
     Array = np.ndarray[Any, Any]
 
-_DTYPES: Final = {
-    "BOOL": "bool", "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
-    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
-    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}  # fmt: skip
-"""The dtypes of the format that NumPy has a name for, by their code in the header."""
 _LONE: Final = "tensor"
 """The name in a file of a tensor that was saved by itself."""
-_RESERVED: Final = "__metadata__"
-_ALIGNMENT: Final = 64
-"""TensorFlow and JAX take over memory that begins at a multiple of this many bytes."""
 _SMALL: Final = 1 << 14
 """Bytes up to which a copy is cheaper than to take the memory over."""
-_SHARED: Final = "xdevice.shared"
-"""The one remark in a file's metadata that is ours: the further names of its tensors, as a JSON object."""
-_PREFIX: Final = ".xdevice-"
-_SUFFIX: Final = ".saving"
-_PROBE: Final = "probe"
-_LOCK: Final = "lock"
 
 
 class _Variable(NamedTuple):
@@ -76,28 +57,12 @@ class _Variable(NamedTuple):
     model: Any = None
 
 
-class _Entry(NamedTuple):
-    """Where the values of a tensor are in a file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    nbytes: int
-
-
 class _Planned(NamedTuple):
     """A variable, and the values that go into it."""
 
     name: str
     one: _Variable
-    entry: _Entry
-
-
-class _Header(NamedTuple):
-    """What a file holds; `shared` are the further names of its tensors."""
-
-    entries: dict[str, _Entry]
-    shared: dict[str, str]
+    entry: Entry
 
 
 # saving
@@ -106,10 +71,11 @@ class _Header(NamedTuple):
 def save(path: Path, x: Any) -> None:
     """Writes tensors, or the variables of a model, into a safetensors file, which `load` reads on every backend.
 
-    The file is replaced at once, when the new one is whole and on the disk: after a crash or a full disk the old one is
-    still there, and what a killed process has left beside it goes with the next save in that folder. A save by another
-    process at the same time is not disturbed: the last one to end stays. Permissions are as with `open(path, "wb")`: a
-    new file follows the umask, an old one keeps its mode. A symbolic link stays, and what it names is replaced.
+    The file is replaced atomically, once the new one is complete and on the disk: after a crash or a full disk the old
+    one is still there, and the next save in that folder removes what a killed process has left beside it. Saves by
+    several processes at a time do not disturb each other: the last one to end wins. Permissions are as
+    with `open(path, "wb")`: a new file follows the umask, an old one keeps its mode. A symbolic link stays;
+    the file it points to is replaced.
 
     Args:
         path: where; the folder must exist. Any ending will do; `.safetensors` is what other programs look for.
@@ -118,26 +84,26 @@ def save(path: Path, x: Any) -> None:
 
     | what | its name in the file |
     |---|---|
-    | a leaf of a container | the way to it: `{"layers": [{"weight": w}]}` gives `layers.0.weight` |
+    | a leaf of a container | the path to it: `{"layers": [{"weight": w}]}` gives `layers.0.weight` |
     | a variable of a torch `Module`, a Paddle `Layer`, a Gluon `Block` | that of `state_dict()`, `save_parameters()` |
     | a variable of a Keras `Layer` or `Model` | its layers' names and its own: `dense/kernel`, `dense_1/kernel` |
-    | a variable of a `tf.Module` | the way to it: `layers/0/weight` |
+    | a variable of a `tf.Module` | the path to it: `layers/0/weight` |
     | the state of an optimizer or a Gluon `Trainer` | the number of the parameter, and what it is: `0.exp_avg` |
     | the state of a Keras optimizer | its number in `optimizer.variables` |
     | one tensor | `tensor` |
 
     Raises:
-        NotATensorError: a leaf that is no tensor and no model, by name. ContainerError: two leaves of one name, or a
-            name that UTF-8 has not.
+        NotATensorError: a leaf that is neither a tensor nor a model, by name. ContainerError: two leaves of one name,
+            or a name that UTF-8 cannot write.
         UnsupportedError: an optimizer that keeps numbers outside of tensors: PyTorch's LBFGS, Gluon's Nadam, LBSGD.
-        DTypeError: complex128, or another dtype that the format has not. UnsupportedError: a sparse, ragged or masked
+        DTypeError: complex128, or another dtype that the format lacks. UnsupportedError: a sparse, ragged or masked
             tensor. NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
         FilePathError: a folder or a device has that name, the disk is full, or the system refuses for another reason.
             The old file is there after each.
 
-    Costs the writing of the file and the wait for the disk (benchmarks/files.py). What is on the CPU is written from
-    where it lies, except MXNet's bool, so nothing may write into it meanwhile; what is on a GPU is copied to the host
-    first, all at once.
+    Costs the writing of the file and the wait for the disk (benchmarks/files.py). What is on the CPU is written
+    without a copy, except MXNet's bool, so nothing may write into it meanwhile; what is on a GPU is first copied to the
+    host, all of it.
 
     Example:
         >>> import os, tempfile
@@ -148,14 +114,14 @@ def save(path: Path, x: Any) -> None:
     """
     from safetensors import TensorSpec, serialize_file
 
-    target = _target(path)
+    target = target_of(path)
     arrays, shared = _host_arrays(_variables(x, "save"))
     specs = {
         name: TensorSpec(dtype=array.dtype.name, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes)
         for name, array in arrays.items()
     }
-    with _replacing(target) as new:
-        serialize_file(specs, new, metadata={_SHARED: json.dumps(shared)} if shared else None)
+    with replacing(target) as new:
+        serialize_file(specs, new, metadata={SHARED: json.dumps(shared)} if shared else None)
 
 
 def _variables(x: Any, verb: str) -> dict[str, _Variable]:
@@ -163,13 +129,15 @@ def _variables(x: Any, verb: str) -> dict[str, _Variable]:
     found: dict[str, _Variable] = {}
     origins: dict[str, str] = {}
     for name, origin, variable in _named(x, verb):
-        if name in found or name == _RESERVED:
+        if name in found or name == RESERVED:
             other = f"and {origins[name]} both have" if name in found else "has"
             raise ContainerError(
                 f"{origin} {other} the name {name!r} in a file, where keys are joined by dots; rename a key"
             )
         if not _is_utf8(name):
-            raise ContainerError(f"{origin} has the name {name!r}, which UTF-8 and so the format has not; rename a key")
+            raise ContainerError(
+                f"{origin} has the name {name!r}, which UTF-8, and so the format, cannot write; rename a key"
+            )
         found[name], origins[name] = variable, origin
     return found
 
@@ -236,9 +204,9 @@ def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
-    if dtype not in _DTYPES.values():
+    if dtype not in DTYPES.values():
         instead = "its .real and .imag, or as complex64" if dtype.startswith("complex") else "in another dtype"
-        raise DTypeError(f"{name} is {dtype}, which the safetensors format has not; save it {instead}")
+        raise DTypeError(f"{name} is {dtype}, which the safetensors format does not support; save it {instead}")
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -249,7 +217,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
 def _require_dense(name: str, backend: Backend, value: Any) -> None:
     if not backend.is_dense(value):
         raise UnsupportedError(
-            f"{name} is sparse, ragged or masked, which the format has not; take its parts, or make it dense"
+            f"{name} is sparse, ragged or masked, which the format does not support; take its parts, or make it dense"
         )
 
 
@@ -287,9 +255,9 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         With `into`, that model or container itself.
 
     Raises:
-        MissingFileError: no such file. FilePathError: it is no plain file, or the system cannot read it.
+        MissingFileError: no such file. FilePathError: it is not a regular file, or the system cannot read it.
         FileFormatError: it is damaged, cut off, or of another format.
-        ShapeError: the backend takes no tensor of that shape, by name.
+        ShapeError: the backend does not allow a tensor of that shape, by name.
         DTypeError: the backend lacks the dtype of a tensor, or would narrow it (JAX without 64-bit), by name.
         StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
             UnsupportedError: it cannot be written into (`tf.Tensor`, `jax.Array`, a sparse or masked tensor).
@@ -317,11 +285,11 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         return _load_into(path, into)
     owner = selection.backend(backend)
     place = place_for(owner, device)
-    with _opened(path) as (file, header):
+    with opened(path) as (file, header):
         for name, entry in header.entries.items():
-            _require_dtype(owner, name, entry.dtype)
+            require_dtype(owner, entry.dtype, name, "load it with another backend=", loads=True)
             _require_shape(owner, name, entry.shape)
-        tensors = {name: _tensor(owner, _read(file, entry), place) for name, entry in header.entries.items()}
+        tensors = {name: _tensor(owner, read(file, entry), place) for name, entry in header.entries.items()}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -329,19 +297,19 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
 def _load_into(path: str, into: Any) -> Any:
     variables = _variables(into, "load into")
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
-    with _opened(path) as (file, header):
+    with opened(path) as (file, header):
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
         for _, one, entry in _plan(path, variables, header, file):
             place = one.backend.device_of(one.value)
-            one.backend.write(one.value, _tensor(one.backend, _read(file, entry), place))
+            one.backend.write(one.value, _tensor(one.backend, read(file, entry), place))
     for prefix, x in models.items():
         _take_state(prefix, x, variables)
     return into
 
 
 def _state_to_come(
-    prefix: str, x: Any, variables: Mapping[str, _Variable], header: _Header
+    prefix: str, x: Any, variables: Mapping[str, _Variable], header: Header
 ) -> Iterator[tuple[str, _Variable]]:
     """What is in the file for an optimizer that has not taken a step yet, so that it has no variables for it."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
@@ -364,7 +332,7 @@ def _take_state(prefix: str, x: Any, variables: Mapping[str, _Variable]) -> None
         backend.take_state(x, {name: one.value for name, one in state.items()})
 
 
-def _plan(path: Path, variables: Mapping[str, _Variable], header: _Header, file: FileIO) -> list[_Planned]:
+def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: FileIO) -> list[_Planned]:
     """What to write into which variable, each once; raises unless all of them fit."""
     where = os.fspath(path)
     entries = {**header.entries, **{name: header.entries[other] for name, other in header.shared.items()}}
@@ -375,8 +343,8 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: _Header, file:
         entry = entries[name]
         _require_fit(where, name, one, entry)
         other = planned.setdefault(id(one.value), _Planned(name, one, entry))
-        if other.entry != entry and _read(file, other.entry).tobytes() != _read(file, entry).tobytes():
-            raise StateError(f"{other.name} and {name} are one variable here, and two of unlike values in {where}")
+        if other.entry != entry and read(file, other.entry).tobytes() != read(file, entry).tobytes():
+            raise StateError(f"{other.name} and {name} are one variable here, and two with different values in {where}")
     missing = [name for name, one in variables.items() if id(one.value) not in planned]
     extra = [name for name in entries if name not in variables]
     if missing or extra:
@@ -387,14 +355,14 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: _Header, file:
     return list(planned.values())
 
 
-def _require_fit(where: str, name: str, one: _Variable, entry: _Entry) -> None:
+def _require_fit(where: str, name: str, one: _Variable, entry: Entry) -> None:
     here = _name_of(one.value.dtype), tuple(one.value.shape)
     if here != (entry.dtype, entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
             f"{here[1]} here"
         )
-    _require_dtype(one.backend, name, entry.dtype)
+    require_dtype(one.backend, entry.dtype, name, "load it with another backend=", loads=True)
     _require_dense(name, one.backend, one.value)
     if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
         raise UnsupportedError(
@@ -417,20 +385,6 @@ def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + more if names else "nothing"
 
 
-def _require_dtype(backend: Backend, name: str, dtype: str) -> None:
-    if dtype not in backend.dtypes and dtype not in backend.short_floats:
-        raise DTypeError(f"{name} is {dtype}, which {backend.name} has not; load it with another backend=")
-    try:
-        held = dtype_name(backend.from_numpy(np.empty(0, host_dtype(dtype)), CPU).dtype)
-    except DTypeError as error:
-        raise DTypeError(f"{name} is {dtype}: {error}") from error
-    if held != dtype:
-        raise DTypeError(
-            f"{name} is {dtype}, and {backend.name} would make it {held} as it is set up here; "
-            f"on JAX, 64-bit is off: jax.config.update('jax_enable_x64', True)"
-        )
-
-
 def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
     if len(shape) > backend.most_axes or max(shape, default=0) > backend.longest_axis:
         raise ShapeError(
@@ -443,234 +397,3 @@ def _tensor(backend: Backend, array: Array, place: Device) -> Any:
     if place is not CPU:
         return backend.stage(array, place)
     return backend.from_numpy(array, CPU) if array.nbytes <= _SMALL else backend.from_buffer(array)
-
-
-# the format
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[FileIO, _Header]]:
-    """The file and its header, of one and the same file, even if another takes its name at this moment."""
-    while True:
-        _plain_file(path)
-        with _open(path) as file:
-            header = _header(path, file)
-            if _is_still(path, file):
-                yield file, header
-                return
-
-
-def _is_still(path: str, file: FileIO) -> bool:
-    """Whether a path still names an open file."""
-    _plain_file(path)
-    with _open(path) as again:  # two descriptors, because Windows tells other numbers of a path than of an open file
-        return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
-
-
-def _open(path: str) -> FileIO:
-    with _path_errors(f"{path!r} cannot be read"):
-        return open(path, "rb", buffering=0)
-
-
-def _header(path: Path, file: FileIO) -> _Header:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
-            length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
-        metadata = header.pop(_RESERVED, None) or {}
-        entries = {name: _entry(name, about, 8 + length) for name, about in header.items()}
-        entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
-        return _Header(entries, _shared(metadata, entries))
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        size = os.fstat(file.fileno()).st_size
-        raise FileFormatError(
-            f"{os.fspath(path)} of {size:,} bytes is no safetensors file, or it is damaged: {error}"
-        ) from error
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of which no two readers take two halves."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise ValueError(f"its header has {twice!r} twice")
-    return found
-
-
-def _entry(name: str, about: Mapping[str, Any], start: int) -> _Entry:
-    code, shape = about["dtype"], tuple(about["shape"])
-    if code not in _DTYPES:
-        raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(_DTYPES)}")
-    dtype = host_dtype(_DTYPES[code])
-    try:
-        np.broadcast_to(np.zeros((), dtype), shape)  # NumPy's limits of axes and sizes; allocates nothing
-    except ValueError as error:
-        raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
-    return _Entry(_DTYPES[code], shape, start + about["data_offsets"][0], math.prod(shape) * dtype.itemsize)
-
-
-def _shared(metadata: Mapping[str, str], entries: Mapping[str, _Entry]) -> dict[str, str]:
-    """What `save` has written of shared tensors; what other programs remark in the metadata names none."""
-    shared = json.loads(metadata.get(_SHARED, "{}"))
-    if not isinstance(shared, dict) or not all(
-        isinstance(other, str) and other in entries and name not in entries for name, other in shared.items()
-    ):
-        raise ValueError(f"{_SHARED} in its metadata gives names to tensors that it does not have")
-    return shared
-
-
-def _read(file: FileIO, entry: _Entry) -> Array:
-    """The values of a tensor in memory of their own."""
-    raw = np.empty(entry.nbytes + _ALIGNMENT, "uint8")
-    begin = -raw.ctypes.data % _ALIGNMENT
-    buffer = raw[begin : begin + entry.nbytes]
-    file.seek(entry.start)
-    rest = buffer.data
-    while rest:
-        with _path_errors(f"{file.name!r} cannot be read"):
-            got = file.readinto(rest)  # 2 GB at most
-        if not got:
-            raise FileFormatError(f"{file.name!r} was cut off while it was read; load it again")
-        rest = rest[got:]
-    return buffer.view(host_dtype(entry.dtype)).reshape(entry.shape)
-
-
-# the file system
-
-
-@contextmanager
-def _path_errors(what: str) -> Iterator[None]:
-    """What the system refuses, by the name that the user gave: its own errors name files that are made here."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except XDeviceError:
-        raise
-    except (OSError, ValueError, SafetensorError) as error:
-        raise FilePathError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
-
-
-def _plain_file(path: str) -> None:
-    with _path_errors(f"{path!r} cannot be read"):
-        try:
-            found = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingFileError(f"there is no file {path!r}; is the folder right? {os.getcwd()}") from error
-    if not stat.S_ISREG(found.st_mode):
-        what = "a folder" if stat.S_ISDIR(found.st_mode) else "no plain file"
-        raise FilePathError(f"{path!r} is {what}; name the file in the safetensors format")
-
-
-def _target(path: Path) -> str:
-    """The file to replace: what a symbolic link names, not the link."""
-    given = os.fsdecode(path)
-    with _path_errors(f"{given!r} cannot be written"):
-        target = os.path.realpath(given)
-        folder = os.path.dirname(target)
-        if not os.path.isdir(folder):
-            raise MissingFileError(f"there is no folder {folder!r}; make it first: os.makedirs(...)")
-        mode = _mode(target)
-    is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(given) in ("", os.curdir)
-    if is_folder or (mode is not None and not stat.S_ISREG(mode)):
-        what = "names a folder" if is_folder else "is no plain file"
-        raise FilePathError(f"{given!r} {what}, which cannot be replaced by a file; name a file")
-    return target
-
-
-def _mode(path: str) -> int | None:
-    """None if there is nothing."""
-    try:
-        return os.stat(path).st_mode
-    except FileNotFoundError:
-        return None
-
-
-@contextmanager
-def _replacing(target: str) -> Iterator[str]:
-    """A name to write a file under, which then takes the target's place at once; if that fails nothing is left."""
-    folder = os.path.dirname(target)
-    with _path_errors(f"{target!r} cannot be written, and the file is as it was"):
-        _remove_leftovers(folder)
-        with _own_folder(folder) as own:
-            new = os.path.join(own, "new")
-            yield new
-            _flush(new)
-            os.chmod(new, _permissions(target, own))
-            os.replace(new, target)
-    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
-        with _path_errors(f"{target!r} is written, but may not be on the disk"):
-            _flush(folder, os.O_RDONLY)
-
-
-def _permissions(target: str, own: str) -> int:
-    """The old file's mode, or that of a file made now: the umask can be read only by changing it for all threads."""
-    old = _mode(target)
-    return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
-
-
-def _flush(path: str, flags: int = os.O_RDWR) -> None:
-    """Waits until a file is on the disk; Windows does so only for one that is open for writing."""
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _own_folder(folder: str) -> Iterator[str]:
-    """A new folder, locked as long as this process lives and uses it."""
-    import shutil
-    import tempfile
-
-    while True:
-        own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
-        probe = os.path.join(own, _PROBE)
-        try:
-            with suppress(FileNotFoundError):  # it is gone already
-                os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
-            with _locked(own) as is_ours:
-                # until it was locked, another process may have taken it for a leftover, and emptied it
-                if is_ours is not False and os.path.exists(probe):
-                    yield own
-                    return
-        finally:
-            shutil.rmtree(own, ignore_errors=True)
-
-
-def _remove_leftovers(folder: str) -> None:
-    """What processes that were killed have left: their locks ended with them."""
-    import shutil
-
-    for entry in os.scandir(folder):
-        if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
-            continue
-        with _locked(entry.path) as is_ours:
-            if is_ours:
-                shutil.rmtree(entry.path, ignore_errors=True)
-        if is_ours:
-            with suppress(OSError):  # on Windows an open lock is still there
-                os.unlink(os.path.join(entry.path, _LOCK))
-                os.rmdir(entry.path)
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[bool | None]:
-    """Whether the lock of a folder is ours in this block; None on a file system without locks."""
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(os.path.join(folder, _LOCK), timeout=0)
-    is_ours: bool | None = True
-    try:
-        lock.acquire()
-    except Timeout:
-        is_ours = False
-    except (OSError, NotImplementedError):
-        is_ours = None
-    try:
-        yield is_ours
-    finally:
-        lock.release()

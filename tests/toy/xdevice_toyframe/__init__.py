@@ -204,7 +204,7 @@ class ToyBackend(Backend):
         if isinstance(model, toyframe.Variable):
             return toyframe.Variable(model.value.clone(place))
         if isinstance(model, toyframe.SGD):
-            raise self.unsupported("copy of an optimizer", "make one for the copied model")
+            raise self.no_copy_of_optimizer("make one for the copied model")
         twin = _bare(model)
         self.variables(model)
         _each(twin, lambda x: self._twin(x, place), {})
@@ -321,7 +321,7 @@ class ToyBackend(Backend):
 
     def new_graph(self, device):
         if device.kind != "gpu":
-            raise self._no_graphs()
+            raise self.no_graphs()
         return toyframe.Graph(self.to_native(device))
 
     @contextmanager

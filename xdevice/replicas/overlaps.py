@@ -1,0 +1,66 @@
+"""Whether tensors that will be written share memory: by addresses alone, so for memory of any device."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Block(NamedTuple):
+    """Where the elements of a tensor are, each of `width` bytes."""
+
+    name: str
+    address: int
+    strides: tuple[int, ...]
+    shape: tuple[int, ...]
+    width: int
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """The memory as NumPy's, which is asked about addresses only, and never reads."""
+        return {
+            "data": (self.address, True),
+            "shape": self.shape,
+            "strides": self.strides,
+            "typestr": f"|V{self.width}",
+            "version": 3,
+        }
+
+    @property
+    def first(self) -> int:
+        return self.address + sum(step for step in self._steps() if step < 0)
+
+    @property
+    def last(self) -> int:
+        return self.address + sum(step for step in self._steps() if step > 0) + self.width - 1
+
+    def _steps(self) -> list[int]:
+        return [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
+
+
+def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
+    """Two of these blocks that have a byte in common."""
+    row = sorted(blocks, key=lambda block: block.first)
+    for i, one in enumerate(row):
+        for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
+            if _overlap(one, other):
+                return one, other
+    return None
+
+
+def _begins_within(one: Block, other: Block) -> bool:
+    return other.first <= one.last
+
+
+def _overlap(one: Block, other: Block) -> bool:
+    """Whether they have a byte in common, and not only their bytes between each other as columns have."""
+    import numpy
+
+    try:
+        return numpy.shares_memory(one, other, max_work=100_000)
+    except getattr(numpy, "exceptions", numpy).TooHardError:
+        return True

@@ -1,0 +1,158 @@
+"""A file that is replaced as a whole, and what the system says when it refuses.
+
+A new file is written in a folder of its own beside the old one, which is locked as long as the process lives, so that
+the next save can tell what a killed process has left from what another one is writing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from xdevice.errors import FilePathError, MissingFileError, XDeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFIX: Final = ".xdevice-"
+_SUFFIX: Final = ".saving"
+_PROBE: Final = "probe"
+_LOCK: Final = "lock"
+
+
+@contextmanager
+def path_errors(what: str) -> Iterator[None]:
+    """What the system refuses, by the name that the user gave: its own errors name files that are made here."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except XDeviceError:
+        raise
+    except (OSError, ValueError, SafetensorError) as error:
+        raise FilePathError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def require_plain_file(path: str) -> None:
+    with path_errors(f"{path!r} cannot be read"):
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise MissingFileError(f"there is no file {path!r}; is the folder right? {os.getcwd()}") from error
+    if not stat.S_ISREG(found.st_mode):
+        what = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
+        raise FilePathError(f"{path!r} is {what}; name the file in the safetensors format")
+
+
+def target_of(path: str | os.PathLike[str]) -> str:
+    """The file to replace: what a symbolic link names, not the link."""
+    given = os.fsdecode(path)
+    with path_errors(f"{given!r} cannot be written"):
+        target = os.path.realpath(given)
+        folder = os.path.dirname(target)
+        if not os.path.isdir(folder):
+            raise MissingFileError(f"there is no folder {folder!r}; make it first: os.makedirs(...)")
+        mode = _mode(target)
+    is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(given) in ("", os.curdir)
+    if is_folder or (mode is not None and not stat.S_ISREG(mode)):
+        what = "names a folder" if is_folder else "is not a regular file"
+        raise FilePathError(f"{given!r} {what}, which cannot be replaced by a file; name a file")
+    return target
+
+
+def _mode(path: str) -> int | None:
+    """None if there is nothing."""
+    try:
+        return os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def replacing(target: str) -> Iterator[str]:
+    """A name to write a file under, which then takes the target's place at once; if that fails nothing is left."""
+    folder = os.path.dirname(target)
+    with path_errors(f"{target!r} cannot be written, and the file is as it was"):
+        _remove_leftovers(folder)
+        with _own_folder(folder) as own:
+            new = os.path.join(own, "new")
+            yield new
+            _flush(new)
+            os.chmod(new, _permissions(target, own))
+            os.replace(new, target)
+    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+        with path_errors(f"{target!r} is written, but may not be on the disk"):
+            _flush(folder, os.O_RDONLY)
+
+
+def _permissions(target: str, own: str) -> int:
+    """The old file's mode, or that of a file made now: the umask can be read only by changing it for all threads."""
+    old = _mode(target)
+    return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
+
+
+def _flush(path: str, flags: int = os.O_RDWR) -> None:
+    """Waits until a file is on the disk; Windows does so only for one that is open for writing."""
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _own_folder(folder: str) -> Iterator[str]:
+    """A new folder, locked as long as this process lives and uses it."""
+    import shutil
+    import tempfile
+
+    while True:
+        own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
+        probe = os.path.join(own, _PROBE)
+        try:
+            with suppress(FileNotFoundError):  # it is gone already
+                os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
+            with _locked(own) as is_ours:
+                # until it was locked, another process may have taken it for a leftover, and emptied it
+                if is_ours is not False and os.path.exists(probe):
+                    yield own
+                    return
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _remove_leftovers(folder: str) -> None:
+    """What processes that were killed have left: their locks ended with them."""
+    import shutil
+
+    for entry in os.scandir(folder):
+        if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
+            continue
+        with _locked(entry.path) as is_ours:
+            if is_ours:
+                shutil.rmtree(entry.path, ignore_errors=True)
+        if is_ours:
+            with suppress(OSError):  # on Windows an open lock is still there
+                os.unlink(os.path.join(entry.path, _LOCK))
+                os.rmdir(entry.path)
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[bool | None]:
+    """Whether the lock of a folder is ours in this block; None on a file system without locks."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(os.path.join(folder, _LOCK), timeout=0)
+    is_ours: bool | None = True
+    try:
+        lock.acquire()
+    except Timeout:
+        is_ours = False
+    except (OSError, NotImplementedError):
+        is_ours = None
+    try:
+        yield is_ours
+    finally:
+        lock.release()

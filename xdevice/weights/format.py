@@ -1,0 +1,136 @@
+"""What is in a safetensors file: its header, which the library checks, and the values of a tensor."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from xdevice.base.dtypes import host_dtype
+from xdevice.contract.alignment import aligned
+from xdevice.errors import DTypeError, FileFormatError
+
+from .disk import path_errors, require_plain_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from io import FileIO
+
+DTYPES: Final = {
+    "BOOL": "bool", "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",
+    "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
+"""The dtypes of the format that NumPy has a name for, by their code in the header."""
+RESERVED: Final = "__metadata__"
+SHARED: Final = "xdevice.shared"
+"""The one remark in a file's metadata that is ours: the further names of its tensors, as a JSON object."""
+
+
+class Entry(NamedTuple):
+    """Where the values of a tensor are in a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+
+class Header(NamedTuple):
+    """What a file holds; `shared` are the further names of its tensors."""
+
+    entries: dict[str, Entry]
+    shared: dict[str, str]
+
+
+@contextmanager
+def opened(path: str) -> Iterator[tuple[FileIO, Header]]:
+    """The file and its header, of one and the same file, even if another takes its name at this moment."""
+    while True:
+        require_plain_file(path)
+        with _open(path) as file:
+            header = _header(path, file)
+            if _is_still(path, file):
+                yield file, header
+                return
+
+
+def _is_still(path: str, file: FileIO) -> bool:
+    """Whether a path still names an open file."""
+    require_plain_file(path)
+    with _open(path) as again:  # two descriptors, because Windows tells other numbers of a path than of an open file
+        return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
+
+
+def _open(path: str) -> FileIO:
+    with path_errors(f"{path!r} cannot be read"):
+        return open(path, "rb", buffering=0)
+
+
+def _header(path: str, file: FileIO) -> Header:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
+            length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
+        metadata = header.pop(RESERVED, None) or {}
+        entries = {name: _entry(name, about, 8 + length) for name, about in header.items()}
+        entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
+        return Header(entries, _shared(metadata, entries))
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        size = os.fstat(file.fileno()).st_size
+        raise FileFormatError(
+            f"{os.fspath(path)} of {size:,} bytes is not a safetensors file, or is damaged: {error}"
+        ) from error
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, without duplicate keys: readers disagree on which one counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise ValueError(f"its header has {twice!r} twice")
+    return found
+
+
+def _entry(name: str, about: Mapping[str, Any], start: int) -> Entry:
+    code, shape = about["dtype"], tuple(about["shape"])
+    if code not in DTYPES:
+        raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
+    dtype = host_dtype(DTYPES[code])
+    try:
+        np.broadcast_to(np.zeros((), dtype), shape)  # NumPy's limits of axes and sizes; allocates nothing
+    except ValueError as error:
+        raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
+    return Entry(DTYPES[code], shape, start + about["data_offsets"][0], math.prod(shape) * dtype.itemsize)
+
+
+def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """What `save` has written of shared tensors; what other programs remark in the metadata names none."""
+    shared = json.loads(metadata.get(SHARED, "{}"))
+    if not isinstance(shared, dict) or not all(
+        isinstance(other, str) and other in entries and name not in entries for name, other in shared.items()
+    ):
+        raise ValueError(f"{SHARED} in its metadata gives names to tensors that it does not have")
+    return shared
+
+
+def read(file: FileIO, entry: Entry) -> np.ndarray[Any, Any]:
+    """The values of a tensor in memory of their own."""
+    buffer = aligned(entry.nbytes)
+    file.seek(entry.start)
+    rest = buffer.data
+    while rest:
+        with path_errors(f"{file.name!r} cannot be read"):
+            got = file.readinto(rest)  # 2 GB at most
+        if not got:
+            raise FileFormatError(f"{file.name!r} was cut off while it was read; load it again")
+        rest = rest[got:]
+    return buffer.view(host_dtype(entry.dtype)).reshape(entry.shape)

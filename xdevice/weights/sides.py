@@ -1,0 +1,174 @@
+"""What `convert_state` reads: a model, or a flat dict of tensors, as layers whose parameters are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from xdevice.contract import Backend, layouts
+from xdevice.contract.layouts import Layer, Part
+from xdevice.core import registry
+from xdevice.errors import NotATensorError, StateError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_MOST_LAYERS: Final = 32
+
+
+class Side(NamedTuple):
+    """A model, or a flat dict, as layers."""
+
+    backend: Backend
+    layers: list[Layer]
+    variables: dict[str, Any]
+    unknown: list[str]
+    """The variables of no layer, each under one of its names."""
+
+
+def check_kinds(kinds: Mapping[str, str]) -> None:
+    for path, kind in kinds.items():
+        if kind not in layouts.KINDS:
+            raise StateError(f"kinds says that {path!r} is a {kind!r}; expected one of {', '.join(layouts.KINDS)}")
+
+
+def model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
+    found = registry.kind_of(type(like))
+    if found is None or found.kind != "model" or found.backend is not target:
+        of = f" of {found.backend.name}" if found else ""
+        raise NotATensorError(
+            f"like= is a built model of {target.name}, not {shown(like, 60)} of type {type(like).__qualname__}{of}"
+        )
+    return target, like
+
+
+def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
+    backend, model = of
+    variables = dict(backend.variables(model))
+    known = list(backend.layers(model))
+    paths = {layer.path for layer in known}
+    rest = _rest(variables, known)
+    told = [layer for path, kind in kinds.items() if path not in paths and (layer := _told(backend, path, kind, rest))]
+    return Side(backend, known + told, variables, list(_rest(variables, known + told)))
+
+
+def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
+    if not isinstance(source, dict):
+        raise NotATensorError(
+            f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
+            f"{type(source).__qualname__}"
+        )
+    owners = {name: registry.kind_of(type(value)) for name, value in source.items()}
+    for name, owner in owners.items():
+        if owner is None or owner.kind == "symbol" or not isinstance(name, str):
+            raise NotATensorError(
+                f"{name!r} is a {type(source[name]).__qualname__}, not a named tensor: expected a flat dict"
+            )
+    backends = {owner.backend.name: owner.backend for owner in owners.values() if owner is not None}
+    if len(backends) > 1:
+        raise NotATensorError(f"the tensors of one state are of one framework, not of {', '.join(backends)}")
+    backend = next(iter(backends.values()), None) or registry.load("numpy")
+    variables = {name: _tensor(backend, value) for name, value in source.items()}
+    layers = []
+    for path, kind in kinds.items():
+        layer = _told(backend, path, kind, variables)
+        if layer is None:
+            raise StateError(
+                f"kinds says that {path!r} is a {kind}, and the state has no {_expected(backend, path, kind)}; "
+                f"it has {some_of(variables)}"
+            )
+        layers.append(layer)
+    unknown = list(_rest(variables, layers))
+    if unknown:
+        raise StateError(
+            f"nothing says what these parameters are: {', '.join(unknown)}; give the model instead of its state, a "
+            "model of the target as like=, or kinds={'path.to.layer': 'linear'}, 'same' for a single tensor"
+        )
+    return Side(backend, layers, variables, [])
+
+
+def _tensor(backend: Backend, value: Any) -> Any:
+    """A lone variable has the name "" in it."""
+    found = registry.kind_of(type(value))
+    return dict(backend.variables(value))[""] if found is not None and found.kind == "model" else value
+
+
+def _expected(backend: Backend, path: str, kind: str) -> str:
+    return " or ".join(layouts.join(path, part.name) for part in backend.parts(kind, {}))
+
+
+def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str, str]) -> dict[str, str]:
+    """The kinds that were said, and those that a target's layers say of the ways that lead to them."""
+    if wanted is None:
+        return kinds
+    back = {there: here for here, there in renamed.items()}
+    return {back.get(layer.path, layer.path): layer.kind for layer in wanted.layers} | kinds
+
+
+def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
+    """The layer that somebody says is there; None if none of its parameters are."""
+    for settings in _possible(kind):
+        for separator in (".", "/"):
+            prefix = path + separator if path else ""
+            named = (
+                part._replace(name=prefix + part.name if part.name else path) for part in backend.parts(kind, settings)
+            )
+            parts = tuple(named)
+            there = tuple(part for part in parts if part.name in variables)
+            if there and (kind not in layouts.RECURRENT or _weights(there) == _weights(parts)):
+                layer = Layer(path.replace("/", "."), kind, there, settings)
+                _check_shapes(layer, variables)
+                return layer
+    return None
+
+
+def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
+    """That the layer can be of the kind that somebody says it is."""
+    try:
+        wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
+    except (ValueError, IndexError) as error:  # NumPy's, of a rule that needs other axes
+        wrong = str(error)
+    if wrong:
+        came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
+        raise StateError(f"{layer.path!r} is said to be a {layer.kind}, and cannot be with {came}: {wrong}")
+
+
+def _possible(kind: str) -> Iterator[Mapping[str, object]]:
+    """The settings that a state may have been made with, those with the most parameters first."""
+    if kind not in layouts.RECURRENT:
+        yield {}
+        return
+    for number in range(_MOST_LAYERS, 0, -1):
+        yield {"layers": number, "bidirectional": True}
+        yield {"layers": number, "bidirectional": False}
+
+
+def _weights(parts: tuple[Part, ...]) -> list[str]:
+    return [part.name for part in parts if "bias" not in part.name]
+
+
+def _rest(variables: Mapping[str, Any], layers: Iterable[Layer]) -> dict[str, Any]:
+    """The variables of no layer, each under its first name."""
+    seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
+    rest = {}
+    for name, value in variables.items():
+        if id(value) not in seen:
+            seen.add(id(value))
+            rest[name] = value
+    return rest
+
+
+def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int, ...]]:
+    """Those of its parameters in PyTorch's layout."""
+    found = {}
+    for part in layer.parts:
+        stand_in = np.broadcast_to(np.zeros((), "bool"), tuple(variables[part.name].shape))
+        for name, array in zip(part.of, part.rule.canonical(stand_in), strict=True):
+            found[name] = array.shape
+    return found
+
+
+def some_of(names: Iterable[str]) -> str:
+    every = list(names)
+    return ", ".join(every[:8]) + (f", ... ({len(every)} in all)" if len(every) > 8 else "") or "none"
