@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from importlib import metadata, resources
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import xdevice
 from xdevice.core import registry
@@ -15,7 +15,6 @@ try:
 except ImportError:  # Python 3.10
     tomllib = None
 
-ROOT = Path(__file__).parents[2]
 NAMES = {known.name for known in registry.KNOWN}
 
 

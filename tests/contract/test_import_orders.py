@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 
 import pytest
+from support import python
 
 FOUR = ("torch", "tensorflow", "paddle", "mxnet")
 # the orders that crash or fail without the loader: Paddle after TensorFlow, MXNet after all
@@ -42,8 +41,7 @@ print("all four work")
 
 
 def assert_works(order, how):
-    command = [sys.executable, "-c", CODE, ",".join(order), how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", CODE, ",".join(order), how)
     assert (done.returncode, done.stdout.strip()) == (0, "all four work"), done.stderr[-2000:]
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-
-import xdevice
-
-BACKENDS = xdevice.backends()
+from support import BACKENDS, python
 
 CODE = """
 import sys, threading
@@ -129,8 +123,7 @@ QUICK = ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising", "transfers
 
 
 def ends_as_it_should(name, how):
-    command = [sys.executable, "-W", "ignore", "-c", CODE, name, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-W", "ignore", "-c", CODE, name, how)
     assert done.returncode == how.endswith("_raising"), f"{done.returncode}\n{done.stderr[-3000:]}"
     assert ("the program's own" in done.stderr) == how.endswith("_raising")
     assert "Exception in thread" not in done.stderr
@@ -191,6 +184,5 @@ else:
 @pytest.mark.parametrize(("how", "status"), [("raising", 1), ("exit", 3), ("thread", 0), ("kept", 0)])
 def test_a_program_that_ends_in_the_middle_of_a_capture(how, status):
     for _ in range(TIMES):
-        command = [sys.executable, "-W", "ignore", "-c", CAPTURE, how]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+        done = python("-W", "ignore", "-c", CAPTURE, how)
         assert done.returncode == status, done.stderr[-3000:]

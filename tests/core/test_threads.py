@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-
-import xdevice
-
-FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "mxnet", "jax")]
+from support import FRAMEWORKS, python
 
 PADDLE_WAITS = """
 import threading, time
@@ -90,8 +84,7 @@ print("all work")
 
 
 def assert_works(code, *arguments):
-    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-W", "ignore", "-c", code, *map(str, arguments))
     assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-3000:]
 
 

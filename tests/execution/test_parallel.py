@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from contextvars import ContextVar
 
 import numpy as np
 import pytest
+from support import BACKENDS, python
 
 import xdevice
 from xdevice.contract.samples import Samples
 from xdevice.core import scopes
 from xdevice.execution.parallel import MOST
 
-BACKENDS = xdevice.backends()
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
 
 
@@ -371,7 +369,7 @@ for _ in range(10):
     assert all(xdevice.parallel(*[task] * 4))
 assert core.eager.run_partial_grad is plain
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -450,5 +448,5 @@ if child == 0:
     os._exit(0 if xdevice.parallel(lambda: 1, lambda: 2) == [1, 2] else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr

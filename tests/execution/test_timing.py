@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 
 import pytest
+from support import BACKENDS, python
 
 import xdevice
 from xdevice.contract import Memory
@@ -27,7 +26,6 @@ from xdevice.errors import (
 from xdevice.execution import timing
 from xdevice_numpy import NumpyBackend
 
-BACKENDS = [name for name in xdevice.backends() if name in {known.name for known in registry.KNOWN}]
 ASYNCHRONOUS_ON_CPU = ["mxnet", "jax", "tensorflow"]
 
 
@@ -660,7 +658,7 @@ with xdevice.use({name!r}):
     after = xdevice.memory("cpu")
     assert after.peak == after.allocated, after
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import xdevice
 from xdevice import pytest_plugin, transfers
@@ -14,7 +15,6 @@ from xdevice.parity import comparing as parity
 from xdevice.pytest_plugin import isolation as pytest_isolation
 from xdevice.pytest_plugin import recordings as pytest_recording
 
-ROOT = Path(__file__).parents[2]
 TWO = "--xd-backends=numpy,torch"
 
 # pytester drops the modules that a run in this process has imported, and PyTorch cannot be imported twice

@@ -8,24 +8,20 @@ What trains in this process takes the GPUs that are there, real ones (`pytest -m
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
 import sys
 from functools import partial
 from importlib import import_module
 from itertools import cycle, islice
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import FRAMEWORKS, NO_KERNELS, ROOT, python
 
 import xdevice
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-BACKENDS = ["torch", "tensorflow", "mxnet", "paddle", "jax"]
-ONE_AND_MORE = ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS if name != "torch")]
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
+EXAMPLES = ROOT / "examples"
+ONE_AND_MORE = ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS if name != "torch")]
 STEPS, RATE = 50, 0.05
 KINDS = ["from scratch", "concise"]
 
@@ -40,7 +36,7 @@ def _examples_can_be_imported():
     sys.path.remove(str(EXAMPLES))
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=FRAMEWORKS)
 def backend(request, monkeypatch):
     if request.param in NO_KERNELS:
         pytest.skip(f"{request.param} has no kernels for this GPU")
@@ -167,14 +163,7 @@ def test_with_batch_normalization_the_replicas_stay_equal(backend):
 def run(chapter, name, *flags, **environment):
     if name in NO_KERNELS:
         pytest.skip(f"{name} has no kernels for this GPU")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{chapter}.py"), *flags],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        env={**os.environ, "XDEVICE_BACKEND": name, **environment},
-    )
+    done = python(EXAMPLES / f"{chapter}.py", *flags, **{"XDEVICE_BACKEND": name, **environment})
     return done.returncode, done.stdout, done.stderr
 
 

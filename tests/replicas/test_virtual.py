@@ -6,12 +6,9 @@ fresh ones.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from support import FRAMEWORKS, printed
 
 import xdevice
 from xdevice.base import devices
@@ -19,17 +16,10 @@ from xdevice.contract import environment
 from xdevice.core import registry
 from xdevice_numpy import NumpyBackend
 
-FRAMEWORKS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
-
 
 def python(code, **environment):
     """What a fresh process prints."""
-    base = {key: value for key, value in os.environ.items() if not key.startswith("XDEVICE_")}
-    command = [sys.executable, "-c", code]
-    env = {**base, **environment}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=800, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip()
+    return printed("-c", code, bare=True, **environment)
 
 
 class Listed(NumpyBackend):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import subprocess
-import sys
 import textwrap
 
 import pytest
+from support import python
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="Paddle is not installed")
 
@@ -24,11 +23,7 @@ import numpy as np, paddle
 
 
 def run(code: str, *, start: str = START, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", start + textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=800, check=False, env={**environment, **variables},
-    )  # fmt: skip
+    return python("-W", "ignore", "-c", start + textwrap.dedent(code), bare=True, **variables)
 
 
 def assert_done(done: subprocess.CompletedProcess[str], printed: str = "done") -> None:
