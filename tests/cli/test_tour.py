@@ -7,7 +7,7 @@ import re
 import pytest
 from support import BACKENDS, python, sampled
 
-FEW = sampled(BACKENDS)
+FEW = sampled(BACKENDS, ["numpy"], ["torch"])
 
 
 def shown(screen):

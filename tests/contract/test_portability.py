@@ -9,7 +9,7 @@ import os
 from functools import partial
 
 import pytest
-from support import ROOT, python
+from support import BACKENDS, QUICK, ROOT, python, sampled
 
 # what Python's own modules and the frameworks, built for this system, need of it stays: uname, register_at_fork, ...
 GONE = '''
@@ -102,12 +102,13 @@ def test_what_is_gone_is_gone(run):
     assert "import of fcntl halted" in done.stderr
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "tensorflow", "paddle", "mxnet", "jax"])
+@pytest.mark.parametrize("backend", sampled(BACKENDS, QUICK, ["torch", "mxnet"]))
 def test_verbs_files_and_conversion_need_nothing_of_posix(run, folder, backend):
     done = run("-c", FILES, folder, backend)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     (folder / "script.py").write_text(SCRIPT)
     (folder / "slow.py").write_text(SLOW)
@@ -125,10 +126,10 @@ def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("isolate", [[], ["--xd-isolate"]])
+@pytest.mark.parametrize("isolate", [[], pytest.param(["--xd-isolate"], marks=pytest.mark.slow)])
 def test_the_pytest_plugin_needs_nothing_of_posix(run, folder, isolate):
     (folder / "test_it.py").write_text(TEST)
-    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,torch", *isolate, folder)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,jax", *isolate, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 

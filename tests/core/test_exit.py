@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
-from support import BACKENDS, python
+from support import BACKENDS, python, sampled
 
 CODE = """
 import sys, threading
@@ -119,7 +121,20 @@ globals()[how]()
 WAYS = [line.split()[1].partition("(")[0] for line in CODE.splitlines() if line.startswith("def ")]
 WAYS = WAYS[WAYS.index("prefetch_kept") :]
 TIMES = 10
-QUICK = ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising", "transfers_entered")
+EACH_TIME = [
+    ("numpy", how) for how in ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising", "transfers_entered")
+]
+IN_CI = [
+    ("torch", "prefetch_kept"),
+    ("tensorflow", "parallel_in_a_thread"),
+    ("paddle", "prefetch_raising"),
+    ("mxnet", "prefetch_in_a_thread"),
+    ("jax", "prefetch_dropped"),
+    ("jax", "blocking_entered"),
+    ("torch", "parallel_raising"),
+    ("numpy", "prefetch_in_a_cycle"),
+    ("numpy", "parallel_nested_in_a_thread"),
+]
 
 
 def ends_as_it_should(name, how):
@@ -130,8 +145,7 @@ def ends_as_it_should(name, how):
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("how", [how if how in QUICK else pytest.param(how, marks=pytest.mark.long) for how in WAYS])
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize(("name", "how"), sampled(itertools.product(BACKENDS, WAYS), EACH_TIME, IN_CI))
 def test_a_program_that_ends_in_the_middle(name, how):
     ends_as_it_should(name, how)
 

@@ -119,8 +119,12 @@ def test_the_one_imported_framework_is_chosen():
     assert printed("-c", "import jax, torch, xdevice; print(xdevice.backend().name)") == "torch"
 
 
+@pytest.mark.slow
 def test_without_anything_the_first_installed_is_chosen():
     assert printed("-c", "import xdevice; print(xdevice.backend().name)") == xdevice.backends()[0]
+
+
+def test_where_nothing_else_is_installed_numpy_is_chosen():
     hidden = "import sys\nfor m in ('torch', 'tensorflow', 'paddle', 'mxnet', 'jax'): sys.modules[m] = None\n"
     assert printed("-c", hidden + "import xdevice; print(xdevice.backend().name)") == "numpy"
     assert printed("-c", "import xdevice; print(xdevice.backend().name)", XDEVICE_BACKEND="NP") == "numpy"

@@ -20,7 +20,7 @@ MODULES = [
     if not found.name.startswith(("xdevice.__main__", "xdevice.testing"))
 ]
 PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
-FEW = sampled(BACKENDS)
+FEW = sampled(BACKENDS, ["numpy"], ["torch", "jax"])
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -76,6 +76,7 @@ def test_links_in_the_docs_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.slow
 def test_the_training_of_the_page_on_files_goes_on(tmp_path):
     code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "files.md").read_text(encoding="utf-8"), re.DOTALL)[1]
     done = python("-c", code, cwd=tmp_path)
@@ -110,6 +111,7 @@ def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="MXNet is not installed")
 def test_mxnet_without_numpy_semantics_is_as_the_page_says():
     code = """

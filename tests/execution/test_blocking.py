@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 
 import pytest
-from support import ROOT, python
+from support import ROOT, python, sampled
 
 import xdevice
 
@@ -192,8 +193,9 @@ def run(code, **variables):
     return python("-W", "ignore", "-c", code, **variables)
 
 
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
-@pytest.mark.parametrize("imported_before", [False, True])
+@pytest.mark.parametrize(
+    ("name", "imported_before"), sampled(itertools.product(ASYNCHRONOUS, [False, True]), [("jax", False)])
+)
 def test_the_variable_holds_from_the_loading_on(name, imported_before):
     if name == "mxnet" and imported_before:
         pytest.skip("MXNet 1.9.1 does not import by itself beside this NumPy")

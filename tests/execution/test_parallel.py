@@ -343,6 +343,7 @@ def test_gradients_inside_of_tasks_are_right_under_load(name):
                 assert xdevice.to_numpy(g).tolist() == [2 * i] * 4
 
 
+@pytest.mark.slow
 def test_paddles_gradient_calls_take_turns_and_only_while_tasks_run():
     pytest.importorskip("paddle")
     # a crash would end this process, so another one makes the calls
@@ -378,9 +379,10 @@ assert core.eager.run_partial_grad is plain
 
 def test_a_thousand_tasks_start_no_thousand_threads(backend):
     begin, most = threading.Event(), []
+    pause = 0 if backend.threads == "one" else 0.01
 
     def task(i):
-        begin.wait(0.01)
+        begin.wait(pause)
         most.append(len(threads_of_the_pool()))
         return i
 
@@ -388,7 +390,7 @@ def test_a_thousand_tasks_start_no_thousand_threads(backend):
     assert max(most) <= MOST
 
 
-@pytest.mark.parametrize("width", [6, 100])
+@pytest.mark.parametrize("width", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_tasks_that_wait_for_their_own_tasks_end_with_few_threads(backend, width):
     most = []
 

@@ -363,6 +363,7 @@ def test_a_compiled_function_that_is_first_called_inside_is_compiled_and_seen():
     assert [record.how for record in log] == ["float"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_a_backend_loaded_inside_of_the_block_is_seen():
 

@@ -110,15 +110,18 @@ SCRIPT = (
 @pytest.mark.parametrize(
     ("backend", "command"),
     [
-        ("torch", ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]),
+        pytest.param(
+            "torch",
+            ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "paddle",
             ["-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", "logs"],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
     ],
 )
-@pytest.mark.slow
 def test_a_real_launcher_gives_each_process_its_own(backend, command, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {"XDEVICE_BACKEND": backend, "XDEVICE_VIRTUAL_GPUS": "2", "OMP_NUM_THREADS": "1"}

@@ -16,12 +16,12 @@ from itertools import cycle, islice
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, NO_KERNELS, ROOT, python
+from support import FRAMEWORKS, NO_KERNELS, ROOT, python, sampled
 
 import xdevice
 
 EXAMPLES = ROOT / "examples"
-ONE_AND_MORE = ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in FRAMEWORKS if name != "torch")]
+ONE_AND_MORE = sampled(FRAMEWORKS, [], ["torch"])
 STEPS, RATE = 50, 0.05
 KINDS = ["from scratch", "concise"]
 
@@ -193,7 +193,6 @@ def test_the_chapter_from_scratch_learns_the_digits(name):
 
 
 @pytest.mark.parametrize("name", ONE_AND_MORE)
-@pytest.mark.slow
 def test_the_concise_chapter_runs(name):
     flags = ("--devices", "1,2", "--epochs", "3", "--examples", "704")
     status, out, err = run("multiple_gpus_concise", name, *flags)
@@ -215,6 +214,7 @@ def test_one_epoch_alone_compares_no_times(count, said, faster):
     assert re.search(rf"both .* {re.escape(faster)} │", shown)
 
 
+@pytest.mark.slow
 def test_the_curves_are_drawn(tmp_path):
     flags = ("--devices", "1", "--epochs", "1", "--examples", "64", "--plot", str(tmp_path / "curves.png"))
     status, _, err = run("multiple_gpus", "torch", *flags)
@@ -228,10 +228,15 @@ def test_the_curves_are_drawn(tmp_path):
         (("--plot", "nofolder/x.png"), "there is no folder 'nofolder'"),
         (("--plot", "curves.xyz"), r"'curves\.xyz' has to end in one of .*\.png"),
         (("--plot", "curves"), "'curves' has to end in one of"),
-        (("--devices", "1,2", "--examples", "1"), "2 devices need 2 digits or more, not 1; raise --examples"),
-        (
+        pytest.param(
+            ("--devices", "1,2", "--examples", "1"),
+            "2 devices need 2 digits or more, not 1; raise --examples",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             ("--devices", "1,2", "--batch", "2", "--examples", "3"),
             "in batches of 2 make one of 1, too small for 2 devices; raise --batch",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -30,6 +30,7 @@ def assert_done(done: subprocess.CompletedProcess[str], printed: str = "done") -
     assert (done.returncode, done.stdout.strip()) == (0, printed), done.stderr[-3000:]
 
 
+@pytest.mark.long
 def test_training_on_a_virtual_gpu_equals_training_on_the_cpu_also_after_tensorflow():
     code = """
         def trained(device):
@@ -75,6 +76,7 @@ def test_the_cpu_stays_the_default_device_and_paddle_says_nothing_of_plugins():
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
     done = run("""
         gpu = xdevice.gpu(1)
@@ -112,6 +114,7 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
     )
 
 
+@pytest.mark.slow
 def test_an_optimizer_moves_with_its_learning_rate():
     done = run("""
         net = paddle.nn.Linear(2, 1)
@@ -126,6 +129,7 @@ def test_an_optimizer_moves_with_its_learning_rate():
     assert_done(done)
 
 
+@pytest.mark.slow
 def test_threads_that_copy_at_once_do_not_wait_for_each_other_for_ever():
     done = run("""
         import threading
@@ -145,6 +149,7 @@ def test_threads_that_copy_at_once_do_not_wait_for_each_other_for_ever():
     assert_done(done)
 
 
+@pytest.mark.slow
 def test_forked_workers_of_a_loader_compute_on_virtual_gpus():
     done = run("""
         class Doubled(paddle.io.Dataset):
@@ -163,6 +168,7 @@ def test_forked_workers_of_a_loader_compute_on_virtual_gpus():
     assert_done(done, "[0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]")
 
 
+@pytest.mark.slow
 def test_child_processes_inherit_them():
     # from a parent that has imported Paddle they inherit an empty folder of plugins too
     code = """
@@ -224,6 +230,7 @@ print([backend.count("gpu") for backend in xdevice.core.registry.loaded()])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "wanted", "loaded"), [("import paddle", "2", "[]"), ("", "", "[0]")])
 def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     done = run(LATE, start=start, XDEVICE_VIRTUAL_GPUS=wanted)
@@ -232,6 +239,7 @@ def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     assert done.stdout.splitlines()[-1] == loaded
 
 
+@pytest.mark.slow
 def test_more_than_paddle_takes_are_refused():
     done = run(LATE, start="", XDEVICE_VIRTUAL_GPUS="17")
     assert "Paddle takes 16 devices of a plugin at most, not 17" in done.stdout, done.stderr
@@ -247,6 +255,7 @@ pathlib.Path.read_text = lambda self, *args, **how: read(self, *args, **how).rep
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -292,6 +301,7 @@ def test_the_machine_code_calls_what_it_says():
     assert ctypes.CFUNCTYPE(ctypes.c_int)(success)() == 0
 
 
+@pytest.mark.slow
 def test_scopes_of_threads_that_overlap_leave_the_device_that_was_there():
     code = """
         import threading

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import python
+from support import python, sampled
 
 import xdevice
 
@@ -141,7 +141,7 @@ def second(backend, folder):
         print("went on with", name)
 
 
-@pytest.mark.parametrize("backend", RUNS)
+@pytest.mark.parametrize("backend", sampled(RUNS, ["paddle"], ["torch", "mxnet"]))
 def test_training_goes_on_in_another_process_as_if_there_had_been_no_stop(backend, tmp_path):
     seen = {}
     for part in ("first", "second"):
