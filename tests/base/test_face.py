@@ -24,5 +24,5 @@ def test_completion_shows_names_that_nothing_has_used_yet():
     completer = rlcompleter.Completer({"xdevice": xdevice})
     assert completer.attr_matches("xdevice.para") == ["xdevice.parallel("]
     assert [name.rstrip("(") for name in completer.attr_matches("xdevice.prefe")] == ["xdevice.prefetch"]
-    assert completer.attr_matches("xdevice.core.registry") == []
+    assert completer.attr_matches("xdevice.cor") == []
     assert completer.attr_matches("xdevice.annot") == []
