@@ -267,7 +267,7 @@ def test_frameworks_are_seen_side_by_side():
     with transfers() as log:
         for x in xs:
             float(x)
-    assert [r.backend for r in log] == FRAMEWORKS
+    assert [r.backend for r in log] == list(FRAMEWORKS)
 
 
 def test_the_summary_is_a_table():

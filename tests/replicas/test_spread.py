@@ -19,10 +19,9 @@ import xdevice
 WRITABLE = {"torch", "paddle", "mxnet", "numpy"}
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as selected:
-        yield selected
+@pytest.fixture
+def backend(xd):
+    return xd
 
 
 @pytest.fixture

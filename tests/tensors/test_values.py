@@ -23,12 +23,9 @@ WHOLE = tuple(name for name in REAL if "int" in name)
 FLOATS = tuple(name for name in REAL if "float" in name)
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    if not registry.is_installed(request.param):
-        pytest.skip(f"{request.param} is not installed")
-    with xdevice.use(request.param) as chosen:
-        yield chosen
+@pytest.fixture
+def backend(xd):
+    return xd
 
 
 # what `tensor` makes of numbers, against exact arithmetic

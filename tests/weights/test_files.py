@@ -30,10 +30,9 @@ from xdevice.weights import files
 WRITABLE = ["torch", "paddle", "mxnet", "numpy"]
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param):
-        yield xdevice.backend()
+@pytest.fixture
+def backend(xd):
+    return xd
 
 
 @pytest.fixture
