@@ -50,6 +50,10 @@ class TestPaddle(Heavy):
 class TestMxnet(Heavy):
     backend = "mxnet"
 
+    @pytest.mark.slow  # its threads compute for ten seconds, and JAX's show the same each time
+    def test_sync_waits_for_work_under_way(self):
+        super().test_sync_waits_for_work_under_way()
+
 
 class TestJax(Ours):
     backend = "jax"

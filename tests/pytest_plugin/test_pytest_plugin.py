@@ -362,6 +362,7 @@ def test_it(xd, n, assert_parity):
 """
 
 
+@pytest.mark.slow
 def test_it_works_under_xdist(project):
     write(project, PARITY)
     result = project.spawn("--xd-backends=numpy", "-p", "xdist", "-n2")
@@ -373,6 +374,7 @@ def test_it_works_under_xdist(project):
     assert closing(result).startswith("xdevice: no backend was run")
 
 
+@pytest.mark.slow
 def test_isolated_backends_do_not_see_each_other(project):
     write(
         project,

@@ -180,6 +180,7 @@ def test_child_processes_inherit_them():
     assert_done(run(code, start="", XDEVICE_VIRTUAL_GPUS="4"), "Place(vgpu:3)")
 
 
+@pytest.mark.slow
 def test_streams_events_and_rmsprop_are_refused_and_the_rest_works():
     done = run("""
         def refuses(error, call):
