@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -23,6 +24,21 @@ def _make_a_second_device(backend) -> None:
 
 
 registry.on_load.append(_make_a_second_device)
+
+
+def _look_no_more_at_what_is_there(backend=None) -> None:
+    """A collection looks at what came since: at all of several frameworks it takes most of a second, and tests ask."""
+    gc.collect()
+    gc.freeze()
+
+
+registry.on_load.append(_look_no_more_at_what_is_there)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collections_are_quick():
+    _look_no_more_at_what_is_there()
+
 
 # how long an example takes says how busy the machine is
 settings.register_profile(

@@ -1,9 +1,75 @@
-"""What tests of several rooms share."""
+"""What tests of several rooms share: where the project is, what it runs on, and how another process is run."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+import xdevice
+from xdevice.core import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT: Final = Path(__file__).parent.parent
 """The folder of the whole project."""
+
+BUILT_IN: Final = tuple(known.name for known in registry.KNOWN)
+"""Every backend of ours, installed or not."""
+
+BACKENDS: Final = tuple(name for name in xdevice.backends() if name in BUILT_IN)
+"""Those of ours that are installed; the summary of each run names them."""
+
+FRAMEWORKS: Final = tuple(name for name in BACKENDS if name != "numpy")
+
+WITH_MODELS: Final = tuple(name for name in ("torch", "paddle", "mxnet", "tensorflow") if name in BACKENDS)
+
+NO_KERNELS: Final = tuple(filter(None, os.environ.get("XDEVICE_NO_KERNELS", "").split(",")))
+"""Frameworks whose build has no code for the GPU that is here."""
+
+QUICK: Final = ("numpy", "jax")
+"""What a fresh process imports in a second."""
+
+
+def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iterable[Any] | None = None) -> list[Any]:
+    """Parameters: `each_time` run in every run, `in_ci` are slow, or all others are, and what is in neither is long."""
+    each_time, in_ci = list(each_time), None if in_ci is None else list(in_ci)
+
+    def marks(value: Any) -> tuple[pytest.MarkDecorator, ...]:
+        if value in each_time:
+            return ()
+        return (pytest.mark.slow if in_ci is None or value in in_ci else pytest.mark.long,)
+
+    return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks(value)) for value in values]
+
+
+def python(
+    *arguments: object,
+    cwd: Path | None = None,
+    typed: str | None = None,
+    encoding: str | None = None,
+    bare: bool = False,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    """What became of a fresh Python with these arguments, in this environment and these variables.
+
+    `bare` leaves out what xdevice itself is told by the environment; `typed` is what the process reads.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not (bare and name.startswith("XDEVICE_"))}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        env={**inherited, **variables}, cwd=cwd, input=typed, encoding=encoding, text=True, capture_output=True,
+        timeout=800, check=False,
+    )  # fmt: skip
+
+
+def printed(*arguments: object, **options: Any) -> str:
+    """What a fresh Python prints, which must end well."""
+    done = python(*arguments, **options)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    return done.stdout.strip()

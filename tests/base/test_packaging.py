@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from importlib import metadata, resources
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import xdevice
 from xdevice.core import registry
@@ -15,7 +15,6 @@ try:
 except ImportError:  # Python 3.10
     tomllib = None
 
-ROOT = Path(__file__).parents[2]
 NAMES = {known.name for known in registry.KNOWN}
 
 
@@ -48,12 +47,3 @@ def test_every_framework_has_an_extra(project):
     extras = project["project"]["optional-dependencies"]
     assert NAMES - {"numpy"} <= set(extras)
     assert {"all", "test"} <= set(extras)
-
-
-def test_nothing_outside_an_adapter_imports_its_framework():
-    frameworks = {module for known in registry.KNOWN[:-1] for module in known.modules}
-    for path in (ROOT / "xdevice").rglob("*.py"):
-        for line in path.read_text().splitlines():
-            words = line.split()
-            if words[:1] in (["import"], ["from"]):
-                assert words[1].partition(".")[0] not in frameworks, f"{path.name}: {line}"

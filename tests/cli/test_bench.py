@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support import BACKENDS, FRAMEWORKS, ROOT, python, sampled
 
 import xdevice
 from xdevice.cli import bench as experiments
 from xdevice.cli import main as cli
 
-ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "repeated task", "overlap", "norms", "bandwidth"]
-FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
-"""Every backend, of which the quickest to import run each time."""
+FEW = sampled(BACKENDS, ["numpy"], ["jax"])
 
 
-def python(*arguments, **environment):
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        env={**os.environ, **environment},
-    )
+def run(*arguments, **variables):
+    done = python(*arguments, **variables)
     return done.returncode, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("name", FEW)
 def test_every_experiment_gives_figures_or_says_why_not(name):
-    status, out, err = python("-m", "xdevice", "bench", "--backend", name, "--quick", "--json")
+    status, out, err = run("-m", "xdevice", "bench", "--backend", name, "--quick", "--json")
     assert status == 0, err
     rows = json.loads(out)
     assert list(dict.fromkeys(row["experiment"] for row in rows)) == EXPERIMENTS
@@ -46,10 +34,10 @@ def test_every_experiment_gives_figures_or_says_why_not(name):
         assert row["value"] is None or row["value"] > 0
 
 
-@pytest.mark.parametrize("name", [param for param in FEW if param != "numpy"])
+@pytest.mark.parametrize("name", sampled(FRAMEWORKS, [], ["jax"]))
 def test_virtual_gpus_are_named_and_show_nothing_of_what_is_possible(name):
     arguments = ("-m", "xdevice", "bench", "--backend", name, "--quick")
-    status, out, err = python(*arguments, "--json", XDEVICE_VIRTUAL_GPUS="2")
+    status, out, err = run(*arguments, "--json", XDEVICE_VIRTUAL_GPUS="2")
     if "cannot have virtual GPUs here" in err:
         pytest.skip(err)
     assert status == 0, err
@@ -59,7 +47,7 @@ def test_virtual_gpus_are_named_and_show_nothing_of_what_is_possible(name):
         assert row["virtual"]
         assert row["best"] is None
         assert "pinned" not in row["case"]
-    status, out, err = python(*arguments, XDEVICE_VIRTUAL_GPUS="2")
+    status, out, err = run(*arguments, XDEVICE_VIRTUAL_GPUS="2")
     assert status == 0, err
     assert "virtual" in out
     assert "share its cores" in " ".join(out.split())
@@ -68,7 +56,7 @@ def test_virtual_gpus_are_named_and_show_nothing_of_what_is_possible(name):
 def test_the_table_and_the_picture(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "bench.png"
-    status, out, err = python("-m", "xdevice", "bench", "--backend", "numpy", "--quick", "--plot", str(picture))
+    status, out, err = run("-m", "xdevice", "bench", "--backend", "numpy", "--quick", "--plot", str(picture))
     assert status == 0, err
     assert "bandwidth" in out
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -88,25 +76,25 @@ def test_an_experiment_that_fails_says_so_and_the_others_go_on(monkeypatch):
 
 
 def test_a_wrong_name_is_refused():
-    status, _, err = python("-m", "xdevice", "bench", "--backend", "troch")
+    status, _, err = run("-m", "xdevice", "bench", "--backend", "troch")
     assert status == 2
     assert "did you mean 'torch'" in err
-    assert python("-m", "xdevice", "bench", "--all", "--backend", "torch")[0] == 2
+    assert run("-m", "xdevice", "bench", "--all", "--backend", "torch")[0] == 2
 
 
 @pytest.mark.parametrize("name", FEW)
 @pytest.mark.parametrize("chapter", ["async_computation", "auto_parallelism"])
 def test_the_chapters_run(chapter, name):
-    status, out, err = python(str(ROOT / "examples" / f"{chapter}.py"), XDEVICE_BACKEND=name)
+    status, out, err = run(str(ROOT / "examples" / f"{chapter}.py"), XDEVICE_BACKEND=name)
     assert status == 0, err
     assert out.startswith(f"This is {name} ")
     last = {"async_computation": "one product takes", "auto_parallelism": "batches prefetched: "}[chapter]
     assert last in out
 
 
-@pytest.mark.parametrize("name", [param for param in FEW if param != "numpy"])
+@pytest.mark.parametrize("name", sampled(FRAMEWORKS, [], ["jax"]))
 def test_the_chapter_on_parallelism_takes_small_sizes_where_gpus_are_virtual(name):
-    status, out, err = python(
+    status, out, err = run(
         str(ROOT / "examples" / "auto_parallelism.py"), XDEVICE_BACKEND=name, XDEVICE_VIRTUAL_GPUS="2"
     )
     if "cannot have virtual GPUs here" in err:

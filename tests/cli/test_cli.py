@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from support import BACKENDS, python, sampled
 
 import xdevice
 
-FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
-"""Every backend, of which the quickest to import run each time."""
+FEW = sampled(BACKENDS, ["numpy"], ["jax"])
 
 
-def command(*arguments, **options):
-    done = subprocess.run(
-        [sys.executable, "-m", "xdevice", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        **options,
-    )
+def command(*arguments, **variables):
+    done = python("-m", "xdevice", *arguments, **variables)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -33,6 +24,7 @@ def reports():
     return {report["backend"]: report for report in json.loads(out)}
 
 
+@pytest.mark.slow
 def test_info_tells_of_every_backend(reports):
     assert list(reports)[:6] == ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"]
     for report in reports.values():
@@ -51,30 +43,27 @@ def test_info_is_a_table_for_people():
     assert "NumPy computes on the CPU only" in out
 
 
+@pytest.mark.slow
 def test_info_fails_for_a_named_backend_that_does_not_import(tmp_path):
-    import os
-
     (tmp_path / "mxnet.py").write_text("raise OSError('libnvrtc is missing')")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    status, out, _ = command("info", "mxnet", "numpy", "--json", env=environment)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    status, out, _ = command("info", "mxnet", "numpy", "--json", **environment)
     assert status == 1
     mxnet, numpy = json.loads(out)
     assert not mxnet["imports"]
     assert "libnvrtc is missing" in mxnet["error"]
     assert numpy["imports"]
-    status, out, _ = command("info", "--json", env=environment)
+    status, out, _ = command("info", "--json", **environment)
     assert status == 0
     assert [report["backend"] for report in json.loads(out) if not report["imports"]] == ["mxnet"]
 
 
 @pytest.mark.slow
 def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
-    import os
-
     (tmp_path / "mxnet.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     (tmp_path / "paddle.py").write_text("import time; time.sleep(1000)")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    status, out, _ = command("info", "mxnet", "paddle", "numpy", "--json", "--timeout", "40", env=environment)
+    environment = {"PYTHONPATH": str(tmp_path)}
+    status, out, _ = command("info", "mxnet", "paddle", "numpy", "--json", "--timeout", "40", **environment)
     assert status == 1
     mxnet, paddle, numpy = json.loads(out)
     assert "ended with status -11" in mxnet["error"]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support import sampled
 
 import xdevice
 from xdevice.cli import main as cli
@@ -111,7 +112,7 @@ def test_parity_while_a_process_starts(tmp_path):
     assert_no_report(tmp_path)
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("at", ["numpy", "jax"])
 def test_parity_while_a_script_runs(tmp_path, at, jobs):
     with hanging(tmp_path, "--jobs", jobs, at=at) as command:
@@ -155,7 +156,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("which", COMMANDS)
+@pytest.mark.parametrize("which", sampled(COMMANDS, ["bench", "tour"]))
 def test_the_other_commands(which):
     with running(*COMMANDS[which]) as command:
         if "child of a child" in which:

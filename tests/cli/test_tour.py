@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+from support import BACKENDS, python, sampled
 
-import xdevice
-
-FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
-"""Every backend, of which the quickest to import run each time."""
-
-
-def python(*arguments):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")}
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=800, check=False, env=environment
-    )
+FEW = sampled(BACKENDS, ["numpy"], ["torch"])
 
 
 def shown(screen):
@@ -31,29 +19,23 @@ def shown(screen):
 
 @pytest.mark.parametrize("name", FEW)
 def test_the_code_of_the_tour_runs_when_it_is_pasted(name):
-    done = python("-m", "xdevice", "tour", "--backend", name)
+    done = python("-m", "xdevice", "tour", "--backend", name, bare=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "samples()" not in done.stdout
     for exercise in (1, 2, 3, 4):
         assert f"Exercise {exercise}: " in done.stdout
     first, second = shown(done.stdout)
     for part in (first, second):
-        pasted = python("-c", "\n".join(part))
+        pasted = python("-c", "\n".join(part), bare=True)
         assert pasted.returncode == 0, pasted.stderr
     # as it is typed: a prompt shows an expression's value, and goes on after an error
-    typed = subprocess.run(
-        [sys.executable, "-i", "-q"],
-        input="\n".join(first) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=True,
-    )
+    typed = python("-i", "-q", typed="\n".join(first) + "\n")
+    assert typed.returncode == 0, typed.stderr
     assert "Error" not in typed.stderr, typed.stderr
 
 
 def test_both_halves_of_exercise_3_have_the_same_norms():
-    screen = python("-m", "xdevice", "tour", "--backend", "numpy").stdout
+    screen = python("-m", "xdevice", "tour", "--backend", "numpy", bare=True).stdout
     norms = re.findall(r">>> timed\((?:one_by_one|kept)\).*\n  \([\d.e-]+, ([\d.]+)\)", screen)
     assert len(norms) == 2
     assert float(norms[0]) == pytest.approx(float(norms[1]), rel=1e-4)

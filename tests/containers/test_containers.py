@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import BACKENDS
 
 import xdevice
 
@@ -296,8 +297,6 @@ def check_comparing(world: World, plan: Any) -> None:
 
 
 # the runs
-
-BACKENDS = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
 
 
 def places_of(names: list[str]) -> st.SearchStrategy[dict[str, xdevice.Device]]:

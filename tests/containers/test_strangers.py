@@ -15,15 +15,14 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from support import FRAMEWORKS
 
 import xdevice
 from xdevice.containers import trees
 from xdevice.core import registry
 
-BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
 
-
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=FRAMEWORKS)
 def backend(request):
     return registry.load(request.param)
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+from support import python
 
 GOOD = """
 import types
@@ -77,11 +74,7 @@ class Machine:
             (self.folder / f"{name}.py").write_text(source)
 
     def run(self, code):
-        environment = {k: v for k, v in os.environ.items() if k != "XDEVICE_BACKEND"}
-        environment["PYTHONPATH"] = str(self.folder)
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=800, check=False
-        )
+        done = python("-c", code, PYTHONPATH=str(self.folder))
         return (done.stdout + done.stderr).strip()
 
 

@@ -22,20 +22,37 @@ class Ours(Conformance):
         super().test_forking_after_loading_and_counting()
 
 
-class TestTorch(Ours):
+class Heavy(Ours):
+    """What is not imported in a second is imported in fresh processes for `-m slow` only."""
+
+    @pytest.mark.slow
+    @once
+    def test_loading_is_light_locked_and_safe_to_fork(self):
+        super().test_loading_is_light_locked_and_safe_to_fork()
+
+    @pytest.mark.slow
+    def test_a_process_ends_in_the_middle_of_a_prefetch(self):
+        super().test_a_process_ends_in_the_middle_of_a_prefetch()
+
+
+class TestTorch(Heavy):
     backend = "torch"
 
 
-class TestTensorflow(Ours):
+class TestTensorflow(Heavy):
     backend = "tensorflow"
 
 
-class TestPaddle(Ours):
+class TestPaddle(Heavy):
     backend = "paddle"
 
 
-class TestMxnet(Ours):
+class TestMxnet(Heavy):
     backend = "mxnet"
+
+    @pytest.mark.slow  # its threads compute for ten seconds, and JAX's show the same each time
+    def test_sync_waits_for_work_under_way(self):
+        super().test_sync_waits_for_work_under_way()
 
 
 class TestJax(Ours):

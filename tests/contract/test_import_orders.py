@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 
 import pytest
+from support import python, sampled
 
 FOUR = ("torch", "tensorflow", "paddle", "mxnet")
 # the orders that crash or fail without the loader: Paddle after TensorFlow, MXNet after all
@@ -42,18 +41,17 @@ print("all four work")
 
 
 def assert_works(order, how):
-    command = [sys.executable, "-c", CODE, ",".join(order), how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", CODE, ",".join(order), how)
     assert (done.returncode, done.stdout.strip()) == (0, "all four work"), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("how", ["main", pytest.param("thread", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", sampled(["main", "thread"], [], ["main"]))
 @pytest.mark.parametrize("order", SAMPLED, ids=",".join)
 def test_the_orders_that_crash_without_the_loader(order, how):
     assert_works(order, how)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("order", OTHERS, ids=",".join)
 def test_every_other_order(order):
     assert_works(order, "main")

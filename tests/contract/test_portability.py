@@ -6,11 +6,10 @@ Children run with all of that gone, and their own children too. It is a stand-in
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
+from support import BACKENDS, QUICK, ROOT, python, sampled
 
 # what Python's own modules and the frameworks, built for this system, need of it stays: uname, register_at_fork, ...
 GONE = '''
@@ -84,24 +83,10 @@ def run(tmp_path):
     (own / "sitecustomize.py").write_text(GONE + "sys.files_only = files_only\n")
     ours = os.environ.get("PYTHONPATH", "")
     environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(own), ours))), "PYTHONIOENCODING": "cp1252",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(own), ours))), "PYTHONIOENCODING": "cp1252",
         "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
-
-    def run(*arguments):
-        command = [sys.executable, *map(str, arguments)]
-        return subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            encoding="cp1252",
-            timeout=800,
-            check=False,
-            cwd=tmp_path,
-        )
-
-    return run
+    return partial(python, cwd=tmp_path, encoding="cp1252", **environment)
 
 
 @pytest.fixture
@@ -117,12 +102,13 @@ def test_what_is_gone_is_gone(run):
     assert "import of fcntl halted" in done.stderr
 
 
-@pytest.mark.parametrize("backend", ["numpy", "torch", "tensorflow", "paddle", "mxnet", "jax"])
+@pytest.mark.parametrize("backend", sampled(BACKENDS, QUICK, ["torch", "mxnet"]))
 def test_verbs_files_and_conversion_need_nothing_of_posix(run, folder, backend):
     done = run("-c", FILES, folder, backend)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     (folder / "script.py").write_text(SCRIPT)
     (folder / "slow.py").write_text(SLOW)
@@ -140,18 +126,17 @@ def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("isolate", [[], ["--xd-isolate"]])
+@pytest.mark.parametrize("isolate", [[], pytest.param(["--xd-isolate"], marks=pytest.mark.slow)])
 def test_the_pytest_plugin_needs_nothing_of_posix(run, folder, isolate):
     (folder / "test_it.py").write_text(TEST)
-    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,torch", *isolate, folder)
+    done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,jax", *isolate, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
 
 
 def test_texts_are_read_and_written_in_an_encoding_that_is_said_or_in_ascii():
     """A system's own encoding is another on Windows; JSON as Python writes it is ASCII."""
-    root = Path(__file__).parents[2]
-    for path in [*root.glob("xdevice/*.py"), *root.glob("backends/*/*.py"), *root.glob("examples/*.py")]:
+    for path in [*ROOT.glob("xdevice/**/*.py"), *ROOT.glob("backends/*/*.py"), *ROOT.glob("examples/*.py")]:
         for line in path.read_text(encoding="utf-8").splitlines():
             if ".read_text(" in line or ".write_text(" in line:
                 assert "encoding=" in line or "json." in line or "errors=" in line, f"{path.name}: {line}"

@@ -12,10 +12,10 @@ import functools
 import re
 import threading
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ROOT
 
 import xdevice
 from xdevice.base import devices
@@ -26,7 +26,7 @@ from xdevice.errors import NotBuiltError
 from xdevice.testing import Conformance
 
 HOMES = ("cpu:0", "gpu:0")
-DOCS = Path(__file__).parents[2] / "docs" / "adapters.md"
+DOCS = ROOT / "docs" / "adapters.md"
 FAULTS = []
 
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import itertools
 
 import pytest
-
-import xdevice
-
-BACKENDS = xdevice.backends()
+from support import BACKENDS, python, sampled
 
 CODE = """
 import sys, threading
@@ -125,20 +121,31 @@ globals()[how]()
 WAYS = [line.split()[1].partition("(")[0] for line in CODE.splitlines() if line.startswith("def ")]
 WAYS = WAYS[WAYS.index("prefetch_kept") :]
 TIMES = 10
-QUICK = ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising", "transfers_entered")
+EACH_TIME = [
+    ("numpy", how) for how in ("prefetch_kept", "parallel_in_a_thread", "prefetch_raising", "transfers_entered")
+]
+IN_CI = [
+    ("torch", "prefetch_kept"),
+    ("tensorflow", "parallel_in_a_thread"),
+    ("paddle", "prefetch_raising"),
+    ("mxnet", "prefetch_in_a_thread"),
+    ("jax", "prefetch_dropped"),
+    ("jax", "blocking_entered"),
+    ("torch", "parallel_raising"),
+    ("numpy", "prefetch_in_a_cycle"),
+    ("numpy", "parallel_nested_in_a_thread"),
+]
 
 
 def ends_as_it_should(name, how):
-    command = [sys.executable, "-W", "ignore", "-c", CODE, name, how]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-W", "ignore", "-c", CODE, name, how)
     assert done.returncode == how.endswith("_raising"), f"{done.returncode}\n{done.stderr[-3000:]}"
     assert ("the program's own" in done.stderr) == how.endswith("_raising")
     assert "Exception in thread" not in done.stderr
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("how", [how if how in QUICK else pytest.param(how, marks=pytest.mark.long) for how in WAYS])
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize(("name", "how"), sampled(itertools.product(BACKENDS, WAYS), EACH_TIME, IN_CI))
 def test_a_program_that_ends_in_the_middle(name, how):
     ends_as_it_should(name, how)
 
@@ -191,6 +198,5 @@ else:
 @pytest.mark.parametrize(("how", "status"), [("raising", 1), ("exit", 3), ("thread", 0), ("kept", 0)])
 def test_a_program_that_ends_in_the_middle_of_a_capture(how, status):
     for _ in range(TIMES):
-        command = [sys.executable, "-W", "ignore", "-c", CAPTURE, how]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+        done = python("-W", "ignore", "-c", CAPTURE, how)
         assert done.returncode == status, done.stderr[-3000:]

@@ -7,11 +7,11 @@ On real GPUs (`pytest -m gpu`) or on virtual ones:
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from support import NO_KERNELS
 
 import xdevice
 from xdevice.base import dtypes
@@ -20,7 +20,6 @@ from xdevice.core import registry
 
 pytestmark = [pytest.mark.gpu, pytest.mark.virtual]
 
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
 BACKENDS = [name for name in ("torch", "tensorflow", "paddle", "mxnet", "jax") if name not in NO_KERNELS]
 NUMBERS = np.arange(12, dtype="float32").reshape(4, 3) / 8
 DTYPES = ("float32", "float16", "int64", "uint8", "bool", "bfloat16")

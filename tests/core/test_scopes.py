@@ -10,13 +10,11 @@ import io
 import threading
 
 import pytest
+from support import BACKENDS
 
 import xdevice
 from xdevice.contract import hooks
 from xdevice.core import scopes
-
-BACKENDS = xdevice.backends()
-FRAMEWORKS = [name for name in BACKENDS if name != "numpy"]
 
 
 @pytest.fixture(params=BACKENDS)

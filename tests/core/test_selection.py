@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import warnings
 
 import pytest
+from support import printed
 
 import xdevice
-
-
-def python(code, **environment):
-    """What a fresh process prints."""
-    import os
-
-    base = {key: value for key, value in os.environ.items() if key != "XDEVICE_BACKEND"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**base, **environment},
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def test_a_scope_is_stronger_than_the_default_is_stronger_than_the_variable(monkeypatch):
@@ -124,19 +106,25 @@ def test_importing_xdevice_imports_no_framework_and_no_numpy():
         "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before}"
         " & {'torch', 'tensorflow', 'keras', 'paddle', 'mxnet', 'jax', 'jaxlib', 'numpy', 'optree', 'rich', 'click'}))"
     )
-    assert python(code) == "[]"
+    assert printed("-c", code) == "[]"
 
 
 @pytest.mark.slow
 def test_the_one_imported_framework_is_chosen():
-    assert python("import torch, numpy, xdevice; print(xdevice.backend().name)") == "torch"
-    assert python("import jax, xdevice; print(xdevice.backend().name)") == "jax"
-    assert python("import tensorflow, xdevice; print(xdevice.backend().name)") == "tensorflow"  # which imports jax
-    assert python("import jax, torch, xdevice; print(xdevice.backend().name)") == "torch"
+    assert printed("-c", "import torch, numpy, xdevice; print(xdevice.backend().name)") == "torch"
+    assert printed("-c", "import jax, xdevice; print(xdevice.backend().name)") == "jax"
+    assert (
+        printed("-c", "import tensorflow, xdevice; print(xdevice.backend().name)") == "tensorflow"
+    )  # which imports jax
+    assert printed("-c", "import jax, torch, xdevice; print(xdevice.backend().name)") == "torch"
 
 
+@pytest.mark.slow
 def test_without_anything_the_first_installed_is_chosen():
-    assert python("import xdevice; print(xdevice.backend().name)") == xdevice.backends()[0]
+    assert printed("-c", "import xdevice; print(xdevice.backend().name)") == xdevice.backends()[0]
+
+
+def test_where_nothing_else_is_installed_numpy_is_chosen():
     hidden = "import sys\nfor m in ('torch', 'tensorflow', 'paddle', 'mxnet', 'jax'): sys.modules[m] = None\n"
-    assert python(hidden + "import xdevice; print(xdevice.backend().name)") == "numpy"
-    assert python("import xdevice; print(xdevice.backend().name)", XDEVICE_BACKEND="NP") == "numpy"
+    assert printed("-c", hidden + "import xdevice; print(xdevice.backend().name)") == "numpy"
+    assert printed("-c", "import xdevice; print(xdevice.backend().name)", XDEVICE_BACKEND="NP") == "numpy"

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-
-import xdevice
-
-FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "mxnet", "jax")]
+from support import FRAMEWORKS, QUICK, python, sampled
 
 PADDLE_WAITS = """
 import threading, time
@@ -90,22 +84,26 @@ print("all work")
 
 
 def assert_works(code, *arguments):
-    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-W", "ignore", "-c", code, *map(str, arguments))
     assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not {"paddle", "tensorflow"} <= set(FRAMEWORKS), reason="needs both")
 def test_paddle_that_waits_for_the_import_of_tensorflow():
     assert_works(PADDLE_WAITS)
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 50))])
+def test_eight_threads_first_use_what_is_quick():
+    assert_works(EIGHT, 0, ",".join(QUICK))
+
+
+@pytest.mark.parametrize("seed", sampled(range(50), [], [0]))
 def test_eight_threads_first_use_all_frameworks(seed):
     assert_works(EIGHT, seed, ",".join(FRAMEWORKS))
 
 
 @pytest.mark.skipif(not {"paddle", "mxnet"} <= set(FRAMEWORKS), reason="needs both")
-@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.long) for run in range(1, 20))])
+@pytest.mark.parametrize("run", sampled(range(20), [], [0]))
 def test_paddle_is_imported_while_mxnet_works_in_other_threads(run):
     assert_works(WHILE_MXNET_WORKS)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import doctest
 import importlib
 import inspect
-import os
 import pkgutil
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support import BACKENDS, ROOT, python, sampled
 
 import xdevice
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MODULES = [
     importlib.import_module(found.name)
@@ -24,8 +20,7 @@ MODULES = [
     if not found.name.startswith(("xdevice.__main__", "xdevice.testing"))
 ]
 PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
-FEW = [name if name in ("jax", "numpy") else pytest.param(name, marks=pytest.mark.slow) for name in xdevice.backends()]
-"""Every backend, of which the quickest to import run each time."""
+FEW = sampled(BACKENDS, ["numpy"], ["torch", "jax"])
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
@@ -52,9 +47,7 @@ def block(heading, language):
 
 @pytest.mark.parametrize("backend", FEW)
 def test_the_example_of_the_readme_prints_what_it_shows(backend):
-    environment = {**os.environ, "XDEVICE_BACKEND": backend}
-    command = [sys.executable, "-c", block("Example", "python")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
+    done = python("-c", block("Example", "python"), XDEVICE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
@@ -62,17 +55,14 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
 @pytest.mark.slow
 def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
     (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     assert all(f"{name} {xdevice.backend(name).version} (1 passed)" in done.stdout for name in xdevice.backends())
 
 
 @pytest.mark.parametrize("backend", FEW)
 def test_the_chapter_runs(backend):
-    environment = {**os.environ, "XDEVICE_BACKEND": backend}
-    command = [sys.executable, str(ROOT / "examples" / "use_gpu.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
+    done = python(str(ROOT / "examples" / "use_gpu.py"), XDEVICE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"This is {backend} ")
     assert "the same object: True" in done.stdout
@@ -86,10 +76,10 @@ def test_links_in_the_docs_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.slow
 def test_the_training_of_the_page_on_files_goes_on(tmp_path):
     code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "files.md").read_text(encoding="utf-8"), re.DOTALL)[1]
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
@@ -105,10 +95,7 @@ def test_the_first_example_of_a_page_runs_on_every_backend(backend):
     if "paddle" not in xdevice.backends():
         converting = ""
     code = "\n".join(["import xdevice", converting, first_example("async.md"), first_example("devices.md")])
-    environment = {**os.environ, "XDEVICE_BACKEND": backend}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=800, check=False
-    )
+    done = python("-c", code, XDEVICE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert "waiting: " in done.stdout
     assert done.stdout.splitlines()[-3:] == ["[(2, 2), (1, 2)]", "[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]", GRADIENTS]
@@ -120,11 +107,11 @@ GRADIENTS = "[[2.0, 4.0], [2.0, 4.0]]"
 @pytest.mark.slow
 def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
     (tmp_path / "test_net.py").write_text(first_example("pytest.md"))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="MXNet is not installed")
 def test_mxnet_without_numpy_semantics_is_as_the_page_says():
     code = """
@@ -145,6 +132,6 @@ new = gluon.nn.Dense(1, in_units=3)
 new.initialize()
 assert new(x).shape == (2, 1)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 3, done.stdout

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import itertools
 import threading
+from pathlib import Path
 
 import pytest
+from support import ROOT, python, sampled
 
 import xdevice
 
@@ -190,18 +190,18 @@ def test_the_flag_of_paddle_is_set_inside_only():
 
 
 def run(code, **variables):
-    environment = {**os.environ, **variables}
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
+    return python("-W", "ignore", "-c", code, **variables)
 
 
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
-@pytest.mark.parametrize("imported_before", [False, True])
+@pytest.mark.parametrize(
+    ("name", "imported_before"), sampled(itertools.product(ASYNCHRONOUS, [False, True]), [("jax", False)])
+)
 def test_the_variable_holds_from_the_loading_on(name, imported_before):
     if name == "mxnet" and imported_before:
         pytest.skip("MXNet 1.9.1 does not import by itself beside this NumPy")
     code = f"import {name}\n" if imported_before else ""
-    code += f"import os, sys\nsys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+    folders = [str(ROOT / "tests"), str(Path(__file__).parent)]
+    code += f"import os, sys\nsys.path[:0] = {folders!r}\n"
     code += "import xdevice\nfrom test_blocking import error_of, fails\n"
     code += f"backend = xdevice.backend({name!r})\n"
     code += "try:\n    fails(backend)\nexcept error_of(backend):\n    print('at the line')\n"

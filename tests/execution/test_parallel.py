@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from contextvars import ContextVar
 
 import numpy as np
 import pytest
+from support import BACKENDS, python
 
 import xdevice
 from xdevice.contract.samples import Samples
 from xdevice.core import scopes
 from xdevice.execution.parallel import MOST
 
-BACKENDS = xdevice.backends()
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
 
 
@@ -345,6 +343,7 @@ def test_gradients_inside_of_tasks_are_right_under_load(name):
                 assert xdevice.to_numpy(g).tolist() == [2 * i] * 4
 
 
+@pytest.mark.slow
 def test_paddles_gradient_calls_take_turns_and_only_while_tasks_run():
     pytest.importorskip("paddle")
     # a crash would end this process, so another one makes the calls
@@ -371,7 +370,7 @@ for _ in range(10):
     assert all(xdevice.parallel(*[task] * 4))
 assert core.eager.run_partial_grad is plain
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -380,9 +379,10 @@ assert core.eager.run_partial_grad is plain
 
 def test_a_thousand_tasks_start_no_thousand_threads(backend):
     begin, most = threading.Event(), []
+    pause = 0 if backend.threads == "one" else 0.01
 
     def task(i):
-        begin.wait(0.01)
+        begin.wait(pause)
         most.append(len(threads_of_the_pool()))
         return i
 
@@ -390,7 +390,7 @@ def test_a_thousand_tasks_start_no_thousand_threads(backend):
     assert max(most) <= MOST
 
 
-@pytest.mark.parametrize("width", [6, 100])
+@pytest.mark.parametrize("width", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_tasks_that_wait_for_their_own_tasks_end_with_few_threads(backend, width):
     most = []
 
@@ -450,5 +450,5 @@ if child == 0:
     os._exit(0 if xdevice.parallel(lambda: 1, lambda: 2) == [1, 2] else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr

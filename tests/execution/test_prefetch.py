@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
 import sys
 import threading
 import time
@@ -13,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import BACKENDS, python
 
 import xdevice
 
-BACKENDS = xdevice.backends()
 COUNT = 12
 
 
@@ -225,8 +224,7 @@ nothing_is_left()
 @pytest.mark.slow
 def test_loaders_with_worker_processes(name):
     # in a process of its own, because workers are forked, and no fork is safe once JAX or TensorFlow has run
-    command = [sys.executable, "-c", WORKERS, name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", WORKERS, name)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
 

@@ -6,21 +6,14 @@ placing, copying, comparing and waiting are tried on it.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 
 import pytest
+from support import FRAMEWORKS, NO_KERNELS, python
 
 import xdevice
 
 pytestmark = pytest.mark.gpu
-
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
-
-
-BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
 
 
 def no_context_after(code: str) -> None:
@@ -36,11 +29,11 @@ for index in range(count.value):
     assert cuda.cuDevicePrimaryCtxGetState(index, ctypes.byref(flags), ctypes.byref(active)) == 0
     assert not active.value, f"GPU {index} has a context"
 """
-    done = subprocess.run([sys.executable, "-c", code + ask], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code + ask)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_loading_and_counting_start_no_gpu(name):
     no_context_after(
         f"import xdevice\nxdevice.set_backend({name!r})\n"
@@ -48,7 +41,7 @@ def test_loading_and_counting_start_no_gpu(name):
     )
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_sync_waits_for_all_gpus(name):
     if name in NO_KERNELS:
         pytest.skip(f"{name} has no kernels for this GPU")

@@ -7,10 +7,10 @@ made on the host and moved.
 from __future__ import annotations
 
 import itertools
-import os
 
 import numpy as np
 import pytest
+from support import NO_KERNELS
 
 import xdevice
 from xdevice import convert
@@ -18,7 +18,6 @@ from xdevice.core import registry
 
 pytestmark = pytest.mark.gpu
 
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
 NAMES = ("torch", "jax", "tensorflow", "paddle")
 PAIRS = list(itertools.permutations(NAMES, 2))
 GPUS = ("gpu:0", "gpu:1")

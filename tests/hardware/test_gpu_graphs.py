@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from support import python
 
 import xdevice
 
@@ -205,7 +204,7 @@ def test_the_first_work_of_a_process_can_be_captured():
         "graph = xdevice.capture(lambda: torch.ones(3, device='cuda:0') @ torch.ones(3, device='cuda:0'), 'gpu:0')\n"
         "print(graph().item())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", code)
     assert (done.stdout, done.returncode) == ("3.0\n", 0), done.stderr
 
 

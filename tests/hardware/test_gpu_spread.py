@@ -5,10 +5,9 @@ A build of a framework that has no kernels for these GPUs is named in XDEVICE_NO
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
+from support import NO_KERNELS
 
 import xdevice
 
@@ -16,7 +15,6 @@ pytestmark = pytest.mark.gpu
 
 NCCL = ["torch", "tensorflow", "jax"]
 KERNELS = [*NCCL, "paddle"]
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
 SIZE = 1 << 22
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import io
-import os
 import time
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from support import NO_KERNELS
 
 import xdevice
 from xdevice import transfers
 
 pytestmark = pytest.mark.gpu
 
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
 FRAMEWORKS = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "jax") and name not in NO_KERNELS]
 GPU = xdevice.gpu()
 

@@ -8,18 +8,15 @@ placing, copying, comparing and waiting are tried on it.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
 import pytest
+from support import FRAMEWORKS, NO_KERNELS
 
 import xdevice
 from xdevice.testing import Conformance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.virtual]
-
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
-BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax"]
 
 
 class _OnGpu(Conformance):
@@ -57,7 +54,7 @@ TestMxnetOnGpu, TestMxnetHostAndGpu, TestMxnetOnTheLastOfFour = _suites("mxnet")
 TestJaxOnGpu, TestJaxHostAndGpu, TestJaxOnTheLastOfFour = _suites("jax")
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_every_gpu_is_seen_with_its_name_and_memory(name):
     backend = xdevice.backend(name)
     for index in range(backend.count("gpu")):
@@ -66,7 +63,7 @@ def test_every_gpu_is_seen_with_its_name_and_memory(name):
         assert about.memory is None or about.memory > 0
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_default_tensor_is_on_the_cpu_though_there_is_a_gpu(name):
     with xdevice.use(name):
         assert xdevice.device_of(xdevice.tensor([1, 2])) is xdevice.cpu()
@@ -74,7 +71,7 @@ def test_a_default_tensor_is_on_the_cpu_though_there_is_a_gpu(name):
             assert xdevice.device_of(xdevice.tensor([1, 2])) is xdevice.gpu(1)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_move_is_new_memory(name):
     with xdevice.use(name) as backend:
         address = backend.samples().address
@@ -101,7 +98,7 @@ def test_strings_of_tensorflow_stay_on_the_host():
 
 def test_devices_are_one_across_frameworks():
     xs = []
-    for name in BACKENDS:
+    for name in FRAMEWORKS:
         with suppress(xdevice.BackendNotFoundError, xdevice.BackendImportError), xdevice.use(name):
             xs.append(xdevice.tensor([1.0, 2.0], device="gpu:1"))
     assert len(xs) >= 2

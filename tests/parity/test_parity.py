@@ -13,13 +13,13 @@ import sys
 import time
 import timeit
 from collections import namedtuple
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import ROOT, python
 
 import xdevice
 from xdevice.parity import readings
@@ -27,7 +27,7 @@ from xdevice.parity.comparing import TOLERANCES, Rule, compare_readings, ulp_dis
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "parity_mlp.py"
+EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 FRAMEWORKS = [name for name in xdevice.backends() if name != "numpy"]
 
 
@@ -349,9 +349,7 @@ if not child:
         os._exit(7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "XDEVICE_RECORD": str(tmp_path / "a")}, check=False
-    )
+    done = python("-c", code, XDEVICE_RECORD=str(tmp_path / "a"))
     assert done.returncode == 7
     assert len(Recording(tmp_path / "a").entries) == 1
 
@@ -397,8 +395,7 @@ def test_record_outside_of_a_run_costs_next_to_nothing_and_imports_nothing():
     times = timeit.repeat(lambda: xdevice.record("loss", 1.0), timer=time.thread_time, number=10_000, repeat=20)
     assert min(times) / 10_000 < 1e-6
     code = "import sys, xdevice; xdevice.record('loss', 1); sys.exit(bool({'numpy', 'optree'} & set(sys.modules)))"
-    environment = {name: value for name, value in os.environ.items() if name != "XDEVICE_RECORD"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+    assert python("-c", code, bare=True).returncode == 0
 
 
 # planted faults, in the training of the example

@@ -7,17 +7,17 @@ from itertools import permutations
 
 import numpy as np
 import pytest
+from support import WITH_MODELS
 
 import xdevice
 from xdevice.core import registry
 
-FRAMEWORKS = ("torch", "paddle", "mxnet", "tensorflow")
-PAIRS = list(permutations(FRAMEWORKS, 2))
+PAIRS = list(permutations(WITH_MODELS, 2))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _frameworks():
-    for name in FRAMEWORKS:
+    for name in WITH_MODELS:
         if not registry.is_installed(name):
             pytest.skip(f"{name} is not installed")
         registry.load(name)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support import ROOT, python
 
 import xdevice
 from xdevice.cli.main import main
@@ -23,7 +24,6 @@ from xdevice.parity.html import plot
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
 
-ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
 import os, sys, numpy, xdevice
@@ -32,13 +32,9 @@ record, here = xdevice.record, lambda *names: backend in names
 """
 
 
-def command(*arguments, timeout=800, **options):
+def command(*arguments, cwd=None, **variables):
     """Status, output and errors, in a terminal that is wide enough for the tables."""
-    environment = {**os.environ, "COLUMNS": "200", **options.pop("env", {})}
-    done = subprocess.run(
-        [sys.executable, "-m", "xdevice", *map(str, arguments)],
-        capture_output=True, text=True, timeout=timeout, check=False, env=environment, **options,
-    )  # fmt: skip
+    done = python("-m", "xdevice", *arguments, cwd=cwd, COLUMNS="200", **variables)
     return done.returncode, done.stdout, done.stderr
 
 

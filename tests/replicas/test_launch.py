@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+from support import python
 
 import xdevice
 from xdevice.replicas import launch
@@ -113,22 +110,22 @@ SCRIPT = (
 @pytest.mark.parametrize(
     ("backend", "command"),
     [
-        ("torch", ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]),
+        pytest.param(
+            "torch",
+            ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "paddle",
             ["-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--log_dir", "logs"],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
     ],
 )
-@pytest.mark.slow
 def test_a_real_launcher_gives_each_process_its_own(backend, command, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {**os.environ, "XDEVICE_BACKEND": backend, "XDEVICE_VIRTUAL_GPUS": "2", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command, "script.py"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=800, check=False,
-    )  # fmt: skip
+    environment = {"XDEVICE_BACKEND": backend, "XDEVICE_VIRTUAL_GPUS": "2", "OMP_NUM_THREADS": "1"}
+    done = python(*command, "script.py", cwd=tmp_path, **environment)
     logs = "".join(log.read_text() for log in (tmp_path / "logs").glob("workerlog.*"))
     said = done.stdout + logs
     assert {place for place in ("gpu:0", "gpu:1") if f"I am on {place}" in said} == {"gpu:0", "gpu:1"}, (

@@ -8,24 +8,20 @@ What trains in this process takes the GPUs that are there, real ones (`pytest -m
 from __future__ import annotations
 
 import io
-import os
 import re
-import subprocess
 import sys
 from functools import partial
 from importlib import import_module
 from itertools import cycle, islice
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import FRAMEWORKS, NO_KERNELS, ROOT, python, sampled
 
 import xdevice
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-BACKENDS = ["torch", "tensorflow", "mxnet", "paddle", "jax"]
-ONE_AND_MORE = ["torch", *(pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS if name != "torch")]
-NO_KERNELS = os.environ.get("XDEVICE_NO_KERNELS", "").split(",")
+EXAMPLES = ROOT / "examples"
+ONE_AND_MORE = sampled(FRAMEWORKS, [], ["torch"])
 STEPS, RATE = 50, 0.05
 KINDS = ["from scratch", "concise"]
 
@@ -40,7 +36,7 @@ def _examples_can_be_imported():
     sys.path.remove(str(EXAMPLES))
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=FRAMEWORKS)
 def backend(request, monkeypatch):
     if request.param in NO_KERNELS:
         pytest.skip(f"{request.param} has no kernels for this GPU")
@@ -167,14 +163,7 @@ def test_with_batch_normalization_the_replicas_stay_equal(backend):
 def run(chapter, name, *flags, **environment):
     if name in NO_KERNELS:
         pytest.skip(f"{name} has no kernels for this GPU")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{chapter}.py"), *flags],
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-        env={**os.environ, "XDEVICE_BACKEND": name, **environment},
-    )
+    done = python(EXAMPLES / f"{chapter}.py", *flags, **{"XDEVICE_BACKEND": name, **environment})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -204,7 +193,6 @@ def test_the_chapter_from_scratch_learns_the_digits(name):
 
 
 @pytest.mark.parametrize("name", ONE_AND_MORE)
-@pytest.mark.slow
 def test_the_concise_chapter_runs(name):
     flags = ("--devices", "1,2", "--epochs", "3", "--examples", "704")
     status, out, err = run("multiple_gpus_concise", name, *flags)
@@ -226,6 +214,7 @@ def test_one_epoch_alone_compares_no_times(count, said, faster):
     assert re.search(rf"both .* {re.escape(faster)} │", shown)
 
 
+@pytest.mark.slow
 def test_the_curves_are_drawn(tmp_path):
     flags = ("--devices", "1", "--epochs", "1", "--examples", "64", "--plot", str(tmp_path / "curves.png"))
     status, _, err = run("multiple_gpus", "torch", *flags)
@@ -239,10 +228,15 @@ def test_the_curves_are_drawn(tmp_path):
         (("--plot", "nofolder/x.png"), "there is no folder 'nofolder'"),
         (("--plot", "curves.xyz"), r"'curves\.xyz' has to end in one of .*\.png"),
         (("--plot", "curves"), "'curves' has to end in one of"),
-        (("--devices", "1,2", "--examples", "1"), "2 devices need 2 digits or more, not 1; raise --examples"),
-        (
+        pytest.param(
+            ("--devices", "1,2", "--examples", "1"),
+            "2 devices need 2 digits or more, not 1; raise --examples",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             ("--devices", "1,2", "--batch", "2", "--examples", "3"),
             "in batches of 2 make one of 1, too small for 2 devices; raise --batch",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -7,23 +7,21 @@ import contextlib
 import dataclasses
 import io
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import BACKENDS, ROOT
 
 import xdevice
 
-BACKENDS = xdevice.backends()
 WRITABLE = {"torch", "paddle", "mxnet", "numpy"}
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as selected:
-        yield selected
+@pytest.fixture
+def backend(xd):
+    return xd
 
 
 @pytest.fixture
@@ -672,7 +670,7 @@ def test_traced_functions_split_and_gather_and_refuse_the_rest():
 
 
 def test_the_example_of_the_docs_prints_what_it_shows(backend):
-    page = (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
+    page = (ROOT / "docs" / "devices.md").read_text()
     code, shown = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

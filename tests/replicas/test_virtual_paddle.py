@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
 import subprocess
-import sys
 import textwrap
 
 import pytest
+from support import python
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("paddle") is None, reason="Paddle is not installed")
 
@@ -24,17 +23,14 @@ import numpy as np, paddle
 
 
 def run(code: str, *, start: str = START, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")}
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", start + textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=800, check=False, env={**environment, **variables},
-    )  # fmt: skip
+    return python("-W", "ignore", "-c", start + textwrap.dedent(code), bare=True, **variables)
 
 
 def assert_done(done: subprocess.CompletedProcess[str], printed: str = "done") -> None:
     assert (done.returncode, done.stdout.strip()) == (0, printed), done.stderr[-3000:]
 
 
+@pytest.mark.long
 def test_training_on_a_virtual_gpu_equals_training_on_the_cpu_also_after_tensorflow():
     code = """
         def trained(device):
@@ -80,6 +76,7 @@ def test_the_cpu_stays_the_default_device_and_paddle_says_nothing_of_plugins():
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
     done = run("""
         gpu = xdevice.gpu(1)
@@ -117,6 +114,7 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
     )
 
 
+@pytest.mark.slow
 def test_an_optimizer_moves_with_its_learning_rate():
     done = run("""
         net = paddle.nn.Linear(2, 1)
@@ -131,6 +129,7 @@ def test_an_optimizer_moves_with_its_learning_rate():
     assert_done(done)
 
 
+@pytest.mark.slow
 def test_threads_that_copy_at_once_do_not_wait_for_each_other_for_ever():
     done = run("""
         import threading
@@ -150,6 +149,7 @@ def test_threads_that_copy_at_once_do_not_wait_for_each_other_for_ever():
     assert_done(done)
 
 
+@pytest.mark.slow
 def test_forked_workers_of_a_loader_compute_on_virtual_gpus():
     done = run("""
         class Doubled(paddle.io.Dataset):
@@ -168,6 +168,7 @@ def test_forked_workers_of_a_loader_compute_on_virtual_gpus():
     assert_done(done, "[0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]")
 
 
+@pytest.mark.slow
 def test_child_processes_inherit_them():
     # from a parent that has imported Paddle they inherit an empty folder of plugins too
     code = """
@@ -179,6 +180,7 @@ def test_child_processes_inherit_them():
     assert_done(run(code, start="", XDEVICE_VIRTUAL_GPUS="4"), "Place(vgpu:3)")
 
 
+@pytest.mark.slow
 def test_streams_events_and_rmsprop_are_refused_and_the_rest_works():
     done = run("""
         def refuses(error, call):
@@ -229,6 +231,7 @@ print([backend.count("gpu") for backend in xdevice.core.registry.loaded()])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("start", "wanted", "loaded"), [("import paddle", "2", "[]"), ("", "", "[0]")])
 def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     done = run(LATE, start=start, XDEVICE_VIRTUAL_GPUS=wanted)
@@ -237,6 +240,7 @@ def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     assert done.stdout.splitlines()[-1] == loaded
 
 
+@pytest.mark.slow
 def test_more_than_paddle_takes_are_refused():
     done = run(LATE, start="", XDEVICE_VIRTUAL_GPUS="17")
     assert "Paddle takes 16 devices of a plugin at most, not 17" in done.stdout, done.stderr
@@ -252,6 +256,7 @@ pathlib.Path.read_text = lambda self, *args, **how: read(self, *args, **how).rep
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -297,6 +302,7 @@ def test_the_machine_code_calls_what_it_says():
     assert ctypes.CFUNCTYPE(ctypes.c_int)(success)() == 0
 
 
+@pytest.mark.slow
 def test_scopes_of_threads_that_overlap_leave_the_device_that_was_there():
     code = """
         import threading

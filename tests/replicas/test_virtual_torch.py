@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import io
-import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import pytest
+from support import python
 
 import xdevice
 
@@ -597,9 +595,7 @@ except RuntimeError as error:
 
 
 def test_a_forked_worker_is_told_that_it_cannot_use_them():
-    environment = {**os.environ, "XDEVICE_VIRTUAL_GPUS": "2"}
-    command = [sys.executable, "-W", "ignore", "-c", FORKED]  # a process of its own: another framework's threads hang
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=800, check=False)
+    done = python("-W", "ignore", "-c", FORKED, XDEVICE_VIRTUAL_GPUS="2")
     assert done.returncode == 0, done.stderr
     assert "Cannot re-initialize vgpu in forked subprocess" in done.stdout, done.stdout
     assert "'spawn'" in done.stdout

@@ -5,9 +5,6 @@ from __future__ import annotations
 import collections
 import gc
 import itertools
-import os
-import subprocess
-import sys
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import BACKENDS, python
 
 import xdevice
 from xdevice import convert
@@ -24,13 +22,12 @@ from xdevice.base.dtypes import DTYPES, dtype_name, host_dtype
 from xdevice.contract import dlpack
 from xdevice.core import registry
 
-NAMES = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
-PAIRS = list(itertools.permutations(NAMES, 2))
+PAIRS = list(itertools.permutations(BACKENDS, 2))
 
 TRIED_IN_ALL_LAYOUTS = {"bool", "int64", "bfloat16", "float32", "complex64"}
 
 SHARED_BY = {
-    "compact": set(NAMES),
+    "compact": set(BACKENDS),
     "misaligned": {"torch", "paddle", "mxnet", "numpy"},
     "strided": {"torch", "paddle", "numpy"},
     "backwards": {"numpy"},
@@ -202,7 +199,7 @@ def test_every_dtype_and_layout_goes_over_bit_for_bit_and_shares_where_promised(
             assert_same(np.asarray(read(x), expected.dtype), expected, f"the source of {what}")
 
 
-@pytest.mark.parametrize("target", NAMES[1:])
+@pytest.mark.parametrize("target", BACKENDS[1:])
 def test_strides_that_nobody_steps_in_stay_those_of_the_source(target):
     needs_sharing("torch", target)
     torch = backend("torch").framework
@@ -251,7 +248,7 @@ def is_released(alive):
     return alive() is None
 
 
-@pytest.mark.parametrize("target", NAMES[:-1])
+@pytest.mark.parametrize("target", BACKENDS[:-1])
 def test_memory_is_given_back_with_the_last_tensor_in_it(target):
     needs_sharing("numpy", target)
     x = make("numpy", bits("float32", 3000))
@@ -285,7 +282,7 @@ kept = convert(convert(convert(np.ones(99, "f"), "paddle"), "torch"), "paddle")
 
 @pytest.mark.slow
 def test_a_chain_of_owners_is_released_without_a_deadlock_and_at_exit():
-    done = subprocess.run([sys.executable, "-c", CHAINS], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", CHAINS)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.split() == ["torch", "tensorflow", "mxnet", "jax", "numpy"]
 
@@ -300,7 +297,7 @@ def test_an_import_that_fails_holds_nothing():
     assert is_released(alive)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_what_was_imported_before_ctrl_c_keeps_its_memory(name):
     needs_sharing("numpy", name)
     taken = []
@@ -355,7 +352,7 @@ def test_constants_of_tensorflow_stay_what_they_are():
 
 
 @pytest.mark.parametrize("source", ["mxnet", "jax"])
-@pytest.mark.parametrize("target", NAMES)
+@pytest.mark.parametrize("target", BACKENDS)
 def test_pending_work_is_waited_for(source, target):
     if source == target:
         return
@@ -400,7 +397,7 @@ def test_the_error_of_failed_work_comes_out(source, how, tmp_path, monkeypatch):
 # what cannot be converted
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BACKENDS)
 def test_a_tensor_of_the_target_itself_is_returned(name):
     x = make(name, bits("float32", 2, 3))
     assert convert(x, name) is x
@@ -579,10 +576,7 @@ print("end")
 
 @pytest.mark.slow
 def test_virtual_gpus_are_reached_by_a_copy_to_the_same_device():
-    environment = {**os.environ, "XDEVICE_VIRTUAL_GPUS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", VIRTUAL], capture_output=True, text=True, timeout=800, check=False, env=environment
-    )
+    done = python("-c", VIRTUAL, XDEVICE_VIRTUAL_GPUS="2")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 
@@ -647,7 +641,7 @@ def assert_equal(old, new):
 @settings(max_examples=150)
 @given(
     st.recursive(arrays(), containers, max_leaves=4).filter(lambda x: not isinstance(x, str)),
-    st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
+    st.lists(st.sampled_from(BACKENDS), min_size=1, max_size=4),
     st.sampled_from([None, True]),
 )
 def test_any_way_there_and_back_is_the_same_bit_for_bit(x, way, copy):
@@ -667,7 +661,7 @@ def _tensors(x):
 
 
 def test_four_threads_convert_at_once():
-    for name in NAMES:
+    for name in BACKENDS:
         backend(name)
     values = bits("float32", 40, 50)
     views = [make("torch", values).T, make("numpy", values)[::-1], make("numpy", values)]
@@ -675,8 +669,8 @@ def test_four_threads_convert_at_once():
     def many_ways(number):
         for turn in range(60):
             x = views[(number + turn) % len(views)]
-            there = convert(x, NAMES[turn % len(NAMES)])
-            back = convert(there, NAMES[(number + turn // 2) % len(NAMES)])
+            there = convert(x, BACKENDS[turn % len(BACKENDS)])
+            back = convert(there, BACKENDS[(number + turn // 2) % len(BACKENDS)])
             assert_same(np.ascontiguousarray(read(back)), np.ascontiguousarray(read(x)), f"turn {turn} of {number}")
 
     with ThreadPoolExecutor(4) as pool:
@@ -709,7 +703,7 @@ print("end", flush=True)
 @pytest.mark.slow
 def test_what_would_end_the_process_is_done_right():
 
-    done = subprocess.run([sys.executable, "-c", DEADLY], capture_output=True, text=True, timeout=800, check=False)
+    done = python("-c", DEADLY)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert done.stdout.splitlines()[-1] == "end"
 

@@ -63,6 +63,7 @@ def test_what_fit_has_made_is_moved_with_the_model(net, place):
     assert places(net) == {xdevice.cpu()}
 
 
+@pytest.mark.slow
 def test_training_goes_on_as_if_nothing_had_moved(net, place):
     still = compiled()
     for where in (place, place, "cpu", place):

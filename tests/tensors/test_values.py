@@ -11,24 +11,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import BACKENDS
 
 import xdevice
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.core import registry
 from xdevice_numpy import NumpyBackend
 
-NAMES = ("torch", "tensorflow", "paddle", "mxnet", "jax", "numpy")
 REAL = tuple(name for name in DTYPES if not name.startswith("complex"))
 WHOLE = tuple(name for name in REAL if "int" in name)
 FLOATS = tuple(name for name in REAL if "float" in name)
 
 
-@pytest.fixture(params=NAMES)
-def backend(request):
-    if not registry.is_installed(request.param):
-        pytest.skip(f"{request.param} is not installed")
-    with xdevice.use(request.param) as chosen:
-        yield chosen
+@pytest.fixture
+def backend(xd):
+    return xd
 
 
 # what `tensor` makes of numbers, against exact arithmetic
@@ -373,7 +370,7 @@ def test_a_scalar_of_numpy_is_a_tensor_on_its_own(scalar):
     for verb in (xdevice.to_device, xdevice.copy_to):
         with pytest.raises(xdevice.DeviceNotFoundError, match="numpy"):
             verb(scalar, "gpu:0")
-    for name in NAMES:
+    for name in BACKENDS:
         if not registry.is_installed(name) or name in ("numpy", "mxnet") or scalar.dtype.name in ("float64", "int64"):
             continue
         x, (_, z) = xdevice.convert(scalar, name), xdevice.convert([np.ones(2, "float32"), scalar], name)
@@ -588,7 +585,7 @@ def test_an_event_is_refused_at_once_where_there_are_none(backend):
 
 
 @pytest.mark.virtual
-@pytest.mark.parametrize("name", NAMES[:-1])
+@pytest.mark.parametrize("name", BACKENDS[:-1])
 def test_virtual_gpus_have_no_events_and_no_streams(name):
     with xdevice.use(name) as backend:
         if not backend.virtual:

@@ -21,20 +21,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
+from support import BACKENDS, WITH_MODELS, python
 
 import xdevice
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.weights import disk, files, format
 
-BACKENDS = ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"]
-WITH_MODELS = ["torch", "tensorflow", "paddle", "mxnet"]
 WRITABLE = ["torch", "paddle", "mxnet", "numpy"]
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param):
-        yield xdevice.backend()
+@pytest.fixture
+def backend(xd):
+    return xd
 
 
 @pytest.fixture
@@ -918,8 +916,7 @@ def numpy_environment():
 
 
 def child(code, path):
-    command = [sys.executable, "-c", code, str(path)]
-    return subprocess.run(command, env=numpy_environment(), capture_output=True, text=True, timeout=800, check=False)
+    return python("-c", code, path, XDEVICE_BACKEND="numpy")
 
 
 # anything

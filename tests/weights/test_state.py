@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import pickle
 import re
-import subprocess
-import sys
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import ROOT, WITH_MODELS, python
 
 import xdevice
 from xdevice.contract import layouts
 from xdevice.core import registry
 
-FRAMEWORKS = ("torch", "paddle", "mxnet", "tensorflow")
 IMAGE = np.random.default_rng(0).normal(size=(2, 4, 7, 7)).astype("float32")
 SEQUENCE = np.random.default_rng(1).normal(size=(2, 5, 4)).astype("float32")
 VECTORS = np.random.default_rng(2).normal(size=(3, 4)).astype("float32")
@@ -25,7 +22,7 @@ INDICES = np.array([[0, 2, 4], [1, 1, 3]])
 
 @pytest.fixture(scope="module", autouse=True)
 def _frameworks():
-    for name in FRAMEWORKS:
+    for name in WITH_MODELS:
         if not registry.is_installed(name):
             pytest.skip(f"{name} is not installed")
         registry.load(name)
@@ -273,12 +270,12 @@ def error(build, here, there, x):
 
 
 @pytest.mark.parametrize("build", LAYERS, ids=lambda build: build.__name__)
-@pytest.mark.parametrize(("here", "there"), list(permutations(FRAMEWORKS, 2)))
+@pytest.mark.parametrize(("here", "there"), list(permutations(WITH_MODELS, 2)))
 def test_a_layer_computes_the_same_elsewhere(build, here, there):
     assert error(build, here, there, LAYERS[build]) < 1e-5
 
 
-@pytest.mark.parametrize(("here", "there"), list(permutations(FRAMEWORKS[:3], 2)))
+@pytest.mark.parametrize(("here", "there"), list(permutations(WITH_MODELS[:3], 2)))
 def test_two_layers_in_both_directions_compute_the_same_elsewhere(here, there):
     assert error(deep_lstm, here, there, SEQUENCE) < 1e-5
 
@@ -296,7 +293,7 @@ def test_a_kernel_of_keras_is_the_same_with_its_channels_first():
 
 
 @pytest.mark.parametrize("build", LAYERS, ids=lambda build: build.__name__)
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", WITH_MODELS)
 def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
     model = randomised(name, build(name))
     away = xdevice.convert_state(model, "numpy")
@@ -870,7 +867,7 @@ def test_extra_layers_are_listed_on_either_side():
 # flat states
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", WITH_MODELS)
 def test_a_state_alone_needs_to_be_told_what_it_is(name):
     model = randomised(name, linear(name))
     state = dict(registry.load(name).variables(model))
@@ -950,7 +947,7 @@ def test_wrong_sources_are_refused():
 # loading
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize("name", WITH_MODELS)
 def test_a_state_that_does_not_fit_writes_nothing(name):
     backend = registry.load(name)
     model = randomised(name, linear(name))
@@ -1013,8 +1010,8 @@ def test_an_optimizer_has_no_layers():
 
 @pytest.mark.slow
 def test_the_example_ports_a_block_to_the_other_three():
-    script = Path(__file__).parents[2] / "examples" / "port_resnet_block.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=800, check=False)
+    script = ROOT / "examples" / "port_resnet_block.py"
+    done = python(script)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"^(\w+): 15 tensors, the largest difference is (\S+),", done.stdout, re.MULTILINE)
     assert [name for name, _ in found] == ["paddle", "mxnet", "tensorflow"]
