@@ -509,7 +509,7 @@ def test_a_model_of_paddles_goes_with_its_network_and_optimizer(there_of_paddle)
     rows = np.ones((1, 2), "float32")
     model.train_batch([rows], [rows])
     assert xdevice.device_of(model) is xdevice.cpu()
-    with pytest.raises(xdevice.UnsupportedError, match=r"copy of a paddle\.Model.*copy the network"):
+    with pytest.raises(xdevice.UnsupportedError, match=r"copying a paddle\.Model.*copy the network"):
         xdevice.copy_to([model, x], "cpu")
     for given, there in ((model, there_of_paddle), ([model, x], "cpu")):
         assert xdevice.device_of(xdevice.to_device(given, there)) is xdevice.device(there)
@@ -526,7 +526,7 @@ def test_a_layer_of_paddles_is_copied_or_named(there_of_paddle):
     assert copied[0]._layers.weight.shape == [2, 2]
     assert copied[0]._layers.weight is not net[0]._layers.weight
     net.lock = threading.Lock()
-    with pytest.raises(xdevice.UnsupportedError, match=r"copy this Sequential \(cannot pickle .*lock.*set_state_dict"):
+    with pytest.raises(xdevice.UnsupportedError, match=r"copying this Sequential \(cannot pickle .*lock.*set_state_dict"):
         xdevice.copy_to(net, "cpu")
 
 

@@ -2208,7 +2208,7 @@ def test_a_fault_is_noticed(fault, home, monkeypatch):
 # the table of docs/adapters.md
 
 _BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
-_OUR_OWN = {"devices", "has", "check", "require", "unsupported", "is_host_only"}
+_OUR_OWN = {"devices", "has", "check", "require", "unsupported", "no_graphs", "no_copy_of_optimizer", "is_host_only"}
 """What the core decides for all adapters."""
 _NEED_THREE = (
     "from_numpy", "from_buffer", "to_numpy", "peek", "full", "rand", "move", "copy", "join", "split", "leaf", "write",

@@ -27,7 +27,7 @@ from xdevice_numpy import NumpyBackend
 )
 def test_a_backend_without_graphs_names_its_own_way(name, instead):
     calls = []
-    with xdevice.use(name), pytest.raises(xdevice.UnsupportedError, match="no graphs") as caught:
+    with xdevice.use(name), pytest.raises(xdevice.UnsupportedError, match="does not support graphs") as caught:
         xdevice.capture(lambda: calls.append(1), "cpu")
     assert instead in str(caught.value)
     assert not calls

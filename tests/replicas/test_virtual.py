@@ -162,7 +162,7 @@ def test_an_adapter_without_them_says_so(loaded):
         make_virtual_gpus = xdevice.contract.Backend.make_virtual_gpus
 
     loaded["plain"] = Plain()
-    with pytest.raises(xdevice.UnsupportedError, match="has no make_virtual_gpus"):
+    with pytest.raises(xdevice.UnsupportedError, match="does not have make_virtual_gpus"):
         xdevice.virtual_gpus(2)
     with pytest.raises(xdevice.UnsupportedError):
         Plain().make_virtual_gpus(2)
