@@ -183,6 +183,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["spawn", "fork"])
 def test_through_pools_of_processes(how, tmp_path):
     if how not in multiprocessing.get_all_start_methods():

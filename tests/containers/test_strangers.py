@@ -526,7 +526,9 @@ def test_a_layer_of_paddles_is_copied_or_named(there_of_paddle):
     assert copied[0]._layers.weight.shape == [2, 2]
     assert copied[0]._layers.weight is not net[0]._layers.weight
     net.lock = threading.Lock()
-    with pytest.raises(xdevice.UnsupportedError, match=r"copying this Sequential \(cannot pickle .*lock.*set_state_dict"):
+    with pytest.raises(
+        xdevice.UnsupportedError, match=r"copying this Sequential \(cannot pickle .*lock.*set_state_dict"
+    ):
         xdevice.copy_to(net, "cpu")
 
 

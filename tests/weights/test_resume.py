@@ -5,11 +5,12 @@ As a script it is the process that trains and saves, or the one that loads and t
 
 from __future__ import annotations
 
+import os
 import sys
 
 import numpy as np
 import pytest
-from support import python, sampled
+from support import ROOT, python, sampled
 
 import xdevice
 
@@ -145,7 +146,8 @@ def second(backend, folder):
 def test_training_goes_on_in_another_process_as_if_there_had_been_no_stop(backend, tmp_path):
     seen = {}
     for part in ("first", "second"):
-        done = python(__file__, part, backend, tmp_path, XDEVICE_BACKEND=backend)
+        folders = os.pathsep.join([str(ROOT / "tests"), *sys.path])
+        done = python(__file__, part, backend, tmp_path, XDEVICE_BACKEND=backend, PYTHONPATH=folders)
         assert done.returncode == 0, done.stderr
         seen[part] = done.stdout
     assert len(seen["second"].split("went on with")) - 1 == len(list(tmp_path.glob("*.end"))) >= 5

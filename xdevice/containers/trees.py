@@ -228,6 +228,8 @@ def register(
 ) -> T:
     """Says how objects of a type of your own, and of its subclasses, are walked or moved; gives the type back.
 
+    Young: it may change in a minor version.
+
     Needed for objects that hold tensors, are not known to xdevice and cannot move themselves; with a `.to(device)` of
     their own they can. By name alone, also as a decorator, their attributes are walked, as those of a dataclass are,
     and rebuilding makes a new object without calling `__init__`.

@@ -29,6 +29,8 @@ _capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
 def capture(task: Callable[[], Any], device: object = None) -> Graph:
     """Records the work that a task gives to a GPU, to be replayed: `step = capture(task)`, then `step()` many times.
 
+    Young: it may change in a minor version.
+
     The task runs once as it is, which counts as a call, and once more without doing anything, to be recorded. What it
     did in Python is not done again: a replay reads and writes the same memory. So write new inputs into the tensors
     that the task reads (`x.copy_(batch)`); another tensor under the same name is not seen. They are kept alive.
@@ -96,6 +98,8 @@ def refuse_in_capture(verb: str) -> None:
 
 class Graph:
     """The work of a task on one GPU, as `capture` recorded it. Calling it does that work again.
+
+    Young: it may change in a minor version.
 
     `graph()` runs on this thread's stream of the graph's device, so it is ordered like any other work there. It returns
     at once with the task's result: each time the same tensors, whose values the next call overwrites. Copy what you

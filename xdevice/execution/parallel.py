@@ -101,6 +101,8 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 def close_pool() -> None:
     """Ends the threads that `parallel` keeps for its next call, and waits for them. Those at work stay.
 
+    Young: it may change in a minor version.
+
     The next `parallel` starts new ones. Nothing needs this at exit: there it is done, after the tasks at work, which a
     program that ends with a daemon thread inside of `parallel` waits for up to 10 seconds.
 

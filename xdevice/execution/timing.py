@@ -147,6 +147,8 @@ def measure(
 ) -> Measurement:
     """How long `fn(*args)` takes with all its asynchronous work: the median of some repeats, and their spread.
 
+    Young: it may change in a minor version.
+
     Where it is about one GPU and the backend has events, each repeat is: wait, record an event, `fn(*args)`, record
     another, wait; the time is between the two events, by the GPU's own clock. Else it is: wait, read the host's
     clock, `fn(*args)`, wait, read. It is about one GPU if `devices` says so, or if it is left out and there is just

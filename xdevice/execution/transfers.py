@@ -28,7 +28,10 @@ _MODES = ("record", "warn", "forbid")
 
 
 class TransferWarning(UserWarning):
-    """A transfer inside of `transfers("warn")`, at the line of the user's that made it."""
+    """A transfer inside of `transfers("warn")`, at the line of the user's that made it.
+
+    Young: it may change in a minor version.
+    """
 
 
 class Record(NamedTuple):
@@ -114,6 +117,8 @@ _logs: ContextVar[tuple[TransferLog, ...]] = ContextVar("xdevice_transfers", def
 
 class transfers:
     """Sees the transfers of a block: `with xdevice.transfers("record") as log: ...`.
+
+    Young: it may change in a minor version.
 
     A transfer is a read by the host (`.item()`, `.numpy()`, `.tolist()`, `float(x)`, `bool(x)`, `print(x)`,
     `xdevice.item(x)`, ...) or a copy between devices (`x.to(...)`, `xdevice.to_device(x, ...)`, on some backends also

@@ -84,6 +84,8 @@ class Rule(NamedTuple):
 class Comparison(NamedTuple):
     """What `compare` found. True if all is equal within the tolerances.
 
+    Young: it may change in a minor version.
+
     If it is not, the leaf that is furthest off. The element's fields are those of its worst element, the one whose
     error is the largest multiple of what is allowed; None where nothing could be computed.
     """
@@ -194,6 +196,8 @@ def compare(
     equal_nan: bool = False,
 ) -> Comparison:
     """What `assert_parity` goes by: whether two values hold the same numbers, and the worst error if they do, too.
+
+    Young: it may change in a minor version.
 
     Arguments, rule and cost are those of `assert_parity`.
 

@@ -41,6 +41,8 @@ DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, Attribu
 def record(name: str, value: object) -> None:
     """Keeps a value under a name, to be compared with what the same line gives on another framework.
 
+    Young: it may change in a minor version.
+
     Inside of `xdevice parity`, or where the variable XDEVICE_RECORD names a folder, the value is read to the host and
     written. Each call under one name is that name's next step, counted from 0. Anywhere else nothing happens.
 

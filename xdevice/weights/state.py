@@ -33,6 +33,8 @@ __all__ = ["State", "convert_state", "load_state"]
 class State(dict[str, Any]):
     """Named tensors of one framework: what `convert_state` gives. It is a dict; `print` shows what became of what.
 
+    Young: it may change in a minor version.
+
     Attributes:
         backend: the name of the framework that the tensors are of.
         origins: for each name, the names in the source that it was made of.
@@ -98,6 +100,8 @@ def convert_state(
     device: object = None,
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
+
+    Young: it may change in a minor version.
 
     Args:
         source: a built model of PyTorch, Paddle, Gluon or Keras, or a flat dict of the named tensors of one; or of JAX
@@ -178,6 +182,8 @@ def convert_state(
 
 def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> None:
     """Writes named tensors into the variables of a model, in place.
+
+    Young: it may change in a minor version.
 
     Args:
         model: a built model: a PyTorch Module, a Paddle or Keras Layer or Model, a Gluon Block.
