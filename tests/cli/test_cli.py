@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from support import BACKENDS, python, sampled
@@ -117,3 +118,19 @@ def test_a_file_is_no_folder_to_save_a_run_in(tmp_path):
     status, _, err = command("parity", str(script), "--backends", "numpy", "--save", str(taken))
     assert status == 2, err
     assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_a_full_disk_ends_with_2_which_means_no_verdict(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import xdevice; xdevice.record('x', xdevice.ones(2))")
+    status, _, err = command("parity", script, "--backends", "numpy,jax", "--json", "/dev/full")
+    assert status == 2, err
+    assert "No space left" in err
+    assert "Traceback" not in err
+
+
+def test_the_tour_prints_where_its_characters_are_not_known():
+    status, out, err = command("tour", "--backend", "numpy", PYTHONIOENCODING="ascii")
+    assert status == 0, out + err
+    assert "\\xb2" in out  # the square of a unit

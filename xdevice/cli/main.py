@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +32,23 @@ if TYPE_CHECKING:
 
 
 class _Commands(click.Group):
-    """Ctrl-C ends with 130, as shells have it. Click has 1, which says here that something diverges or failed."""
+    """Ctrl-C ends with 130, as shells have it, and a full disk with 2. Python and Click have 1 for both, which here
+    says that something diverges or failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # a pipe of Windows cannot take every character
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(130)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # whoever reads the output has seen enough: Click ends quietly
+            click.echo(f"Error: {error}", err=True)
+            ctx.exit(2)
 
 
 def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
