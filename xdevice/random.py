@@ -22,12 +22,13 @@ import _thread  # importing threading would take a third of the time of `import 
 import os
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from itertools import count
 
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.core import blocks, selection
 from xdevice.errors import ArgumentError, DTypeError, SettingError, ShapeError, shown
-from xdevice.tensors import creation
+from xdevice.tensors import creation, refusals
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def uniform(
     if most - least > _largest(work):
         raise ArgumentError(f"the range from low={low!r} to high={high!r} is too wide for {name}; say a wider dtype")
 
-    def draw(generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    def draw(generator: Any) -> Any:
         x = generator.random(sizes, work)
         return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
 
@@ -103,8 +104,8 @@ def normal(
 ) -> Any:
     """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
 
-    Drawn as standard normal numbers, multiplied by `scale`, then added to `loc`, in the dtype; 16-bit floats are rounded
-    float32.
+    Drawn as standard normal numbers, multiplied by `scale`, then added to `loc`, in the dtype; 16-bit floats are
+    float32 rounded.
 
     Args:
         scale: 0 or more. The others are those of `uniform`.
@@ -129,7 +130,7 @@ def normal(
     if abs(mean) + _FARTHEST * deviation > _largest(name):
         raise ArgumentError(f"numbers with loc={loc!r} and scale={scale!r} do not fit into {name}; say a wider dtype")
 
-    def draw(generator: np.random.Generator) -> np.ndarray[Any, Any]:
+    def draw(generator: Any) -> Any:
         x = generator.standard_normal(sizes, _work(name))
         if (mean, deviation) != (0, 1):
             x *= x.dtype.type(deviation)
@@ -315,7 +316,7 @@ class _Numbers:
         self._generator: np.random.Generator | None = None
         self.forks = 0
 
-    def draw(self, draw: Callable[[np.random.Generator], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    def draw(self, draw: Callable[[Any], Any]) -> Any:
         with self._lock:
             if self._generator is None:
                 from numpy.random import Generator, Philox, SeedSequence
@@ -351,9 +352,8 @@ def _current_place() -> _Place:
     return _process.get("") or _process.setdefault("", _Place(_Numbers(_first_seed()), None))
 
 
-def _drawn(backend: Backend, draw: Callable[[np.random.Generator], np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = backend.eagerly(lambda: _current_place().numbers.draw(draw))
-    return array
+def _drawn(backend: Backend, draw: Callable[[Any], Any]) -> Any:
+    return backend.eagerly(lambda: _current_place().numbers.draw(draw))
 
 
 def _first_seed() -> int:
@@ -395,10 +395,7 @@ def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | No
     name = dtype_name(dtype)
     if kinds is not None and name not in kinds:
         raise DTypeError(f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}")
-    creation.require_dtype(backend, name)
-    refusal = backend.dtype_refusal(name)
-    if refusal is not None and name not in _INTEGERS:
-        raise DTypeError(f"{backend.name} does not have {name} here; {refusal}")
+    refusals.require_dtype(backend, name, "the dtype", "say another", may_narrow=name in _INTEGERS)
     return backend, place, name
 
 
@@ -420,19 +417,15 @@ def _whole(what: str, value: Any) -> int:
 
 def _number(what: str, value: Any, dtype: str) -> float:
     """A number as the dtype holds it."""
-    import numpy
-
     try:
         if isinstance(value, str | bytes):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{what} is a number, not {shown(value)} of type {type(value).__qualname__}") from None
-    with numpy.errstate(over="ignore"):
-        held = float(numpy.asarray(number).astype(host_dtype(dtype)))
-    if not abs(held) <= _largest(dtype):
+    if not abs(number) <= _largest(dtype):
         raise ArgumentError(f"{what} is a number that {dtype} holds, not {value!r}")
-    return held
+    return float(host_dtype(dtype).type(number))
 
 
 def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
@@ -451,6 +444,7 @@ def _work(dtype: str) -> str:
     return dtype if dtype == "float64" else "float32"
 
 
+@cache
 def _largest(dtype: str) -> float:
     import numpy
 
@@ -459,7 +453,8 @@ def _largest(dtype: str) -> float:
         return float(numpy.finfo(held).max)
     import ml_dtypes
 
-    return float(ml_dtypes.finfo(held).max)
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(held).max)
 
 
 def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:

@@ -200,7 +200,7 @@ class TorchBackend(Backend):
     def tracing(self) -> str | None:
         if torch.compiler.is_compiling() and _is_exporting():  # torch.compile leaves its graph, and calls us each time
             return "torch.export"
-        if torch.jit.is_tracing():
+        if torch._C._is_tracing():
             return "torch.jit.trace"
         return "torch.fx" if _symbolic_trace._is_fx_tracing_flag else None
 

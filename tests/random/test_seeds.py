@@ -356,7 +356,7 @@ def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stdout + done.stderr
     from xdevice.parity.recording import Recording
 
-    recorded = Recording(tmp_path / "run" / "numpy").entries[0].leaves[0].value
+    recorded = Recording(tmp_path / "run" / "numpy").entries[0].read()[0].value
     with random.seed(0):
         assert random.normal(100).tolist() == recorded.tolist()
 
