@@ -75,7 +75,7 @@ def uniform(
             Gluon block, `torch.jit.trace`, `torch.fx` or `torch.export` traces: the numbers would be the same at each
             call. What runs outside of the graph, as under `torch.compile`, draws anew each time.
 
-    Costs about 10 us, 4 ns a number, and the copy to the device.
+    Costs about 10 us, 9 ns a number, and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -114,7 +114,7 @@ def normal(
         ArgumentError: a mean or a deviation that is not a number, or with which numbers would not fit into the dtype.
         ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as `uniform`.
 
-    Costs about 10 us, 7 ns a number, and the copy to the device.
+    Costs about 10 us, 20 ns a number, and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -155,7 +155,7 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
         DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
         ShapeError, DeviceNotFoundError, UnsupportedError: as `uniform`.
 
-    Costs about 10 us, 4 ns a number, and the copy to the device.
+    Costs about 10 us, 9 ns a number, and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -183,7 +183,7 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
         ArgumentError: `n` is not an int of 0 or more.
         DTypeError, DeviceNotFoundError, UnsupportedError: as `integers`.
 
-    Costs about 10 us, 20 ns a number, and the copy to the device.
+    Costs about 10 us, 40 ns a number, and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -211,7 +211,7 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
         ArgumentError: `p` is not a number between 0 and 1.
         DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as `uniform`.
 
-    Costs about 10 us, 6 ns a number, and the copy to the device.
+    Costs about 10 us, 8 ns a number, and the copy to the device.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -248,7 +248,7 @@ class seed:
         ScopeError: the block is left in another thread or asyncio task than the one that entered it.
         SettingError: XDEVICE_SEED is not an int of 0 or more.
 
-    Costs 2 us, and 20 us with the first draw.
+    Costs 2 us, and 50 us with the first draw.
 
     Example:
         >>> xdevice.random.seed(0)
