@@ -60,6 +60,7 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import random
     from .containers.trees import register
     from .execution.blocking import blocking
     from .execution.graphs import Graph, capture
@@ -89,6 +90,7 @@ _LAZY: dict[str, str] = {
     "local_device": "replicas.launch",
     "parallel": "execution.parallel",
     "prefetch": "execution.prefetch",
+    "random": "random",
     "replicate": "replicas.spread",
     "save": "weights.files",
     "split_batch": "replicas.spread",
@@ -126,7 +128,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'xdevice' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(f"xdevice.{_LAZY[name]}"), name)  # this function takes 1 us
+    module = import_module(f"xdevice.{_LAZY[name]}")
+    found = globals()[name] = module if _LAZY[name] == name else getattr(module, name)  # this function takes 1 us
     return found
 
 
@@ -200,6 +203,7 @@ __all__ = [
     "parallel",
     "prefetch",
     "rand",
+    "random",
     "record",
     "register",
     "replicate",

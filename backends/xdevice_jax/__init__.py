@@ -194,14 +194,13 @@ class JaxBackend(Backend):
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
         held = _held(dtype)
-        if isinstance(jnp.zeros(()), jax.core.Tracer):
-            raise self.unsupported(
-                "rand inside a function that jax.jit or another transformation traces: it would draw once, while "
-                "tracing, and give these numbers at every call",
-                "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)",
-            )
+        key = "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)"
+        self.refuse_if_frozen("rand", key)
         seed = np.random.randint(2**32, dtype=np.uint32)
         return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
+
+    def tracing(self) -> str | None:
+        return "jax.jit or another transformation" if isinstance(jnp.zeros(()), jax.core.Tracer) else None
 
     # sharing memory with another framework
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 import threading
 from contextlib import contextmanager
 from itertools import accumulate
@@ -44,7 +45,7 @@ from . import layers, models, sharing, trainers, virtual
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from types import ModuleType
+    from types import FrameType, ModuleType
 
     import numpy as np
 
@@ -68,6 +69,7 @@ mx.util._set_np_shape_logged = mx.util._set_np_array_logged = True
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
 _get_data = ctypes.CDLL(mx.base._LIB._name).MXNDArrayGetData
 _LONG = 2**31
+_BUILDS_GRAPHS = mx.gluon.HybridBlock._get_graph.__code__
 
 
 def _count_gpus() -> int:
@@ -237,6 +239,12 @@ class MxnetBackend(Backend):
         with mx.util.np_shape(True):
             # MXNet draws 1.0 too: once in 4,000 in float16, once in ten million in float32
             return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
+
+    def tracing(self) -> str | None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code is not _BUILDS_GRAPHS:  # MXNet tells it in no other way
+            frame = frame.f_back
+        return None if frame is None else "a hybridized Gluon block"
 
     # sharing memory with another framework
 

@@ -216,6 +216,9 @@ class PaddleBackend(Backend):
         steps = 2.0 ** SIGNIFICANT_BITS[dtype]
         return self._settled((paddle.floor(draw * steps) / steps).astype(dtype), device)
 
+    def tracing(self) -> str | None:
+        return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

@@ -226,6 +226,9 @@ class TensorflowBackend(Backend):
             x = tf.random.uniform(shape, dtype=dtype)
         return self._settled(x, device)
 
+    def tracing(self) -> str | None:
+        return None if tf.executing_eagerly() else "tf.function"
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

@@ -18,6 +18,7 @@ from xdevice.errors import NotBuiltError, UnsupportedError
 
 with importing():
     import torch
+    from torch.fx import _symbolic_trace
 
     from . import background, layers, models, optimizers, reducing, sharing, virtual
 
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _ACCELERATORS = ("cuda", "xpu", "mps")
 """What NumPy hands over in the place of dtypes that it has not."""
+
+
+def _is_exporting() -> bool:
+    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()  # not in 2.6
 
 
 class TorchBackend(Backend):
@@ -191,6 +196,16 @@ class TorchBackend(Backend):
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> torch.Tensor:
         return torch.rand(shape, dtype=getattr(torch, dtype), device=self.to_native(device))
+
+    def tracing(self) -> str | None:
+        if torch.compiler.is_compiling() and _is_exporting():  # torch.compile leaves its graph, and calls us each time
+            return "torch.export"
+        if torch._C._is_tracing():
+            return "torch.jit.trace"
+        return "torch.fx" if _symbolic_trace._is_fx_tracing_flag else None
+
+    def eagerly(self, function: Callable[[], Any]) -> Any:
+        return torch.compiler.disable(function)() if torch.compiler.is_compiling() else function()
 
     # sharing memory with another framework
 

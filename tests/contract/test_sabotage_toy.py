@@ -709,6 +709,20 @@ swap(
     lambda rand, adapter: lambda shape, device, dtype: rand(shape, device, "float32"),
 )
 
+swap(
+    "tracing",
+    "says so where nothing is traced",
+    "seeded_numbers_are_the_same_everywhere",
+    lambda _, adapter: lambda: "toyframe.jit",
+    raises=(xdevice.UnsupportedError,),
+)
+swap(
+    "eagerly",
+    "calls the function twice",
+    "seeded_numbers_are_the_same_everywhere",
+    lambda _, adapter: lambda function: (function(), function())[1],
+)
+
 # sharing memory with another framework
 
 swap(
@@ -2208,7 +2222,10 @@ def test_a_fault_is_noticed(fault, home, monkeypatch):
 # the table of docs/adapters.md
 
 _BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
-_OUR_OWN = {"devices", "has", "check", "require", "unsupported", "no_graphs", "no_copy_of_optimizer", "is_host_only"}
+_OUR_OWN = {
+    "devices", "has", "check", "require", "unsupported", "no_graphs", "no_copy_of_optimizer", "is_host_only",
+    "refuse_if_frozen",
+}  # fmt: skip
 """What the core decides for all adapters."""
 _NEED_THREE = (
     "from_numpy", "from_buffer", "to_numpy", "peek", "full", "rand", "move", "copy", "join", "split", "leaf", "write",

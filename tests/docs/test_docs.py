@@ -94,10 +94,12 @@ def test_the_first_example_of_a_page_runs_on_every_backend(backend):
     converting = f"x = xdevice.ones(2, 3)\n{given}\n{copied}{shared.format(forced)}"
     if "paddle" not in xdevice.backends():
         converting = ""
-    code = "\n".join(["import xdevice", converting, first_example("async.md"), first_example("devices.md")])
+    pages = [first_example(page) for page in ("random.md", "async.md", "devices.md")]
+    code = "\n".join(["import xdevice", converting, *pages])
     done = python("-c", code, XDEVICE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert "waiting: " in done.stdout
+    assert done.stdout.splitlines()[0] == "[9, 4] [0, 5, 4, 1, 3, 2]"
     assert done.stdout.splitlines()[-3:] == ["[(2, 2), (1, 2)]", "[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]", GRADIENTS]
 
 

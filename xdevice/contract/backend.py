@@ -238,6 +238,15 @@ class Backend(ABC):
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
         """Uniform in [0, 1), made on the device where the framework can, by its own generator and seed."""
 
+    def tracing(self) -> str | None:
+        """What is tracing the function that runs now, so that what is drawn on the host there is drawn once and comes
+        at each call: "jax.jit". None outside of one, and where Python runs at each call."""
+        return None
+
+    def eagerly(self, function: Callable[[], Any]) -> Any:
+        """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
+        return function()
+
     # sharing memory with another framework: what is not said here goes through the host
 
     def takes(self) -> Takes | None:
@@ -585,6 +594,16 @@ class Backend(ABC):
                 f"; xdevice.tensor(x, device={str(device)!r}) makes a tensor of it, xdevice.convert one of a framework"
             )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
+
+    def refuse_if_frozen(self, draw: str, instead: str = "draw outside and pass the numbers in") -> None:
+        """Raises `UnsupportedError` in a traced function, where a draw would give the same numbers at each call."""
+        by = self.tracing()
+        if by is not None:
+            raise self.unsupported(
+                f"{draw} inside a function that {by} traces: it would draw once, while tracing, and give these numbers "
+                f"at every call",
+                instead,
+            )
 
     def no_graphs(self) -> UnsupportedError:
         """The error to raise where a device has no graphs."""

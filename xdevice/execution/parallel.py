@@ -23,6 +23,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice import random
 from xdevice.core import registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError
 
@@ -133,6 +134,7 @@ class _Run:
         self._backend = backend
         self._forks = forks
         self._context = copy_context()
+        self._context.run(random.branch)
         self._states = carried()
 
     def __call__(self) -> None:

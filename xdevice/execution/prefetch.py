@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
+from xdevice import random
 from xdevice.base import devices
 from xdevice.core import registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
@@ -153,6 +154,7 @@ class _Producer(workers.Worker):
         self._lanes = _lanes(backend, place)
         self._states = carried()
         self._context = copy_context()
+        self._context.run(random.branch)
         # Ctrl-C may leave a semaphore of Python's locked for good
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice import random
 from xdevice.core import selection
 from xdevice.errors import RecordingError
 
@@ -131,6 +132,7 @@ def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: 
         **os.environ,
         selection.VARIABLE: backend,
         recording.VARIABLE: str(own.absolute()),
+        random.VARIABLE: os.environ.get(random.VARIABLE) or "0",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
     }
     started = time.monotonic()

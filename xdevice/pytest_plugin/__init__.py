@@ -85,6 +85,9 @@ def _named(text: str) -> tuple[str, ...]:
     return names
 
 
+_BODY, _FIXTURES = 0, 1
+"""The seeds of what tests draw, and of what the fixtures for them draw."""
+
 _settings: Final = pytest.StashKey[Settings]()
 _guarded: Final = pytest.StashKey[bool]()
 
@@ -229,9 +232,12 @@ def _prepare(backend: Backend) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if backend_of(item) is None:
         return (yield)
+    from xdevice import random
+
     before = selection.default()
     try:
-        return (yield)
+        with random.restored():
+            return (yield)
     finally:
         selection.restore_default(before)
 
@@ -243,6 +249,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     backend = _load(name)
     # the process default: a context variable would not reach the test's own threads, nor an event loop made before
     selection.set_backend(backend)
+    _seed(_FIXTURES)
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu")) if needs_gpu(item) else 0
     here = backend.count("gpu") if wanted else 0
     if here < wanted:
@@ -256,10 +263,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
+        _seed(_BODY)  # whichever fixtures were made for this test
     recordings = item.config.stash[_settings].recordings
     recording: AbstractContextManager[Any] = recordings.of(item) if recordings is not None else nullcontext()
     with recording, _guard(item):
         return (yield)
+
+
+def _seed(n: int) -> None:
+    from xdevice import random
+
+    random.seed(n)
 
 
 def _guard(item: pytest.Item) -> AbstractContextManager[Any]:
@@ -298,7 +312,8 @@ def xd(request: pytest.FixtureRequest) -> Backend:
     """The backend that this test runs on, selected; a test that asks for it runs on every backend of the run.
 
     `xd.name`, `xd.framework` and `xd.version` are of use to tests; the functions of `xdevice` use it by themselves,
-    in every thread of the test. Fixtures of any scope may ask for it: the tests are sorted by backend.
+    in every thread of the test. Fixtures of any scope may ask for it: the tests are sorted by backend. Each test draws
+    from `xdevice.random` as after `seed(0)`, and the fixtures that are made for it as after `seed(1)`.
     """
     if not hasattr(request, "param"):
         pytest.fail(

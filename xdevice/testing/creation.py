@@ -224,6 +224,12 @@ class Creation(Suite):
         assert found[0] == found[1], "one seed gives two sequences"
         assert found[0] != found[2], "two seeds give one sequence"
 
+    def test_seeded_numbers_are_the_same_everywhere(self) -> None:
+        with xdevice.random.seed(3):
+            x = xdevice.random.uniform(50, device=self.home)
+        assert xdevice.device_of(x) is self.here()
+        self.assert_holds(x, np.random.Generator(np.random.Philox(3)).random(50, "float32"), "float32")
+
     def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
         assert type(axes) is int

@@ -1,0 +1,469 @@
+"""Random numbers: one seed, and the same bits on every backend and device.
+
+Drawn on the host by NumPy's Philox, then moved: `np.random.Generator(np.random.Philox(0))` gives what `seed(0)` gives.
+A draw takes from a generator what its size and dtype need, whatever the backend.
+
+| where | which generator is drawn from |
+|---|---|
+| inside `with seed(0):`, in this thread and asyncio task | the block's own |
+| an asyncio task, or `asyncio.to_thread`, that begins in a block | the same one, in the order of the loop |
+| a task of `parallel`, the source of `prefetch` | its own: made of the caller's, by the order of calls and tasks |
+| a forked process | its own: made of the parent's, by the order of forks |
+| everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
+
+So numbers do not depend on timing, except where several `threading.Thread`s draw from one generator: let each open a
+block. The process's generator begins with XDEVICE_SEED, if that is set, as `xdevice parity` does, else with entropy of
+the system. A process that is spawned, not forked, begins so too.
+"""
+
+from __future__ import annotations
+
+import _thread  # importing threading would take a third of the time of `import xdevice`
+import os
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from itertools import count
+
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.core import blocks, selection
+from xdevice.errors import ArgumentError, DTypeError, SettingError, ShapeError, shown
+from xdevice.tensors import creation, refusals
+
+TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+    from typing import Any, Final
+
+    import numpy as np
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+__all__ = ["bernoulli", "integers", "normal", "permutation", "seed", "uniform"]
+
+VARIABLE: Final = "XDEVICE_SEED"
+_FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
+_INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_FARTHEST: Final = 16
+"""How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
+_TASK, _FORK = 0, 1
+"""What a generator is made for from another one."""
+
+
+def uniform(
+    *shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, device: object = None, dtype: object = None
+) -> Any:
+    """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
+
+    Never `high`, also where the nearest number of the dtype would be. float32 has steps of 2**-24 of the range, float64
+    of 2**-53; 16-bit floats are float32 rounded.
+
+    Args:
+        shape: ints of 0 or more; without any a tensor without dimensions.
+        low: the least number.
+        high: what all numbers are below.
+        device: any spelling; without it the device of the `with device:` block, else `cpu:0`.
+        dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
+
+    Raises, and nothing is drawn:
+        ArgumentError: bounds that are not numbers, do not fit into the dtype, or with nothing between them.
+        ShapeError, DeviceNotFoundError: as `xdevice.ones`.
+        DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
+        UnsupportedError: inside a function that `tf.function`, `jax.jit`, `to_static(full_graph=True)`, a hybridized
+            Gluon block, `torch.jit.trace`, `torch.fx` or `torch.export` traces: the numbers would be the same at each
+            call. What runs outside of the graph, as under `torch.compile`, draws anew each time.
+
+    Costs about 10 us, 9 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     x = xdevice.random.uniform(2, 3, low=-1, high=1)
+        >>> xdevice.to_numpy(x).astype("float64").round(4).tolist()
+        [[-0.7288, -0.9719, 0.8755], [-0.4845, -0.2271, -0.0569]]
+    """
+    backend, place, name = _begin("uniform", device, "float32" if dtype is None else dtype, _FLOATS)
+    sizes = _sizes(backend, shape, name)
+    least, most = _number("low", low, name), _number("high", high, name)
+    if not least < most:
+        raise ArgumentError(f"uniform draws from low to below high; low={low!r} is not below high={high!r} in {name}")
+    work = _work(name)
+    if most - least > _largest(work):
+        raise ArgumentError(f"the range from low={low!r} to high={high!r} is too wide for {name}; say a wider dtype")
+
+    def draw(generator: Any) -> Any:
+        x = generator.random(sizes, work)
+        return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
+
+    return backend.from_numpy(_drawn(backend, draw), place)
+
+
+def normal(
+    *shape: int | Sequence[int], loc: float = 0.0, scale: float = 1.0, device: object = None, dtype: object = None
+) -> Any:
+    """Normal numbers of mean `loc` and standard deviation `scale`; float32 unless `dtype` names another float type.
+
+    Drawn as standard normal numbers, multiplied by `scale`, then added to `loc`, in the dtype; 16-bit floats are
+    float32 rounded.
+
+    Args:
+        scale: 0 or more. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: a mean or a deviation that is not a number, or with which numbers would not fit into the dtype.
+        ShapeError, DeviceNotFoundError, DTypeError, UnsupportedError: as `uniform`.
+
+    Costs about 10 us, 20 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     weights = xdevice.random.normal(784, 256, scale=0.01)
+        >>> bool(abs(xdevice.to_numpy(weights).mean()) < 1e-4)
+        True
+    """
+    backend, place, name = _begin("normal", device, "float32" if dtype is None else dtype, _FLOATS)
+    sizes = _sizes(backend, shape, name)
+    mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
+    if deviation < 0:
+        raise ArgumentError(f"a standard deviation is 0 or more, and scale is {scale!r}")
+    if abs(mean) + _FARTHEST * deviation > _largest(name):
+        raise ArgumentError(f"numbers with loc={loc!r} and scale={scale!r} do not fit into {name}; say a wider dtype")
+
+    def draw(generator: Any) -> Any:
+        x = generator.standard_normal(sizes, _work(name))
+        if (mean, deviation) != (0, 1):
+            x *= x.dtype.type(deviation)
+            x += x.dtype.type(mean)
+        return x.astype(host_dtype(name), copy=False)
+
+    return backend.from_numpy(_drawn(backend, draw), place)
+
+
+def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
+    """Integers in [low, high), each as probable: `integers(2, 3, high=10)`; int64 unless `dtype` says otherwise.
+
+    As in `tensor`, JAX without 64-bit holds int64 as int32: the same numbers, if the bounds fit.
+
+    Args:
+        high: what all numbers are below.
+        low: the least number.
+        dtype: any integer type; other types draw other numbers. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: bounds that are not ints, or with nothing between them.
+        DTypeError: a dtype that is not an integer, that the backend does not have, or that does not hold the bounds.
+        ShapeError, DeviceNotFoundError, UnsupportedError: as `uniform`.
+
+    Costs about 10 us, 9 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.to_numpy(xdevice.random.integers(5, high=10)).tolist()
+        [1, 0, 9, 2, 3]
+    """
+    backend, place, name = _begin("integers", device, "int64" if dtype is None else dtype, _INTEGERS)
+    sizes = _sizes(backend, shape, name)
+    least, end = _whole("low", low), _whole("high", high)
+    if least >= end:
+        raise ArgumentError(f"integers draws from low to below high, and low={low} is not below high={high}")
+    _require_room(backend, name, least, end - 1)
+    drawn = _drawn(backend, lambda generator: generator.integers(least, end, sizes, name))
+    return backend.from_numpy(drawn, place)
+
+
+def permutation(n: int, device: object = None, dtype: object = None) -> Any:
+    """The ints from 0 to n - 1 in random order: a vector; int64 unless `dtype` says otherwise. Shuffle by indexing.
+
+    Args:
+        n: 0 or more.
+        dtype: any integer type that holds n - 1; the order does not depend on it. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: `n` is not an int of 0 or more.
+        DTypeError, DeviceNotFoundError, UnsupportedError: as `integers`.
+
+    Costs about 10 us, 40 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.to_numpy(xdevice.random.permutation(5)).tolist()
+        [0, 3, 4, 2, 1]
+    """
+    backend, place, name = _begin("permutation", device, "int64" if dtype is None else dtype, _INTEGERS)
+    length = _whole("n", n)
+    if length < 0:
+        raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
+    _sizes(backend, (length,), name)
+    _require_room(backend, name, 0, length - 1)
+    drawn = _drawn(backend, lambda generator: generator.permutation(length))
+    return backend.from_numpy(drawn.astype(name, copy=False), place)
+
+
+def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None, dtype: object = None) -> Any:
+    """True with probability `p`, else False: a mask; bool unless `dtype` says otherwise, which gives ones and zeros.
+
+    Args:
+        p: between 0, never, and 1, always.
+        dtype: any dtype that the backend has; what is drawn does not depend on it. The others are those of `uniform`.
+
+    Raises, and nothing is drawn:
+        ArgumentError: `p` is not a number between 0 and 1.
+        DTypeError, ShapeError, DeviceNotFoundError, UnsupportedError: as `uniform`.
+
+    Costs about 10 us, 8 ns a number, and the copy to the device.
+
+    Example:
+        >>> with xdevice.random.seed(0):
+        ...     kept = xdevice.random.bernoulli(1000, p=0.8)
+        >>> int(xdevice.to_numpy(kept).sum())
+        787
+    """
+    backend, place, name = _begin("bernoulli", device, "bool" if dtype is None else dtype, None)
+    sizes = _sizes(backend, shape, name)
+    probability = _number("p", p, "float64")
+    if not 0 <= probability <= 1:
+        raise ArgumentError(f"a probability is between 0 and 1, and p is {p!r}")
+    drawn = _drawn(backend, lambda generator: generator.random(sizes) < probability)
+    return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
+
+
+class seed:
+    """Begins the numbers anew: `seed(0)` from here on, `with seed(0):` for the block only.
+
+    `seed(0)` seeds the generator that is drawn from here: that of the innermost block or task, else of the process. The
+    table of `help(xdevice.random)` has them all.
+
+    `with seed(0):` draws from a generator of its own, and leaves the one outside as if nothing had been drawn, after
+    exceptions too. Blocks nest, hold across an `await`, and may be entered again, each time from the seed. Only what
+    another thread draws between the making of the block and its begin comes of the seed as well.
+
+    The frameworks' own generators, and `xdevice.rand`, are not seeded.
+
+    Args:
+        n: an int of 0 or more, of any size.
+
+    Raises:
+        ArgumentError: `n` is not such an int; nothing is seeded.
+        ScopeError: the block is left in another thread or asyncio task than the one that entered it.
+        SettingError: XDEVICE_SEED is not an int of 0 or more.
+
+    Costs 2 us, and 50 us with the first draw.
+
+    Example:
+        >>> xdevice.random.seed(0)
+        seed(0)
+        >>> x = xdevice.random.uniform(3)
+        >>> with xdevice.random.seed(0):
+        ...     xdevice.assert_parity(xdevice.random.uniform(3), x)
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = _whole("a seed", n)
+        if self._n < 0:
+            raise ArgumentError(f"a seed is an int of 0 or more, not {n}")
+        self._place = _current_place()
+        self._before = self._place.numbers
+        self._begun = self._place.numbers = _Numbers(self._n)
+
+    def __enter__(self) -> None:
+        if self._place.numbers is self._begun:
+            self._place.numbers = self._before
+        _entered.set((*_entered.get(), _Place(_Numbers(self._n), self)))
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        entered = _entered.get()
+        place = blocks.place_in(entered, self, f"{self!r}")
+        _entered.set(entered[:place] + entered[place + 1 :])
+
+    def __repr__(self) -> str:
+        return f"seed({self._n})"
+
+
+# for the rooms above
+
+
+def branch() -> None:
+    """Gives this context a generator of its own, made of the one it has: each call another one."""
+    place = _current_place()
+    _entered.set((*_entered.get(), _Place(place.numbers.for_task(), None)))
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """What `seed(n)` does inside holds to the end of the block; the generator goes on where it was."""
+    place = _current_place()
+    before = place.numbers
+    try:
+        yield
+    finally:
+        place.numbers = before
+
+
+# generators
+
+
+class _Numbers:
+    """The numbers of a seed, or of what a task or a forked process has made of one."""
+
+    def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
+        self._entropy = entropy
+        self._path = path
+        self._lock = _thread.RLock()
+        self._tasks = count()
+        self._generator: np.random.Generator | None = None
+        self.forks = 0
+
+    def draw(self, draw: Callable[[Any], Any]) -> Any:
+        with self._lock:
+            if self._generator is None:
+                from numpy.random import Generator, Philox, SeedSequence
+
+                self._generator = Generator(Philox(SeedSequence(self._entropy, spawn_key=self._path)))
+            return draw(self._generator)
+
+    def for_task(self) -> _Numbers:
+        return _Numbers(self._entropy, (*self._path, _TASK, next(self._tasks)))
+
+    def for_fork(self) -> _Numbers:
+        return _Numbers(self._entropy, (*self._path, _FORK, self.forks))
+
+
+class _Place:
+    """Where numbers are drawn: the process, a block, a task. `seed(n)` puts others there."""
+
+    def __init__(self, numbers: _Numbers, key: object) -> None:
+        self.numbers = numbers
+        self.key = key
+        self.owner = blocks.owner()
+
+
+_entered: ContextVar[tuple[_Place, ...]] = ContextVar("xdevice_random", default=())
+_process: dict[str, _Place] = {}
+"""The process's own place, once it is asked for."""
+
+
+def _current_place() -> _Place:
+    entered = _entered.get()
+    if entered:
+        return entered[-1]
+    return _process.get("") or _process.setdefault("", _Place(_Numbers(_first_seed()), None))
+
+
+def _drawn(backend: Backend, draw: Callable[[Any], Any]) -> Any:
+    return backend.eagerly(lambda: _current_place().numbers.draw(draw))
+
+
+def _first_seed() -> int:
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return int.from_bytes(os.urandom(16), "little")
+    if not (text.isascii() and text.isdigit()):
+        raise SettingError(f"{VARIABLE} is an int of 0 or more, not {text!r}; set {VARIABLE}=0, or unset it")
+    return int(text)
+
+
+def _reachable() -> tuple[_Place, ...]:
+    return (*_process.values(), *_entered.get())
+
+
+def _before_fork() -> None:
+    for place in _reachable():
+        place.numbers.forks += 1
+
+
+def _after_fork() -> None:
+    """A child that went on with its parent's numbers would draw the same as its parent and as its siblings."""
+    for place in _reachable():
+        place.numbers = place.numbers.for_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+# arguments
+
+
+def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | None) -> tuple[Backend, Device, str]:
+    """The backend, the place and the dtype of a draw that may be made here."""
+    backend = selection.current()
+    backend.refuse_if_frozen(f"random.{what}")
+    place = creation.place_for(backend, device)
+    name = dtype_name(dtype)
+    if kinds is not None and name not in kinds:
+        raise DTypeError(f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}")
+    refusals.require_dtype(backend, name, "the dtype", "say another", may_narrow=name in _INTEGERS)
+    return backend, place, name
+
+
+def _sizes(backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
+    sizes = creation.shape_of(shape, dtype)
+    if len(sizes) > backend.most_axes or max(sizes, default=0) > backend.longest_axis:
+        raise ShapeError(
+            f"{backend.name} takes {backend.most_axes} axes of {backend.longest_axis:,} at most, not the shape "
+            f"{shown(sizes)}"
+        )
+    return sizes
+
+
+def _whole(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise ArgumentError(f"{what} is an int, not {shown(value)} of type {type(value).__qualname__}")
+    return int(value.__index__())
+
+
+def _number(what: str, value: Any, dtype: str) -> float:
+    """A number as the dtype holds it."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ArgumentError(f"{what} is a number, not {shown(value)} of type {type(value).__qualname__}") from None
+    if not abs(number) <= _largest(dtype):
+        raise ArgumentError(f"{what} is a number that {dtype} holds, not {value!r}")
+    return float(host_dtype(dtype).type(number))
+
+
+def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
+    import numpy
+
+    refusal = backend.dtype_refusal(dtype)
+    held = dtype if refusal is None else dtype.replace("64", "32")
+    limits = numpy.iinfo(held)
+    if least < limits.min or most > limits.max:
+        why = f", which stands for {dtype} here; {refusal}" if refusal else ""
+        raise DTypeError(f"integers between {least} and {most} do not fit into {held}{why}")
+
+
+def _work(dtype: str) -> str:
+    """What 16-bit floats are drawn in."""
+    return dtype if dtype == "float64" else "float32"
+
+
+@cache
+def _largest(dtype: str) -> float:
+    import numpy
+
+    held = host_dtype(dtype)
+    if held.kind == "f":
+        return float(numpy.finfo(held).max)
+    import ml_dtypes
+
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(held).max)
+
+
+def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:
+    """Numbers in [0, 1) as numbers in [least, most), which rounding does not make the upper bound."""
+    import numpy
+
+    held = host_dtype(dtype)
+    x *= x.dtype.type(most - least)
+    x += x.dtype.type(least)
+    cast = x.astype(held, copy=False)
+    below = numpy.nextafter(numpy.asarray(most, held), numpy.asarray(least, held))
+    return numpy.minimum(cast, below)
