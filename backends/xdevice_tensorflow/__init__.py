@@ -363,14 +363,14 @@ class TensorflowBackend(Backend):
     # seeing asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import blocking
 
-        return transfers.blocking(waits=self.count("gpu") > self.virtual)
+        return blocking.blocking(waits=self.count("gpu") > self.virtual)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import watching
 
-        return transfers.watch(self, report)
+        return watching.watch(self, report)
 
     # memory
 
