@@ -7,7 +7,7 @@ What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
 - `device_put` of a 64-byte-aligned NumPy array aliases it on the CPU, even with `may_alias=False`; and that of a
   replicated array aliases the shard that is there.
 - `device_put` of an array in `pinned_host` memory to its own device is a ValueError, unless with `may_alias=False`.
-- Creators give uncommitted arrays, which follow their partners to other devices in silence: ours are committed.
+- Creators give uncommitted arrays, which silently follow their partners to other devices: ours are committed.
 - Without 64-bit, JAX narrows float64 with a warning and int64 by dropping bits.
 - `effects_barrier` waits for nothing, and `live_arrays` misses results that were dropped and all but one platform.
 - Who asks for the memory of an array that had none (work that failed for lack of it) ends the process: `np.asarray`,

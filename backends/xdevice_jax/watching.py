@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend, Transfer
 
 
-_READS = (
+READS = (
     "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
     "__hex__", "__oct__", "__repr__", "__str__", "__format__", "__reduce__",
 )  # fmt: skip
@@ -50,7 +50,7 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
     with Hooks(backend, report, lambda x: int(x.nbytes), place) as hooks:
         hooks.verbs()
         hooks.numpy_reads()
-        hooks.reads(ArrayImpl, *_READS)
+        hooks.reads(ArrayImpl, *READS)
         hooks.reads(ArrayImpl, "_value", how="value")
         hooks.moves(ArrayImpl, "to_device", target)
         hooks.moves(jax, "device_put", target)

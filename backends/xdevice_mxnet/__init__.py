@@ -7,7 +7,7 @@ What this adapter must keep:
 - A `Context` remembers the scope it replaced: one that is shared restores the wrong scope when nested, so each is new.
 - `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
   long. It is called without releasing the GIL, which it never holds for long.
-- Operators mix `cpu(0)` and `cpu(1)` in silence, and give the first one's; between CPU and GPU they raise. With virtual
+- Operators silently mix `cpu(0)` and `cpu(1)`, and give the first one's; between CPU and GPU they raise. With virtual
   GPUs, which are `cpu(1)` and on, virtual.py makes them raise too.
 - A failed computation is reported by the first wait only; reading the array after that gives garbage.
 """

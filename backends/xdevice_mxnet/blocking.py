@@ -16,7 +16,7 @@ from xdevice.contract.hooks import Patches
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CALLS = (
+CALLS = (
     "MXImperativeInvoke", "MXImperativeInvokeEx", "MXNetFuncCall", "MXInvokeCachedOp", "MXInvokeCachedOpEx",
     "MXAutogradBackwardEx",
 )  # fmt: skip
@@ -26,7 +26,7 @@ _CALLS = (
 def blocking() -> Iterator[None]:
     library = mx.base._LIB
     with Patches() as patches:
-        for name in _CALLS:
+        for name in CALLS:
             if hasattr(library, name):
                 patches.replace(library, name, _waiting)
         yield

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def thread_state() -> Callable[[], AbstractContextManager[Any]]:
-    is_recording, is_training = mx.autograd.is_recording(), mx.autograd.is_training()
+    scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause
+    is_training = mx.autograd.is_training()
     is_shape, is_array = mx.util.is_np_shape(), mx.util.is_np_array()
     here = mx.current_context()
 
@@ -23,7 +24,7 @@ def thread_state() -> Callable[[], AbstractContextManager[Any]]:
             mx.util.np_shape(is_shape),
             mx.util.np_array(is_array),
             mx.Context(here.device_type, here.device_id),
-            mx.autograd._RecordingStateScope(is_recording, is_training),
+            scope(is_training),
         ):
             yield
 

@@ -11,7 +11,7 @@ What this adapter must keep:
 - `CUDAPlace` ends the process on a CPU build, so a device is required before its place is made;
 - NumPy's uint16 means bfloat16, in and out;
 - a virtual GPU is a device of a plugin without kernels (virtual.py): each operation is computed on the CPU, between
-  copies. Strided kernels have no such way to the CPU, so that they are off: what is a view elsewhere is a copy then;
+  copies. Strided kernels do not fall back to the CPU, so they are off: what is a view elsewhere is a copy then;
 - Paddle would make the first virtual GPU its default device.
 """
 
@@ -56,7 +56,7 @@ _CPU = devices.CPU
 _dygraph = getattr(global_var, "_functional_dygraph_context_manager", None)
 
 _BITS = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""What goes between NumPy and Paddle in the place of dtypes that NumPy has not."""
+"""What goes between NumPy and Paddle in place of dtypes that NumPy does not have."""
 _FRACTION_BITS = {"float16": 11, "bfloat16": 8}
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
 """The CPU has no kernels for sums of these: of 8 bits on 2.6, of 16-bit floats on any version."""

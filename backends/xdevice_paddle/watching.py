@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend, Transfer
 
 
-_READS = (
+READS = (
     "numpy", "item", "tolist", "__array__", "__float__", "__int__", "__long__", "__bool__", "__nonzero__",
     "__index__", "__complex__", "__repr__", "__str__", "__format__",
 )  # fmt: skip
@@ -40,7 +40,7 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
 
     with Hooks(backend, report, _size) as hooks:
         hooks.verbs()
-        hooks.reads(paddle.Tensor, *_READS)
+        hooks.reads(paddle.Tensor, *READS)
         hooks.moves(paddle.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
         hooks.moves(paddle.Tensor, "cuda", gpu)
         hooks.moves(paddle.Tensor, "to", target)

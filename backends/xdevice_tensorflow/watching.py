@@ -1,7 +1,7 @@
 """Seeing TensorFlow's transfers.
 
 Every method that reads ends in `_numpy_internal`; NumPy reads a tensor through the buffer protocol instead. An
-operation copies its operands to its own device in silence: that is seen afterwards, by callbacks, which are per thread.
+operation silently copies its operands to its own device: that is seen afterwards, by callbacks, which are per thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend, Transfer
 
 
-_READS = (
+READS = (
     "numpy", "__array__", "__bool__", "__nonzero__", "__float__", "__int__", "__index__", "__complex__",
     "__repr__", "__str__", "__format__", "__reduce__",
 )  # fmt: skip
@@ -52,7 +52,7 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
     with Hooks(backend, report, _size) as hooks, _seen.on(partial(call_back, seen)):
         hooks.verbs()
         hooks.numpy_reads()
-        hooks.reads(ops.EagerTensor, *_READS)
+        hooks.reads(ops.EagerTensor, *READS)
         hooks.reads(ops.EagerTensor, "_numpy_internal", how="numpy")
         hooks.moves(ops.EagerTensor, "_copy", target, how="copy")
         yield
@@ -60,10 +60,10 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
 
 def _is_number(backend: Backend, x: Any) -> bool:
     """TensorFlow makes a host tensor of the 0.5 in `x * 0.5`, which an operation on a GPU takes along."""
-    return x._rank() == 0 and backend.device_of(x).kind == "cpu"
+    return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
 
 
 def _size(x: Any) -> int:
-    if not hasattr(x, "_num_elements"):  # a composite
+    if not hasattr(x, "backing_device"):  # a composite
         return sum(map(_size, tf.nest.flatten(x, expand_composites=True)))
-    return int(x._num_elements()) * int(x.dtype.size or 0)
+    return int(x.shape.num_elements()) * int(x.dtype.size or 0)

@@ -19,7 +19,7 @@ from xdevice.errors import NotBuiltError, UnsupportedError
 with importing():
     import torch
 
-    from . import layers, models, optimizers, reducing, sharing, staging, threads, virtual
+    from . import blocking, layers, models, optimizers, reducing, sharing, staging, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _ACCELERATORS = ("cuda", "xpu", "mps")
 _BITS = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""What NumPy hands over in the place of dtypes that it has not."""
+"""What NumPy hands over in place of dtypes that it does not have."""
 
 
 class TorchBackend(Backend):
@@ -358,11 +358,8 @@ class TorchBackend(Backend):
 
     def replay(self, graph: Any) -> None:
         graph.replay()
-        if torch._C._len_torch_dispatch_stack():  # operations of a replay are not dispatched
-            from . import blocking
-
-            if blocking.is_blocking():
-                self.synchronize(None)
+        if blocking.is_blocking():  # operations of a replay are not dispatched
+            self.synchronize(None)
 
     # threads
 
@@ -383,8 +380,6 @@ class TorchBackend(Backend):
         # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
         if self._gpus == self.virtual or self._blocks:
             return nullcontext()
-        from . import blocking
-
         return blocking.blocking(self)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:

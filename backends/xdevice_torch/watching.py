@@ -3,6 +3,9 @@
 Reads are made by methods of `torch.Tensor`, most of which it inherits from a C class that cannot be changed: a hook
 there is an attribute of the subclass. What C++ reads by itself (`clip_grad_norm_`, Adam's steps, a mask) and copies
 between devices is seen by a dispatch mode, which is per thread.
+
+A TorchFunctionMode would see most reads too, but in one thread only, and not what runs with a copy of the context in
+another; a function of torch.compile would be compiled anew inside; and the dispatch mode would still be needed.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 
-_READS = (
+READS = (
     "item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
     "__repr__", "__format__", "__reduce_ex__",
 )  # fmt: skip
@@ -54,7 +57,7 @@ def watch(backend: Backend, gpu: str, report: Callable[[Transfer], None]) -> Ite
 
     with Hooks(backend, report, _size, place) as hooks:
         hooks.verbs()
-        hooks.reads(torch.Tensor, *_READS)
+        hooks.reads(torch.Tensor, *READS)
         hooks.moves(torch.Tensor, "to", target)
         hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
         for name in ("cuda", "xpu", VIRTUAL):
