@@ -1,4 +1,4 @@
-"""What this adapter replaces in MXNet, and the private names of MXNet that it uses. No newer release will change them."""
+"""What this adapter replaces in MXNet, and the private names of MXNet that it uses. 1.9.1 is its last release."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ PRIVATE: Final = (
     ),
     Private("paddle.nn.layer.conv", ("_ConvNd",), "what a layer computes"),
     Private(
-        "paddle.nn.layer.conv._ConvNd", ("_dilation", "_groups", "_kernel_size", "_padding_mode", "_stride", "_padding"),
+        "paddle.nn.layer.conv._ConvNd",
+        ("_dilation", "_groups", "_kernel_size", "_padding_mode", "_stride", "_padding"),
         "the same",
     ),
     Private("paddle.nn.layer.norm", ("_BatchNormBase",), "the same"),

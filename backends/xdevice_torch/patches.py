@@ -16,7 +16,8 @@ PATCHES: Final = (
     ),
     Patch(
         "torch.Tensor", ("data",),
-        "virtual GPUs: `Module.to` sets it, and PyTorch does not put contents of the one kind into the other", "process",
+        "virtual GPUs: `Module.to` sets it, and PyTorch does not put contents of the one kind into the other",
+        "process",
     ),
     Patch("torch.Tensor", ("new", "new_tensor"), "virtual GPUs: C++ takes index 0 for the tensor's own", "process"),
     Patch("torch.Tensor", ("to",), "virtual GPUs: a device without an index is the current one", "process"),

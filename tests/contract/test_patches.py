@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import xdevice
-from support import ROOT
 
 BACKENDS = [name for name in xdevice.backends() if (ROOT / f"backends/xdevice_{name}/patches.py").exists()]
 PAGE = ROOT / "docs/patches.md"
@@ -197,9 +197,8 @@ def replaced(backend):
         if id(owner) in owners:
             continue
         owners[id(owner)] = owner
-        for value in list(vars(owner).values()):
-            if isinstance(value, ctypes.CDLL) or home(value) in roots:
-                waiting.append(value)
+        inside = list(vars(owner).values())
+        waiting += [value for value in inside if isinstance(value, ctypes.CDLL) or home(value) in roots]
     return [(owner, name) for owner in owners.values() for name, value in list(vars(owner).items()) if is_ours(value)]
 
 
