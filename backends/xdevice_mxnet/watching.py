@@ -1,8 +1,4 @@
-"""Seeing MXNet's transfers, and waiting after each call of its library.
-
-All of MXNet's Python goes through the functions of one library object, which reports an error by a number: a function
-that also waits, and passes on the number of the wait, makes the error appear at the line.
-"""
+"""Seeing MXNet's transfers."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
-from xdevice.contract.hooks import Hooks, Patches
+from xdevice.contract.hooks import Hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,15 +17,11 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend, Transfer
 
 
-_READS = (
+READS = (
     "asnumpy", "asscalar", "item", "tolist", "__array__", "__bool__", "__nonzero__", "__float__", "__int__",
     "__index__", "__complex__", "__repr__", "__str__", "__format__", "__getstate__",
 )  # fmt: skip
-_MOVES = ("copyto", "as_in_ctx", "as_in_context")
-_CALLS = (
-    "MXImperativeInvoke", "MXImperativeInvokeEx", "MXNetFuncCall", "MXInvokeCachedOp", "MXInvokeCachedOpEx",
-    "MXAutogradBackwardEx",
-)  # fmt: skip
+MOVES = ("copyto", "as_in_ctx", "as_in_context")
 
 
 @contextmanager
@@ -40,30 +32,11 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
     with Hooks(backend, report, _size) as hooks:
         hooks.verbs()
         for cls in _family(mx.nd.NDArray):
-            hooks.reads(cls, *(name for name in _READS if name in vars(cls)))
-            for name in _MOVES:
+            hooks.reads(cls, *(name for name in READS if name in vars(cls)))
+            for name in MOVES:
                 if name in vars(cls):
                     hooks.moves(cls, name, target)
         yield
-
-
-@contextmanager
-def blocking() -> Iterator[None]:
-    library = mx.base._LIB
-    with Patches() as patches:
-        for name in _CALLS:
-            if hasattr(library, name):
-                patches.replace(library, name, _waiting)
-        yield
-
-
-def _waiting(call: Any) -> Any:
-    wait_for_all = mx.base._LIB.MXNDArrayWaitAll
-
-    def call_and_wait(*args: Any) -> int:
-        return int(call(*args) or wait_for_all())
-
-    return call_and_wait
 
 
 def _family(cls: type) -> list[type]:
