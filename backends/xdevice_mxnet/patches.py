@@ -10,6 +10,7 @@ from . import blocking, watching
 
 PATCHES: Final = (
     Patch("mxnet.nd.NDArray", (*watching.READS, *watching.MOVES), "`transfers`: reads and moves", "block"),
+    Patch("mxnet.np.ndarray", (*watching.NUMPY_READS, *watching.NUMPY_MOVES), "the same", "block"),
     Patch("mxnet.base._LIB", blocking.CALLS, "`blocking`: MXNet waits for one array or for all work only", "block"),
     Patch(
         "mxnet.base._LIB",

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend, Transfer
 
 
-READS = (
-    "asnumpy", "asscalar", "item", "tolist", "__array__", "__bool__", "__nonzero__", "__float__", "__int__",
-    "__index__", "__complex__", "__repr__", "__str__", "__format__", "__getstate__",
-)  # fmt: skip
-MOVES = ("copyto", "as_in_ctx", "as_in_context")
+READS = ("asnumpy", "asscalar", "__bool__", "__nonzero__", "__repr__", "__str__", "__format__", "__getstate__")
+NUMPY_READS = ("item", "tolist", "__float__", "__int__")
+"""What only `mxnet.np.ndarray` has besides."""
+MOVES = ("copyto", "as_in_context")
+NUMPY_MOVES = ("as_in_ctx",)
 
 
 @contextmanager
@@ -32,8 +32,8 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
     with Hooks(backend, report, _size) as hooks:
         hooks.verbs()
         for cls in _family(mx.nd.NDArray):
-            hooks.reads(cls, *(name for name in READS if name in vars(cls)))
-            for name in MOVES:
+            hooks.reads(cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls)))
+            for name in (*MOVES, *NUMPY_MOVES):
                 if name in vars(cls):
                     hooks.moves(cls, name, target)
         yield

@@ -10,10 +10,11 @@ from . import watching
 
 PATCHES: Final = (
     Patch(
-        "torch.Tensor", (*watching.READS, "to", "cpu", "cuda", "xpu", "vgpu"),
+        "torch.Tensor", (*watching.READS, "to", "cpu", "cuda", "xpu"),
         "`transfers`: reads and moves. A TorchFunctionMode is of one thread, and misses what runs with a copy of the "
         "context in another; it has functions of torch.compile compiled anew", "block",
     ),
+    Patch("torch.Tensor", ("vgpu",), "the same: `x.vgpu()`, as `x.cuda()`", "block", "virtual GPUs"),
     Patch(
         "torch.Tensor", ("data",),
         "virtual GPUs: `Module.to` sets it, and PyTorch does not put contents of the one kind into the other",
@@ -38,7 +39,7 @@ PATCHES: Final = (
     ),
     Patch(
         "torch._C", ("_scatter", "_gather", "_broadcast", "_broadcast_coalesced"),
-        "virtual GPUs: DataParallel is refused by name", "process",
+        "virtual GPUs: DataParallel is refused by name", "process", "CUDA",
     ),
     Patch(
         "torch._TorchCompileInductorWrapper", ("__call__",),
@@ -92,8 +93,8 @@ PRIVATE: Final = (
     Private(
         "torch.ops.aten",
         ("_copy_from", "_copy_from_and_resize", "_foreach_copy_", "_index_put_impl_", "_pack_padded_sequence",
-         "_sparse_coo_tensor_with_dims_and_tensors", "_efficientzerotensor", "_pin_memory"),
+         "_sparse_coo_tensor_with_dims_and_tensors", "_efficientzerotensor", "_pin_memory",
+         "_sparse_compressed_tensor_unsafe"),
         "virtual GPUs: operations with rules of their own",
     ),
-    Private("torch", ("_sparse_compressed_tensor_unsafe",), "the same"),
 )  # fmt: skip

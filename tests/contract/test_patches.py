@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import os
-import subprocess
 import sys
 import types
 from functools import partial
@@ -13,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, printed, sampled
 
 import xdevice
 
@@ -21,14 +19,22 @@ BACKENDS = [name for name in xdevice.backends() if (ROOT / f"backends/xdevice_{n
 PAGE = ROOT / "docs/patches.md"
 PRIVATE_MODULES = ("tensorflow.python", "keras.src", "paddle.base")
 """Modules without an underscore that their frameworks do not document."""
-OF_PYTHON = {"_replace", "_asdict", "_make", "_obj", "_getframe", "_fields_", "_name"}
+OF_PYTHON = {"_replace", "_asdict", "_make", "_obj", "_getframe", "_fields_"}
 NO_ATTRIBUTES = {
     "torch": {"_accelerator_"},
-    "mxnet": {"_cell"},
+    "mxnet": {"_cell", "_name"},
     "paddle": {"_pow", "_memory_stat_reset_peak_value"},
     "tensorflow": {"_reverse", "_self_"},
 }
-"""Parts of names, and symbols of a library."""
+"""Parts of names, symbols of a library, and `_name` of ctypes."""
+
+
+ONLY = {
+    "": "",
+    "CUDA": " (in a build with CUDA)",
+    "virtual GPUs": " (with virtual GPUs)",
+    "older": " (in older versions)",
+}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -57,39 +63,35 @@ def found(dotted):
 
 
 def has(owner, name):
-    """Whether an object, or an instance of a class, has an attribute."""
-    if hasattr(owner, name) or not isinstance(owner, type):
-        return hasattr(owner, name)
-    functions = [f for cls in owner.__mro__ for f in vars(cls).values() if isinstance(f, types.FunctionType)]
-    return any(name in f.__code__.co_names for f in functions)
+    """Whether an object has an attribute; or, for a function or a class's methods, whether they read or write it."""
+    if hasattr(owner, name):
+        return True
+    things = [value for cls in owner.__mro__ for value in vars(cls).values()] if isinstance(owner, type) else [owner]
+    codes = [thing.__code__ for thing in things if isinstance(thing, types.FunctionType)]
+    return any(name in (*code.co_names, *code.co_consts) for code in codes)
 
 
-def has_cuda(name):
-    return name != "torch" or xdevice.backend("torch").framework.backends.cuda.is_built()
+def is_promised(row):
+    """Whether the framework that is installed must have the names of a row."""
+    if row.only == "CUDA":
+        return import_module(row.owner.partition(".")[0]).backends.cuda.is_built()
+    return not row.only
 
 
 def test_the_framework_has_each_name(inventory):
-    name = inventory.__name__.partition(".")[0].removeprefix("xdevice_")
-    rows = [*inventory.PATCHES, *inventory.PRIVATE]
-    wanted = [row for row in rows if getattr(row, "only", "") not in ("older", "" if has_cuda(name) else "CUDA")]
-    optional = {"vgpu"}  # made by the framework for a device of the adapter's
-    missing = [
-        f"{row.owner}.{attribute}"
-        for row in wanted
-        for attribute in row.names
-        if attribute not in {"*", *optional} and not has(found(row.owner), attribute)
-    ]
-    assert not missing
+    rows = filter(is_promised, (*inventory.PATCHES, *inventory.PRIVATE))
+    names = [(row.owner, name) for row in rows for name in row.names if name != "*"]
+    assert not [f"{owner}.{name}" for owner, name in names if not has(found(owner), name)]
 
 
 def test_no_other_private_name_is_used(inventory):
     folder = Path(inventory.__file__).parent
     backend = folder.name.removeprefix("xdevice_")
-    used = private_names(folder) - NO_ATTRIBUTES[backend] if backend in NO_ATTRIBUTES else private_names(folder)
+    used = private_names(folder) - NO_ATTRIBUTES.get(backend, set())
     patched = {name for row in inventory.PATCHES for name in (*row.names, *row.owner.split("."))}
     private = {name for row in inventory.PRIVATE for name in row.names}
-    assert not used - patched - private, "add them to patches.py"
-    assert not private - used - own_names(folder), "patches.py has names that nothing uses"
+    assert used - patched - private == set(), "add them to patches.py"
+    assert private - used - own_names(folder) == set(), "patches.py has names that nothing uses"
 
 
 def trees(folder):
@@ -133,16 +135,11 @@ def is_private(module):
     return any(part[0] == "_" and part != "__future__" for part in parts) or module.startswith(PRIVATE_MODULES)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", sampled(BACKENDS))
 def test_what_is_replaced_at_run_time_is_listed_and_put_back(name):
-    code = f"import sys; sys.path[:0] = {[os.path.dirname(__file__), str(ROOT / 'tests')]!r}\n"
-    code += f"import test_patches; test_patches.compare({name!r})"
-    environment = {**os.environ, "XDEVICE_VIRTUAL_GPUS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True, text=True, env=environment, timeout=800, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    folders = [str(Path(__file__).parent), str(ROOT / "tests")]
+    code = f"import sys; sys.path[:0] = {folders!r}; import test_patches; test_patches.compare({name!r})"
+    printed("-W", "ignore", "-c", code, XDEVICE_VIRTUAL_GPUS="2")
 
 
 def compare(name):
@@ -231,16 +228,16 @@ def section(name):
     lines = [f"<!-- {name} -->", "| replaced | until | why |", "|---|---|---|"]
     for row in rows.PATCHES:
         end = "the last block ends" if row.until == "block" else "the process ends"
-        lines.append(f"| `{row.owner}`: {listed(row.names)} | {end} | {row.why} |")
+        lines.append(f"| {listed(row)} | {end} | {row.why} |")
     lines += ["", "| private | why |", "|---|---|"]
     for row in rows.PRIVATE:
-        only = {"": "", "CUDA": " (in a build with CUDA)", "older": " (in older versions)"}[row.only]
-        lines.append(f"| `{row.owner}`: {listed(row.names)}{only} | {row.why} |")
+        lines.append(f"| {listed(row)} | {row.why} |")
     return "\n".join(lines) + f"\n<!-- /{name} -->"
 
 
-def listed(names):
-    return "all functions" if names == ("*",) else f"`{' '.join(names)}`"
+def listed(row):
+    names = "all functions" if row.names == ("*",) else f"`{' '.join(row.names)}`"
+    return f"`{row.owner}`: {names}{ONLY[row.only]}"
 
 
 def write():

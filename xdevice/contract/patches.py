@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+Only = Literal["", "CUDA", "virtual GPUs", "older"]
+"""Where the framework has the names: everywhere, in builds with CUDA, with virtual GPUs, in older versions."""
+
 
 class Patch(NamedTuple):
     """Attributes of a module, a class or an object of a framework that an adapter replaces."""
@@ -18,6 +21,7 @@ class Patch(NamedTuple):
     why: str
     until: Literal["block", "process"]
     """When they are put back: at the end of the last block that needs them, or never."""
+    only: Only = ""
 
 
 class Private(NamedTuple):
@@ -26,5 +30,4 @@ class Private(NamedTuple):
     owner: str
     names: tuple[str, ...]
     why: str
-    only: Literal["", "CUDA", "older"] = ""
-    """They are there in a build with CUDA only, or in an older version only."""
+    only: Only = ""
