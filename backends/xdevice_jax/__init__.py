@@ -7,7 +7,7 @@ What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
 - `device_put` of a 64-byte-aligned NumPy array aliases it on the CPU, even with `may_alias=False`; and that of a
   replicated array aliases the shard that is there.
 - `device_put` of an array in `pinned_host` memory to its own device is a ValueError, unless with `may_alias=False`.
-- Creators give uncommitted arrays, which follow their partners to other devices in silence: ours are committed.
+- Creators give uncommitted arrays, which silently follow their partners to other devices: ours are committed.
 - Without 64-bit, JAX narrows float64 with a warning and int64 by dropping bits.
 - `effects_barrier` waits for nothing, and `live_arrays` misses results that were dropped and all but one platform.
 - Who asks for the memory of an array that had none (work that failed for lack of it) ends the process: `np.asarray`,
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
@@ -34,14 +34,13 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 with importing():
     import jax
-    import jax.experimental
     import jax.numpy as jnp
     import numpy as np
 
-    from . import reducing, sharing, unstarted
+    from . import reducing, sharing, threads, unstarted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     from .samples import JaxSamples
 
 _NARROWED = {"int64": "int32", "uint64": "uint32"}
-_enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 _64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 
 
@@ -258,19 +256,7 @@ class JaxBackend(Backend):
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        place, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision
-        is_64_bit = jax.config.jax_enable_x64
-
-        @contextmanager
-        def state() -> Iterator[None]:
-            with ExitStack() as stack:
-                if jax.config.jax_enable_x64 != is_64_bit:
-                    stack.enter_context(_enable_x64(is_64_bit))
-                stack.enter_context(jax.default_device(place))
-                stack.enter_context(jax.default_matmul_precision(precision))
-                yield
-
-        return state
+        return threads.thread_state()
 
     # copying in the background
 
@@ -286,14 +272,14 @@ class JaxBackend(Backend):
     def blocking(self) -> AbstractContextManager[Any]:
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
             return nullcontext()  # JAX's own switch, which is the CPU's only
-        from . import transfers
+        from . import blocking
 
-        return transfers.blocking(self)
+        return blocking.blocking(self)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import watching
 
-        return transfers.watch(self, report)
+        return watching.watch(self, report)
 
     # memory
 

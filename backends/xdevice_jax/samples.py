@@ -63,7 +63,7 @@ class JaxSamples(Samples):
         np.random.seed(number)
 
     def failing_work(self) -> jax.Array:
-        size = 20_000_000  # of its square there is no memory
+        size = 20_000_000  # its square does not fit into any memory
         with jax.default_device(jax.devices("cpu")[0]):
             return jnp.ones((size, 1)) @ jnp.ones((1, size))
 

@@ -7,7 +7,7 @@ What this adapter must keep:
 - A `Context` remembers the scope it replaced: one that is shared restores the wrong scope when nested, so each is new.
 - `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
   long. It is called without releasing the GIL, which it never holds for long.
-- Operators mix `cpu(0)` and `cpu(1)` in silence, and give the first one's; between CPU and GPU they raise. With virtual
+- Operators silently mix `cpu(0)` and `cpu(1)`, and give the first one's; between CPU and GPU they raise. With virtual
   GPUs, which are `cpu(1)` and on, virtual.py makes them raise too.
 - A failed computation is reported by the first wait only; reading the array after that gives garbage.
 """
@@ -19,7 +19,6 @@ import math
 import os
 import sys
 import threading
-from contextlib import contextmanager
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any
@@ -40,10 +39,10 @@ if is_blocking_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import layers, models, sharing, trainers, virtual
+from . import layers, models, optimizers, sharing, threads, virtual
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import FrameType, ModuleType
 
@@ -272,14 +271,14 @@ class MxnetBackend(Backend):
         models.require_values(model)
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        return trainers.variables(model) if isinstance(model, mx.gluon.Trainer) else models.variables(model)
+        return optimizers.variables(model) if isinstance(model, mx.gluon.Trainer) else models.variables(model)
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        return trainers.state_to_come(optimizer, names) if isinstance(optimizer, mx.gluon.Trainer) else {}
+        return optimizers.state_to_come(optimizer, names) if isinstance(optimizer, mx.gluon.Trainer) else {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         if isinstance(optimizer, mx.gluon.Trainer):
-            trainers.take_state(optimizer, state)
+            optimizers.take_state(optimizer, state)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
@@ -359,21 +358,7 @@ class MxnetBackend(Backend):
     threads = "one"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        is_recording, is_training = mx.autograd.is_recording(), mx.autograd.is_training()
-        is_shape, is_array = mx.util.is_np_shape(), mx.util.is_np_array()
-        here = mx.current_context()
-
-        @contextmanager
-        def state() -> Iterator[None]:
-            with (
-                mx.util.np_shape(is_shape),
-                mx.util.np_array(is_array),
-                mx.Context(here.device_type, here.device_id),
-                mx.autograd._RecordingStateScope(is_recording, is_training),
-            ):
-                yield
-
-        return state
+        return threads.thread_state()
 
     # copying in the background
 
@@ -392,14 +377,14 @@ class MxnetBackend(Backend):
     # seeing asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import blocking
 
-        return transfers.blocking()
+        return blocking.blocking()
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import watching
 
-        return transfers.watch(self, report)
+        return watching.watch(self, report)
 
     # memory
 

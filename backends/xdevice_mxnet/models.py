@@ -5,8 +5,8 @@ What must be kept:
   the calling thread says; so it is only for parameters with no values yet, or with replicas on several devices.
 - A Trainer holds contexts and the optimizer's state, which would stay behind, and the optimizer counts its steps by
   device index, so Adam would begin anew on another index.
-- With `static_alloc` a compiled graph goes on with the arrays it has, once its model comes back to a device: it trains
-  dead parameters in silence.
+- With `static_alloc` a compiled graph goes on with the arrays it has, once its model comes back to a device: it
+  silently trains dead parameters.
 """
 
 from __future__ import annotations

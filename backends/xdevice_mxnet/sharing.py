@@ -22,7 +22,7 @@ TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
 
 def detached(x: Any) -> Any:
     if x.stype != "default":
-        raise UnsupportedError(f'a {x.stype} array has no one memory; convert x.tostype("default")')
+        raise UnsupportedError(f'a {x.stype} array is not in one piece of memory; convert x.tostype("default")')
     return x.detach() if x.grad is not None or mx.autograd.is_recording() else x
 
 

@@ -1,7 +1,7 @@
 """Virtual GPUs: MXNet's CPU devices, `mx.cpu(1)` for gpu:0, which refuse what its GPUs would.
 
-MXNet's operators compare the kind of memory of their arrays only, so they take `cpu(0)` and `cpu(1)` together in
-silence. On hardware an array of the CPU beside one of a GPU is an error, and GPUs may not reach each other's memory.
+MXNet's operators compare the kind of memory of their arrays only, so they silently take `cpu(0)` and `cpu(1)`
+together. On hardware an array of the CPU beside one of a GPU is an error, and GPUs may not reach each other's memory.
 """
 
 from __future__ import annotations

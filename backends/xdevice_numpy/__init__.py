@@ -1,7 +1,7 @@
 """NumPy: the backend of a machine without any framework. One device, nothing asynchronous, no models.
 
 What this adapter must keep: `asarray` aliases, so everything that promises a copy says `copy=True`. Most of
-NumPy drops the mask of a masked array without a word, so such an array is not dense.
+NumPy silently drops the mask of a masked array, so such an array is not dense.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NumPy has no networks and no gradients; what it has is here."""
+"""What NumPy has for the tour and the conformance suite: neither networks nor gradients."""
 
 from __future__ import annotations
 

@@ -4,16 +4,14 @@ What this adapter must keep:
 - after TensorFlow, Paddle is imported with its own symbols first, else it segfaults (see `xdevice.contract.loader`);
 - Paddle's dygraph mode ends for all threads when the thread that imported it ends, unless a reference to the context
   manager outlives it (measured on 2.6.2 and 3.3.1);
-- `Tensor.to` can clear its source when GPU memory is low, and was in-place before 3.0, so tensors go by `_copy_to`;
-- `_copy_to` cuts the graph, and a parameter's own one makes another parameter: hence `_Copy`, and `paddle.Tensor`'s;
-- it is always blocking: then it is ordered after the work on both GPUs;
+- tensors are copied by `copying`, never by `Tensor.to`;
 - of a sparse tensor `_copy_to` raises, and `numpy()` ends the process with a segmentation fault (3.3.1);
 - `set_device` is process-wide, so only `scope` calls it, and lets threads overlap; on 2.6 only `_C_ops` takes a place
   to create on;
 - `CUDAPlace` ends the process on a CPU build, so a device is required before its place is made;
 - NumPy's uint16 means bfloat16, in and out;
 - a virtual GPU is a device of a plugin without kernels (virtual.py): each operation is computed on the CPU, between
-  copies. Strided kernels have no such way to the CPU, so that they are off: what is a view elsewhere is a copy then;
+  copies. Strided kernels do not fall back to the CPU, so they are off: what is a view elsewhere is a copy then;
 - Paddle would make the first virtual GPU its default device.
 """
 
@@ -37,7 +35,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
-    from . import layers, loading, mixing, optimizers, scopes, sharing, threads, tracing
+    from . import copying, layers, loading, models, optimizers, scopes, sharing, threads, tracing, virtual_operations
 
 from . import driver, memory, streams
 
@@ -148,7 +146,7 @@ class PaddleBackend(Backend):
             return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported("copying a sparse tensor", "take x.to_dense(), or copy its indices() and values()")
-        return _copied(x, self.to_native(device))
+        return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
         if self.virtual:
@@ -171,7 +169,7 @@ class PaddleBackend(Backend):
         else:
             bits = array.view("uint16") if array.dtype.name == "bfloat16" else array
             host = paddle.to_tensor(bits, place=self.to_native(_CPU))
-        return host if device is _CPU else _plain_copy(host, self.to_native(device))
+        return host if device is _CPU else copying.plain(host, self.to_native(device))
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
         if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
@@ -239,7 +237,7 @@ class PaddleBackend(Backend):
     # models
 
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in _variables(model):
+        for name, variable in models.held(model):
             yield name, self.device_of(variable)
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -267,56 +265,22 @@ class PaddleBackend(Backend):
         return layers.parts(kind, settings)
 
     def move_model(self, model: Any, device: Device) -> None:
-        moving = []
-        for name, variable in _variables(model):
-            gradient = variable._grad_ivar()
-            if gradient is not None and not gradient.is_dense():
-                raise self.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
-            moving += [variable] if gradient is None else [variable, gradient]
-        # made on the device of the first step; a kernel of one GPU cannot be sure to read it on another
-        rates = getattr(model, "_learning_rate_map", {}).values()
-        moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
-        for x in moving:
-            if self.device_of(x) is not device:
-                _relocate(x, self.to_native(device))
+        models.move(model, device, self)
 
     def copy_model(self, model: Any, device: Device) -> Any:
         if isinstance(model, paddle.nn.Layer):
-            twin = self._duplicate(model)
-            self.move_model(twin, device)
-            return twin
+            return models.copied(model, device, self)
         raise self.no_copy_of_optimizer(
             "copy the model, make an optimizer for the copy, and set_state_dict() the state"
         )
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        if not isinstance(model, paddle.nn.Layer):
-            return ()
-        return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
+        return models.parts(model)
 
     # what is neither a tensor nor a model
 
     def way_into(self, x: Any) -> Way | None:
-        """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
-        if not isinstance(x, paddle.Model):
-            return None
-
-        def move(x: Any, device: Device) -> Any:
-            for part in _owned(x).values():
-                self.move_model(part, device)
-            return x
-
-        def no_copy(x: Any, device: Device) -> Any:
-            raise self.unsupported(
-                "copying a paddle.Model, whose optimizer belongs to its network",
-                "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
-            )
-
-        def tensors(x: Any) -> Iterator[tuple[str, Any]]:
-            for name, part in _owned(x).items():
-                yield from ((f".{name}.{inner}", variable) for inner, variable in _variables(part))
-
-        return Way(move=move, copy=no_copy, tensors=tensors)
+        return models.way_into(x, self)
 
     # several devices
 
@@ -336,9 +300,9 @@ class PaddleBackend(Backend):
         if isinstance(x, EagerParamBase):
             twin = copy.deepcopy(x)
             if self.device_of(twin) is not device:
-                _relocate(twin, self.to_native(device))
+                copying.relocate(twin, self.to_native(device))
             return twin
-        new = _plain_copy(x.detach(), self.to_native(device))
+        new = copying.plain(x.detach(), self.to_native(device))
         new.stop_gradient = not (new.is_floating_point() or new.is_complex())
         return new
 
@@ -361,7 +325,7 @@ class PaddleBackend(Backend):
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            start = _plain_copy(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
+            start = copying.plain(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))
 
@@ -423,7 +387,7 @@ class PaddleBackend(Backend):
         if isinstance(x, paddle.Tensor):
             if device is _CPU or self.device_of(x) is not _CPU or not x.is_dense() or not x.stop_gradient:
                 return self.copy(x, device)
-            pinned = _plain_copy(x, paddle.CUDAPinnedPlace())
+            pinned = copying.plain(x, paddle.CUDAPinnedPlace())
         else:
             if device is _CPU:
                 return self.from_numpy(x, device)
@@ -440,14 +404,14 @@ class PaddleBackend(Backend):
     def blocking(self) -> AbstractContextManager[Any]:
         if not self._gpus or self.virtual:
             return nullcontext()  # the CPU computes synchronously, and the flag prints a line at each product
-        from . import transfers
+        from . import blocking
 
-        return transfers.blocking()
+        return blocking.blocking()
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import watching
 
-        return transfers.watch(self, report)
+        return watching.watch(self, report)
 
     # memory
 
@@ -473,7 +437,7 @@ class PaddleBackend(Backend):
         self.short_floats = frozenset()  # Tensor.view, which makes them, has no kernel then
         # of 1,500 forward passes of a network on two virtual GPUs by two threads at once, 10 gave other numbers
         self.threads = "one"
-        mixing.refuse_mixed_devices()
+        virtual_operations.refuse_mixed_devices()
 
     # what people ask
 
@@ -512,18 +476,6 @@ class PaddleBackend(Backend):
         """The result of an operation on `device`: an empty one Paddle leaves on the CPU if the GPU is virtual."""
         return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
 
-    def _duplicate(self, model: paddle.nn.Layer) -> paddle.nn.Layer:
-        layers = [model, *model.sublayers()]
-        # what a DataParallel was told of its processes, which nothing copies and nobody changes
-        told = [layer._strategy for layer in layers if isinstance(layer, paddle.DataParallel)]
-        try:
-            return copy.deepcopy(model, {id(strategy): strategy for strategy in told})
-        except (TypeError, RuntimeError) as error:
-            raise self.unsupported(
-                f"copying this {type(model).__name__} ({error})",
-                "build a second one, and give it the values: other.set_state_dict(model.state_dict())",
-            ) from error
-
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:
             raise self.unsupported("a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
@@ -540,61 +492,3 @@ def _count_gpus() -> int:
     # Paddle's own count initialises CUDA, which no forked child could use then
     found = None if paddle.is_compiled_with_rocm() else nvidia.count()
     return int(paddle.device.cuda.device_count()) if found is None else found
-
-
-class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x: paddle.Tensor, place: Any) -> paddle.Tensor:
-        ctx.source = x.place
-        return _plain_copy(x, place)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:
-        return _copied(gradient, ctx.source)
-
-
-def _copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    if x.stop_gradient or not paddle.is_grad_enabled():
-        return _plain_copy(x, place)
-    if x.is_floating_point() or x.is_complex():
-        return _Copy.apply(x, place)
-    result = _plain_copy(x, place)
-    result.stop_gradient = False
-    return result
-
-
-def _plain_copy(x: paddle.Tensor, place: Any) -> paddle.Tensor:
-    source = x.place
-    if not (source.is_gpu_place() and _is_host(place) and driver.is_there()):
-        return paddle.Tensor._copy_to(x, place, True)
-    # Paddle copies to the host by the context of the GPU that is current in this thread, and fails where it is another
-    with driver.on(source.gpu_device_id()):
-        return paddle.Tensor._copy_to(x, place, True)
-
-
-def _is_host(place: Any) -> bool:
-    return isinstance(place, paddle.CPUPlace) or (isinstance(place, paddle.base.core.Place) and place.is_cpu_place())
-
-
-def _relocate(x: paddle.Tensor, place: Any) -> None:
-    """Puts the memory of `x` elsewhere and keeps the object, so that optimizers and shared layers see it move."""
-    there = _plain_copy(x, place)  # by name: get_tensor() keeps nothing alive, and would be read after it is freed
-    x.value().get_tensor()._share_data_with(there.value().get_tensor())
-
-
-def _owned(model: paddle.Model) -> dict[str, Any]:
-    parts = {"network": model.network, "_optimizer": model._optimizer}
-    return {name: part for name, part in parts.items() if part is not None}
-
-
-def _variables(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-    if isinstance(model, paddle.nn.Layer):
-        yield from model.named_parameters()
-        # an LSTM has a buffer without memory, which is nowhere
-        yield from (found for found in model.named_buffers() if found[1]._is_initialized())
-        return
-    for kind, state in {**model._accumulators, "master_weight": model._master_weights}.items():
-        for name, value in state.items():
-            # Adam keeps the powers of its betas on the host, wherever the parameter is
-            if not ("_pow" in kind and value.place.is_cpu_place()):
-                yield f"{kind}[{name!r}]", value

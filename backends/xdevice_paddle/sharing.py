@@ -34,7 +34,9 @@ def takes(is_virtual: bool) -> Takes | None:
 
 def detached(x: paddle.Tensor) -> paddle.Tensor:
     if not x.is_dense():
-        raise UnsupportedError("a sparse tensor has no one memory; convert x.to_dense(), or its indices() and values()")
+        raise UnsupportedError(
+            "a sparse tensor is not in one piece of memory; convert x.to_dense(), or its indices() and values()"
+        )
     return x if x.stop_gradient else x.detach()
 
 

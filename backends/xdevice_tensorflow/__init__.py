@@ -6,8 +6,8 @@ What this adapter must keep:
   every dtype where it is told, a `tf.device` scope does not.
 - Between two CPUs `_copy` shares the memory, and on one device `tf.identity` does (measured on 2.21), so a copy there
   is a `DeepCopy`, which has no gradient of its own.
-- `tf.device(...)` objects are opaque and stateful, so devices are strings. Soft placement turns /GPU:7 into GPU:0
-  without a word: nothing is placed on a device that the core has not asked `count` about.
+- `tf.device(...)` objects are opaque and stateful, so devices are strings. Soft placement silently turns /GPU:7 into
+  GPU:0: nothing is placed on a device that the core has not asked `count` about.
 - A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it are given to the core as spellings.
 - Counting starts no runtime: the physical devices and their configuration say the same until it has started.
 - A failed asynchronous op poisons all later ones, until `async_clear_error`.
@@ -363,14 +363,14 @@ class TensorflowBackend(Backend):
     # seeing asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import blocking
 
-        return transfers.blocking(waits=self.count("gpu") > self.virtual)
+        return blocking.blocking(waits=self.count("gpu") > self.virtual)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import watching
 
-        return transfers.watch(self, report)
+        return watching.watch(self, report)
 
     # memory
 

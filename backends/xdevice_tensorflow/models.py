@@ -3,7 +3,7 @@
 What must be kept:
 
 - The `tf.Variable` objects stay, and only the handle inside is swapped: optimizers map variables by their `_unique_id`,
-  and a Keras variable with another `_value` trains a dead variable without a word.
+  and a Keras variable with another `_value` silently trains a dead variable.
 - A `tf.function` traced before keeps the old handle. Keras's own and the model's methods are dropped, to be traced
   anew; for all others the old storage is emptied, so that they fail instead of computing with old values.
 - Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
@@ -81,7 +81,7 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def built_parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """The parts of a model that has its variables; raises `NotBuiltError` for one that has not."""
+    """The parts of a model that has its variables; raises `NotBuiltError` for one that does not have them yet."""
     parts = _parts(model, without)
     _require_built(model, parts)
     return parts
@@ -136,7 +136,7 @@ def _require_built(model: Any, parts: list[Any]) -> None:
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """The tensors that the parts of a model keep beside variables, as attributes or in lists and dicts that are: what
+    """The tensors that the parts of a model keep beside variables, as attributes or in lists and dicts: what
     holds it, the key there, and the tensor. Strings have no other place than the host, and handles none at all."""
     found: list[tuple[Any, Any, Any]] = []
     seen: set[int] = set()

@@ -2,9 +2,9 @@
 
 What must be kept:
 
-- `path` is no name: Keras numbers layers through the process (dense, dense_1, ...), so a model built a second time has
-  other paths than the first, and a layer built by itself another one than a layer built by its model. So a layer is
-  named by its own name, without such a number, and counted among its siblings, as Keras's own files do.
+- `path` does not last: Keras numbers layers through the process (dense, dense_1, ...), so a model built a second time
+  has other paths than the first, and a layer built by itself another one than a layer built by its model. So a layer
+  is named by its own name, without such a number, and counted among its siblings, as Keras's own files do.
 - Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
 - What the walk by names does not reach, and the walk that moves models does, is added by its path.
 """

@@ -42,7 +42,7 @@ def is_for_nccl(x: Any, places: list[Device], backend: Backend) -> bool:
         not backend.virtual
         and hasattr(tf.raw_ops, "NcclAllReduce")
         and x.dtype in _NCCL
-        and x._num_elements() > 0
+        and x.shape.num_elements() > 0
         and all(place.kind == "gpu" for place in places)
         and len(set(places)) == len(places)
     )

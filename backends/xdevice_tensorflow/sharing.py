@@ -3,7 +3,7 @@
 - The first operation on a buffer that is not at a multiple of 64 bytes ends the process.
 - `x.__dlpack__(stream=...)` is refused, so everything goes by `tf.experimental.dlpack`, after a wait.
 - 0-d constants are kept for the next `tf.constant` of that value: who writes into one changes all later ones.
-- `to_dlpack` of a string tensor ends the process; no string gets here, for it has no dtype of xdevice's.
+- `to_dlpack` of a string tensor ends the process; no string gets here, because xdevice has no dtype for it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import background, layers, models, optimizers, reducing, sharing, virtual
+    from . import blocking, layers, models, optimizers, reducing, sharing, staging, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _ACCELERATORS = ("cuda", "xpu", "mps")
-"""What NumPy hands over in the place of dtypes that it has not."""
 
 
 def _is_exporting() -> bool:
@@ -373,24 +372,21 @@ class TorchBackend(Backend):
 
     def replay(self, graph: Any) -> None:
         graph.replay()
-        if torch._C._len_torch_dispatch_stack():  # operations of a replay are not dispatched
-            from . import transfers
-
-            if transfers.is_blocking():
-                self.synchronize(None)
+        if blocking.is_blocking():  # operations of a replay are not dispatched
+            self.synchronize(None)
 
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return background.thread_state(self._gpu)
+        return threads.thread_state(self._gpu)
 
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> torch.Tensor:
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
-            return background.stage_tensor(x, native)
-        return background.stage_array(x, native) if native.type == "cuda" else self.from_numpy(x, device)
+            return staging.tensor(x, native)
+        return staging.array(x, native) if native.type == "cuda" else self.from_numpy(x, device)
 
     # seeing asynchrony
 
@@ -398,14 +394,12 @@ class TorchBackend(Backend):
         # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
         if self._gpus == self.virtual or self._blocks:
             return nullcontext()
-        from . import transfers
-
-        return transfers.blocking(self)
+        return blocking.blocking(self)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
+        from . import watching
 
-        return transfers.watch(self, self._gpu, report)
+        return watching.watch(self, self._gpu, report)
 
     # memory
 

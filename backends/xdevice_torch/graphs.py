@@ -15,10 +15,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from xdevice.errors import DeviceMismatchError
+
+from .modes import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -117,16 +118,7 @@ def _no_casts_from_before() -> Iterator[None]:
         torch.set_autocast_cache_enabled(kept)
 
 
-class _Mode(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # else a function of torch.compile that is called here first is never compiled
-
-
-class OnlyOn(_Mode):
+class OnlyOn(Mode):
     """Refuses operations that read something elsewhere, or make something out of nothing there.
 
     What an operation makes elsewhere beside its result is its own business: attention keeps its seed on the CPU.
@@ -159,7 +151,7 @@ class OnlyOn(_Mode):
             )
 
 
-class Inputs(_Mode):
+class Inputs(Mode):
     """Finds the memory that operations read and did not make."""
 
     def __init__(self) -> None:

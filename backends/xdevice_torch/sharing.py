@@ -52,7 +52,7 @@ def is_masked(x: torch.Tensor) -> bool:
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
-    """What to read instead of a tensor that NumPy has no array for; None if it has."""
+    """What to read instead of a tensor that NumPy has no array for; None if it has one."""
     if x.is_nested:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:

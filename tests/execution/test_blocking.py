@@ -121,9 +121,9 @@ def test_a_jax_function_called_before_blocks_too_and_is_not_traced_anew():
 @pytest.mark.skipif("jax" not in ASYNCHRONOUS, reason="jax is not installed")
 def test_a_jax_without_the_private_api_is_refused_with_what_to_do(monkeypatch):
     backend = xdevice.backend("jax")
-    from xdevice_jax import transfers
+    from xdevice_jax import blocking
 
-    monkeypatch.setattr(transfers, "pjit", None)
+    monkeypatch.setattr(blocking, "pjit", None)
     with pytest.raises(xdevice.UnsupportedError, match="XDEVICE_BLOCKING=1 before"), xdevice.blocking(backend):
         pass
 
@@ -141,16 +141,16 @@ def test_results_are_those_without(name):
 @pytest.mark.skipif("torch" not in xdevice.backends(), reason="torch is not installed")
 def test_pytorch_waits_after_each_operation_also_in_a_build_without_cuda(monkeypatch):
     backend = xdevice.backend("torch")
-    from xdevice_torch import transfers
+    from xdevice_torch import blocking
 
     waits = []
     monkeypatch.setattr(backend, "_gpu", "mps")  # whose builds have no torch.cuda to ask
     monkeypatch.setattr(backend, "synchronize", waits.append)
     x = backend.framework.ones(3)
-    with transfers.blocking(backend):
-        assert transfers.is_blocking()
+    with blocking.blocking(backend):
+        assert blocking.is_blocking()
         (x + 1) * 2
-    assert not transfers.is_blocking()
+    assert not blocking.is_blocking()
     assert waits == [None, None]
 
 
@@ -171,20 +171,20 @@ def test_asynchronous_execution_of_tensorflow_is_off_inside_and_on_again_after()
 @pytest.mark.skipif("tensorflow" not in xdevice.backends(), reason="tensorflow is not installed")
 def test_the_wait_of_tensorflow_does_not_wait_for_itself():
     with xdevice.use("tensorflow"):
-        from xdevice_tensorflow import transfers
+        from xdevice_tensorflow import blocking
 
         x = xdevice.ones(2, 2)
-        with transfers.blocking(waits=True):  # what the backend does where there is a GPU
+        with blocking.blocking(waits=True):  # what the backend does where there is a GPU
             assert xdevice.to_numpy(x @ x).tolist() == [[2, 2], [2, 2]]
 
 
 @pytest.mark.skipif("paddle" not in xdevice.backends(), reason="paddle is not installed")
 def test_the_flag_of_paddle_is_set_inside_only():
     with xdevice.use("paddle") as backend:
-        from xdevice_paddle import transfers
+        from xdevice_paddle import blocking
 
         paddle = backend.framework
-        with transfers.blocking():  # what the backend does where there is a GPU
+        with blocking.blocking():  # what the backend does where there is a GPU
             assert paddle.get_flags("FLAGS_benchmark") == {"FLAGS_benchmark": True}
         assert paddle.get_flags("FLAGS_benchmark") == {"FLAGS_benchmark": False}
 

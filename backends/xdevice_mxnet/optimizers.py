@@ -1,7 +1,7 @@
 """The state of Gluon's Trainers in files: number of the parameter, number of the array; and `updates`, the steps taken.
 
 What must be kept:
-- The steps are no array but numbers of the optimizer, and Adam without them begins its warm-up anew.
+- The steps are not an array but numbers of the optimizer, and Adam without them begins its warm-up anew.
 - What an optimizer makes in its first step, `create_state_multi_precision` makes before.
 - Nadam and LBSGD keep more numbers of their own.
 """

@@ -1,33 +1,28 @@
-"""Seeing Paddle's transfers, and its switch to wait after each operation."""
+"""Seeing Paddle's transfers."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import paddle
 
 from xdevice.base.devices import CPU, of
-from xdevice.contract.hooks import Hooks, Shared
+from xdevice.contract.hooks import Hooks
 
 from . import virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend, Transfer
 
 
-_READS = (
+READS = (
     "numpy", "item", "tolist", "__array__", "__float__", "__int__", "__long__", "__bool__", "__nonzero__",
     "__index__", "__complex__", "__repr__", "__str__", "__format__",
 )  # fmt: skip
-_BENCHMARK = "FLAGS_benchmark"
-_blocked = Shared(per_thread=False)
-"""The flag is the process's, so the last block of any thread puts it back."""
 
 
 @contextmanager
@@ -45,7 +40,7 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
 
     with Hooks(backend, report, _size) as hooks:
         hooks.verbs()
-        hooks.reads(paddle.Tensor, *_READS)
+        hooks.reads(paddle.Tensor, *READS)
         hooks.moves(paddle.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
         hooks.moves(paddle.Tensor, "cuda", gpu)
         hooks.moves(paddle.Tensor, "to", target)
@@ -64,16 +59,6 @@ def _named(backend: Backend, name: str) -> Device | None:
         return None  # Paddle raises by itself where there is no such device
     current = paddle.get_device()
     return backend.from_native(paddle.CUDAPlace(int(index or current.partition(":")[2] or 0)))
-
-
-def blocking() -> AbstractContextManager[None]:
-    return _blocked.on(_block)
-
-
-def _block() -> Callable[[], None]:
-    before = paddle.get_flags(_BENCHMARK)
-    paddle.set_flags({_BENCHMARK: True})
-    return partial(paddle.set_flags, before)
 
 
 def _size(x: paddle.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Seeing JAX's transfers, and waiting after each compiled call.
+"""Waiting after each compiled call of JAX.
 
 JAX calls a compiled function in C++ once it has seen it, where Python can wait for nothing. Blocking turns that fast
 path off: what was called before is looked up anew, without being compiled anew. All of it is private API.
@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from xdevice.contract.hooks import Hooks, Patches
+from xdevice.contract.hooks import Patches
 
-try:
-    from jax._src.array import ArrayImpl
-except ImportError:  # a private module
-    ArrayImpl = None
 try:
     from jax._src import pjit
     from jax._src.interpreters import pxla
@@ -27,44 +23,7 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from xdevice.base.devices import Device
-    from xdevice.contract import Backend, Transfer
-
-
-_READS = (
-    "item", "tolist", "tobytes", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
-    "__hex__", "__oct__", "__repr__", "__str__", "__format__", "__reduce__",
-)  # fmt: skip
-
-
-@contextmanager
-def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
-    if ArrayImpl is None:
-        raise backend.unsupported(
-            "watching its transfers: xdevice does not know its class of arrays",
-            'use jax.transfer_guard("disallow"), which sees those of a GPU',
-        )
-
-    def place(x: Any) -> Device | None:
-        # an array may be spread over several devices: the first one stands for them
-        native = min(x.sharding.device_set, key=lambda native: native.id)
-        return backend.from_native(native)
-
-    def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
-        if isinstance(device, jax.sharding.Sharding):
-            if len(device.device_set) != 1:
-                return None
-            device = next(iter(device.device_set))
-        return backend.from_native(device)
-
-    with Hooks(backend, report, lambda x: int(x.nbytes), place) as hooks:
-        hooks.verbs()
-        hooks.numpy_reads()
-        hooks.reads(ArrayImpl, *_READS)
-        hooks.reads(ArrayImpl, "_value", how="value")
-        hooks.moves(ArrayImpl, "to_device", target)
-        hooks.moves(jax, "device_put", target)
-        yield
+    from xdevice.contract import Backend
 
 
 @contextmanager

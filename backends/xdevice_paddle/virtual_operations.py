@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 _MOVES = ("copy", "memcpy", "assign")
-_METHODS = (
+METHODS = (
     *(f"__{side}{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "matmul")
       for side in ("", "r")),
     "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "_getitem_dygraph", "_setitem_dygraph",
@@ -31,7 +31,7 @@ def refuse_mixed_devices() -> None:
         for name, call in list(vars(module).items()):
             if isinstance(call, BuiltinFunctionType) and not any(move in name for move in _MOVES):
                 setattr(module, name, _checked(name, call))
-    for name in _METHODS:
+    for name in METHODS:
         method: Any = getattr(paddle.Tensor, name, None)
         if type(method) is _Method:
             setattr(paddle.Tensor, name, _checked(name, method))

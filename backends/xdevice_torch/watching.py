@@ -1,34 +1,35 @@
-"""Seeing PyTorch's transfers, and waiting after each operation.
+"""Seeing PyTorch's transfers.
 
 Reads are made by methods of `torch.Tensor`, most of which it inherits from a C class that cannot be changed: a hook
 there is an attribute of the subclass. What C++ reads by itself (`clip_grad_norm_`, Adam's steps, a mask) and copies
 between devices is seen by a dispatch mode, which is per thread.
+
+A TorchFunctionMode would see most reads too, but in one thread only, and not what runs with a copy of the context in
+another; a function of torch.compile would be compiled anew inside; and the dispatch mode would still be needed.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from xdevice.base.devices import CPU
 from xdevice.contract import Transfer
 from xdevice.contract.hooks import Hooks, Shared
 
+from .modes import Mode, put_on
 from .virtual import NAME as VIRTUAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
 
-_READS = (
+READS = (
     "item", "tolist", "numpy", "__array__", "__float__", "__int__", "__bool__", "__index__", "__complex__",
     "__repr__", "__format__", "__reduce_ex__",
 )  # fmt: skip
@@ -56,56 +57,25 @@ def watch(backend: Backend, gpu: str, report: Callable[[Transfer], None]) -> Ite
 
     with Hooks(backend, report, _size, place) as hooks:
         hooks.verbs()
-        hooks.reads(torch.Tensor, *_READS)
+        hooks.reads(torch.Tensor, *READS)
         hooks.moves(torch.Tensor, "to", target)
         hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
         for name in ("cuda", "xpu", VIRTUAL):
             if hasattr(torch.Tensor, name):
                 hooks.moves(torch.Tensor, name, accelerator)
-        with _watched.on(lambda: _put_on(_Watch(backend, hooks))):
+        with _watched.on(lambda: put_on(_Watch(backend, hooks))):
             yield
-
-
-def blocking(backend: Backend) -> AbstractContextManager[None]:
-    return _waited.on(lambda: _put_on(_Wait(backend)))
-
-
-def is_blocking() -> bool:
-    """Whether this thread is in a block of `blocking`."""
-    return _waited.is_wanted()
 
 
 _watched = Shared(per_thread=True)
 """One mode for each thread, however many blocks are open there: each further one would report anew."""
-_waited = Shared(per_thread=True)
 
 
-def _put_on(mode: TorchDispatchMode) -> Callable[[], None]:
-    mode.__enter__()
-    return partial(_take_off, mode)
-
-
-def _take_off(mode: TorchDispatchMode) -> None:
-    """A mode's own `__exit__` takes off whichever is the innermost: those inside this one are put back."""
-    stack = _get_current_dispatch_mode_stack()
-    inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
-    # by the base class, because a user's mode may begin something anew when it is entered
-    for one in reversed(inner):
-        TorchDispatchMode.__exit__(one, None, None, None)
-    mode.__exit__(None, None, None)
-    for one in inner:
-        TorchDispatchMode.__enter__(one)
-
-
-class _Watch(TorchDispatchMode):
+class _Watch(Mode):
     def __init__(self, backend: Backend, hooks: Hooks) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._backend = backend
         self._hooks = hooks
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True  # else a function of torch.compile that is called here first is never compiled
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -128,21 +98,6 @@ class _Watch(TorchDispatchMode):
 
 
 _COUNT = 8
-
-
-class _Wait(TorchDispatchMode):
-    def __init__(self, backend: Backend) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._backend = backend
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not _waited.is_wanted():
-            return result
-        # what is recorded is not done now, and cannot be waited for; only a build with CUDA can be asked
-        if not torch.backends.cuda.is_built() or not torch.cuda.is_current_stream_capturing():
-            self._backend.synchronize(None)
-        return result
 
 
 def _size(x: torch.Tensor) -> int:

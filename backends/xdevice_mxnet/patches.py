@@ -1,0 +1,51 @@
+"""What this adapter replaces in MXNet, and the private names of MXNet that it uses. 1.9.1 is its last release."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdevice.contract.patches import Patch, Private
+
+from . import blocking, watching
+
+PATCHES: Final = (
+    Patch("mxnet.nd.NDArray", (*watching.READS, *watching.MOVES), "`transfers`: reads and moves", "block"),
+    Patch("mxnet.np.ndarray", (*watching.NUMPY_READS, *watching.NUMPY_MOVES), "the same", "block"),
+    Patch("mxnet.base._LIB", blocking.CALLS, "`blocking`: MXNet waits for one array or for all work only", "block"),
+    Patch(
+        "mxnet.base._LIB",
+        ("MXImperativeInvokeEx", "MXAutogradBackwardEx", "MXAutogradMarkVariables"),
+        "virtual GPUs: operators mix CPU devices silently",
+        "process",
+    ),
+    Patch(
+        "mxnet.util",
+        ("_set_np_shape_logged", "_set_np_array_logged"),
+        "MXNet announces NumPy semantics by the root logger, and so configures it",
+        "process",
+    ),
+)
+
+PRIVATE: Final = (
+    Private("mxnet.base", ("_LIB",), "MXNet's library"),
+    Private(
+        "mxnet.gluon.Trainer",
+        ("_contexts", "_init_kvstore", "_kv_initialized", "_kvstore", "_kvstore_params", "_optimizer", "_params",
+         "_reset_kvstore", "_update_on_kvstore", "_updaters"),
+        "a Trainer has no way to move, nor to give its state away",
+    ),
+    Private("mxnet.kvstore.KVStore", ("_updater",), "the same"),
+    Private("mxnet.optimizer.Optimizer", ("_all_index_update_counts",), "the steps taken"),
+    Private(
+        "mxnet.gluon.Parameter", ("_data", "_grad", "_grad_req", "_init_impl", "_trainer", "_var"),
+        "`reset_ctx` drops the gradient",
+    ),
+    Private("mxnet.nd.NDArray", ("_fresh_grad",), "the same"),
+    Private("mxnet.gluon.HybridBlock", ("_cached_graph", "_cached_op", "_clear_cached_op"), "compiled graphs"),
+    Private("mxnet.gluon.Block", ("_children", "_collect_params_with_prefix"), "names as in `save_parameters`"),
+    Private("mxnet.gluon.nn.conv_layers", ("_Conv",), "what a layer computes"),
+    Private("mxnet.gluon.nn.conv_layers._Conv", ("_kwargs",), "the same"),
+    Private("mxnet.gluon.nn.Activation", ("_act_type",), "the same"),
+    Private("mxnet.gluon.nn.LayerNorm", ("_epsilon",), "the same"),
+    Private("mxnet.gluon.rnn.LSTM", ("_dir", "_layout", "_num_layers", "_projection_size"), "the same"),
+)  # fmt: skip

@@ -1,0 +1,28 @@
+"""Paddle's switch to wait after each operation."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import paddle
+
+from xdevice.contract.hooks import Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+_BENCHMARK = "FLAGS_benchmark"
+_blocked = Shared(per_thread=False)
+"""The flag is the process's, so the last block of any thread puts it back."""
+
+
+def blocking() -> AbstractContextManager[None]:
+    return _blocked.on(_block)
+
+
+def _block() -> Callable[[], None]:
+    before = paddle.get_flags(_BENCHMARK)
+    paddle.set_flags({_BENCHMARK: True})
+    return partial(paddle.set_flags, before)

@@ -1,0 +1,102 @@
+"""Paddle's layers and optimizers, moved in place, and `paddle.Model`, which holds one of each."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+from xdevice.contract import Way
+
+from . import copying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+
+def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+    if isinstance(model, paddle.nn.Layer):
+        yield from model.named_parameters()
+        # an LSTM has a buffer without memory, which is nowhere
+        yield from (found for found in model.named_buffers() if found[1]._is_initialized())
+        return
+    for kind, state in {**model._accumulators, "master_weight": model._master_weights}.items():
+        for name, value in state.items():
+            # Adam keeps the powers of its betas on the host, wherever the parameter is
+            if not ("_pow" in kind and value.place.is_cpu_place()):
+                yield f"{kind}[{name!r}]", value
+
+
+def move(model: Any, device: Device, backend: Backend) -> None:
+    moving = []
+    for name, variable in held(model):
+        gradient = variable._grad_ivar()
+        if gradient is not None and not gradient.is_dense():
+            raise backend.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
+        moving += [variable] if gradient is None else [variable, gradient]
+    # made on the device of the first step; a kernel of one GPU cannot be sure to read it on another
+    rates = getattr(model, "_learning_rate_map", {}).values()
+    moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
+    for x in moving:
+        if backend.device_of(x) is not device:
+            copying.relocate(x, backend.to_native(device))
+
+
+def copied(model: paddle.nn.Layer, device: Device, backend: Backend) -> paddle.nn.Layer:
+    twin = _duplicate(model, backend)
+    move(twin, device, backend)
+    return twin
+
+
+def _duplicate(model: paddle.nn.Layer, backend: Backend) -> paddle.nn.Layer:
+    layers = [model, *model.sublayers()]
+    # what a DataParallel was told of its processes, which nothing copies and nobody changes
+    told = [layer._strategy for layer in layers if isinstance(layer, paddle.DataParallel)]
+    try:
+        return copy.deepcopy(model, {id(strategy): strategy for strategy in told})
+    except (TypeError, RuntimeError) as error:
+        raise backend.unsupported(
+            f"copying this {type(model).__name__} ({error})",
+            "build a second one, and give it the values: other.set_state_dict(model.state_dict())",
+        ) from error
+
+
+def parts(model: Any) -> Iterable[Any]:
+    if not isinstance(model, paddle.nn.Layer):
+        return ()
+    return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
+
+
+# what is neither a tensor nor a model
+
+
+def way_into(x: Any, backend: Backend) -> Way | None:
+    """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
+    if not isinstance(x, paddle.Model):
+        return None
+
+    def moved(x: Any, device: Device) -> Any:
+        for part in _owned(x).values():
+            move(part, device, backend)
+        return x
+
+    def no_copy(x: Any, device: Device) -> Any:
+        raise backend.unsupported(
+            "copying a paddle.Model, whose optimizer belongs to its network",
+            "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
+        )
+
+    def tensors(x: Any) -> Iterator[tuple[str, Any]]:
+        for name, part in _owned(x).items():
+            yield from ((f".{name}.{inner}", variable) for inner, variable in held(part))
+
+    return Way(move=moved, copy=no_copy, tensors=tensors)
+
+
+def _owned(model: paddle.Model) -> dict[str, Any]:
+    parts = {"network": model.network, "_optimizer": model._optimizer}
+    return {name: part for name, part in parts.items() if part is not None}

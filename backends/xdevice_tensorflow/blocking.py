@@ -1,0 +1,43 @@
+"""Waiting after each of TensorFlow's operations."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context as _context
+
+from xdevice.contract.hooks import Shared
+
+from .callbacks import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+_blocked = Shared(per_thread=True)
+
+
+def blocking(waits: bool) -> AbstractContextManager[None]:
+    """This thread's operations run synchronously; with `waits`, each one's kernels on the GPUs are waited for too."""
+    return _blocked.on(partial(_block, waits))
+
+
+def _block(waits: bool) -> Callable[[], None]:
+    def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        # the wait is an operation itself
+        if graph is None and op_type != "SyncDevice" and tf.executing_eagerly() and _blocked.is_wanted():
+            tf.test.experimental.sync_devices()
+
+    context = _context.context()
+    before = context.execution_mode
+    tf.config.experimental.set_synchronous_execution(True)
+    call_no_more = call_back(wait) if waits else None
+
+    def undo() -> None:
+        if call_no_more is not None:
+            call_no_more()
+        context.execution_mode = before
+
+    return undo

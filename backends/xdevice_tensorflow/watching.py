@@ -1,0 +1,69 @@
+"""Seeing TensorFlow's transfers.
+
+Every method that reads ends in `_numpy_internal`; NumPy reads a tensor through the buffer protocol instead. An
+operation silently copies its operands to its own device: that is seen afterwards, by callbacks, which are per thread.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+from xdevice.base import devices
+from xdevice.contract.hooks import Hooks, Shared, listening
+
+from .callbacks import call_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend, Transfer
+
+
+READS = (
+    "numpy", "__array__", "__bool__", "__nonzero__", "__float__", "__int__", "__index__", "__complex__",
+    "__repr__", "__str__", "__format__", "__reduce__",
+)  # fmt: skip
+_ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
+"""Shapes, axes, names and handles: operations on a GPU take them from the host."""
+
+_seen = Shared(per_thread=True)
+"""One callback for each thread, however many blocks are open there: each further one would report anew."""
+
+
+@contextmanager
+def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
+    def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
+        return devices.parse(device_name) if device_name else None
+
+    def seen(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
+            return
+        here = devices.parse(outputs[0].device)
+        for x in inputs:
+            if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(backend, x):
+                hooks.tell(hooks.move(op_type, x, here))
+
+    with Hooks(backend, report, _size) as hooks, _seen.on(partial(call_back, seen)):
+        hooks.verbs()
+        hooks.numpy_reads()
+        hooks.reads(ops.EagerTensor, *READS)
+        hooks.reads(ops.EagerTensor, "_numpy_internal", how="numpy")
+        hooks.moves(ops.EagerTensor, "_copy", target, how="copy")
+        yield
+
+
+def _is_number(backend: Backend, x: Any) -> bool:
+    """TensorFlow makes a host tensor of the 0.5 in `x * 0.5`, which an operation on a GPU takes along."""
+    return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
+
+
+def _size(x: Any) -> int:
+    if not hasattr(x, "backing_device"):  # a composite
+        return sum(map(_size, tf.nest.flatten(x, expand_composites=True)))
+    return int(x.shape.num_elements()) * int(x.dtype.size or 0)

@@ -1,0 +1,43 @@
+"""Waiting after each of PyTorch's operations, by a dispatch mode, which is per thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from xdevice.contract.hooks import Shared
+
+from .modes import put_on
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from xdevice.contract import Backend
+
+_waited = Shared(per_thread=True)
+
+
+def blocking(backend: Backend) -> AbstractContextManager[None]:
+    return _waited.on(lambda: put_on(_Wait(backend)))
+
+
+def is_blocking() -> bool:
+    """Whether this thread is in a block of `blocking`."""
+    return _waited.is_wanted()
+
+
+class _Wait(TorchDispatchMode):
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._backend = backend
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not _waited.is_wanted():
+            return result
+        # what is recorded is not done now, and cannot be waited for; only a build with CUDA can be asked
+        if not torch.backends.cuda.is_built() or not torch.cuda.is_current_stream_capturing():
+            self._backend.synchronize(None)
+        return result

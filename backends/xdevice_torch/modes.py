@@ -1,0 +1,37 @@
+"""Dispatch modes of PyTorch, which see each operation of a thread."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Mode(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # else a function of torch.compile that is called here first is never compiled
+
+
+def put_on(mode: TorchDispatchMode) -> Callable[[], None]:
+    mode.__enter__()
+    return partial(_take_off, mode)
+
+
+def _take_off(mode: TorchDispatchMode) -> None:
+    """A mode's own `__exit__` takes off whichever is the innermost: those inside this one are put back."""
+    stack = _get_current_dispatch_mode_stack()
+    inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
+    # by the base class, because a user's mode may begin something anew when it is entered
+    for one in reversed(inner):
+        TorchDispatchMode.__exit__(one, None, None, None)
+    mode.__exit__(None, None, None)
+    for one in inner:
+        TorchDispatchMode.__enter__(one)

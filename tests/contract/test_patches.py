@@ -1,0 +1,248 @@
+"""What the adapters replace in their frameworks, and the private names they use, is what their `patches.py` says."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import sys
+import types
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from support import ROOT, printed, sampled
+
+import xdevice
+
+BACKENDS = [name for name in xdevice.backends() if (ROOT / f"backends/xdevice_{name}/patches.py").exists()]
+PAGE = ROOT / "docs/patches.md"
+PRIVATE_MODULES = ("tensorflow.python", "keras.src", "paddle.base")
+"""Modules without an underscore that their frameworks do not document."""
+OF_PYTHON = {"_replace", "_asdict", "_make", "_obj", "_getframe", "_fields_"}
+NO_ATTRIBUTES = {
+    "torch": {"_accelerator_"},
+    "mxnet": {"_cell", "_name"},
+    "paddle": {"_pow", "_memory_stat_reset_peak_value"},
+    "tensorflow": {"_reverse", "_self_"},
+}
+"""Parts of names, symbols of a library, and `_name` of ctypes."""
+
+
+ONLY = {
+    "": "",
+    "CUDA": " (in a build with CUDA)",
+    "virtual GPUs": " (with virtual GPUs)",
+    "older": " (in older versions)",
+}
+
+
+@pytest.fixture(params=BACKENDS)
+def inventory(request):
+    return inventory_of(request.param)
+
+
+def inventory_of(name):
+    xdevice.backend(name)  # imports the framework as it must be
+    return import_module(f"xdevice_{name}.patches")
+
+
+def found(dotted):
+    """The module, class or object of this name."""
+    module, _, rest = dotted, "", ""
+    while True:
+        try:
+            thing = import_module(module)
+            break
+        except ModuleNotFoundError:
+            module, _, last = module.rpartition(".")
+            rest = f"{last}.{rest}" if rest else last
+    for name in filter(None, rest.split(".")):
+        thing = getattr(thing, name)
+    return thing
+
+
+def has(owner, name):
+    """Whether an object has an attribute; or, for a function or a class's methods, whether they read or write it."""
+    if hasattr(owner, name):
+        return True
+    things = [value for cls in owner.__mro__ for value in vars(cls).values()] if isinstance(owner, type) else [owner]
+    codes = [thing.__code__ for thing in things if isinstance(thing, types.FunctionType)]
+    return any(name in (*code.co_names, *code.co_consts) for code in codes)
+
+
+def is_promised(row):
+    """Whether the framework that is installed must have the names of a row."""
+    if row.only == "CUDA":
+        return import_module(row.owner.partition(".")[0]).backends.cuda.is_built()
+    return not row.only
+
+
+def test_the_framework_has_each_name(inventory):
+    rows = filter(is_promised, (*inventory.PATCHES, *inventory.PRIVATE))
+    names = [(row.owner, name) for row in rows for name in row.names if name != "*"]
+    assert not [f"{owner}.{name}" for owner, name in names if not has(found(owner), name)]
+
+
+def test_no_other_private_name_is_used(inventory):
+    folder = Path(inventory.__file__).parent
+    backend = folder.name.removeprefix("xdevice_")
+    used = private_names(folder) - NO_ATTRIBUTES.get(backend, set())
+    patched = {name for row in inventory.PATCHES for name in (*row.names, *row.owner.split("."))}
+    private = {name for row in inventory.PRIVATE for name in row.names}
+    assert used - patched - private == set(), "add them to patches.py"
+    assert private - used - own_names(folder) == set(), "patches.py has names that nothing uses"
+
+
+def trees(folder):
+    return [ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py") if path.name != "patches.py"]
+
+
+def own_names(folder):
+    nodes = [node for tree in trees(folder) for node in ast.walk(tree)]
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+
+
+def private_names(folder):
+    """The names of others in an adapter's source that begin with an underscore, or come from a private module."""
+    names = set()
+    for node in (node for tree in trees(folder) for node in ast.walk(tree)):
+        if isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            names.add(node.value)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.update(alias.name for alias in node.names)
+    imported = {
+        alias.name
+        for tree in trees(folder)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and is_private(node.module)
+        for alias in node.names
+    }
+    own = own_names(folder) | OF_PYTHON
+    return imported | {x for x in names if x[0] == "_" and x[:2] not in ("__", "_Z") and len(x) > 1 and x not in own}
+
+
+def is_private(module):
+    parts = module.split(".")
+    return any(part[0] == "_" and part != "__future__" for part in parts) or module.startswith(PRIVATE_MODULES)
+
+
+@pytest.mark.parametrize("name", sampled(BACKENDS))
+def test_what_is_replaced_at_run_time_is_listed_and_put_back(name):
+    folders = [str(Path(__file__).parent), str(ROOT / "tests")]
+    code = f"import sys; sys.path[:0] = {folders!r}; import test_patches; test_patches.compare({name!r})"
+    printed("-W", "ignore", "-c", code, XDEVICE_VIRTUAL_GPUS="2")
+
+
+def compare(name):
+    """In a process of its own, where GPUs are virtual."""
+    rows = inventory_of(name).PATCHES
+    backend = xdevice.backend(name)
+    if name == "torch":
+        backend.framework.vgpu.set_device(1)
+    with backend.watch(lambda transfer: None), backend.blocking(), backend.thread_state()():
+        inside = replaced(backend)
+    require_listed(inside, rows)
+    require_replaced(inside, rows)
+    require_listed(replaced(backend), [row for row in rows if row.until == "process"])
+
+
+def require_listed(things, rows):
+    unlisted = {
+        f"{getattr(owner, '__module__', '')} {owner!r}.{name}"
+        for owner, name in things
+        if not any(is_row(row, owner, name) for row in rows)
+    }
+    assert not unlisted, sorted(unlisted)[:9]
+
+
+def require_replaced(things, rows):
+    left = [
+        f"{row.owner}.{name}"
+        for row in rows
+        for name in row.names
+        if name != "*" and callable(getattr(found(row.owner), name, None))
+        if not any(is_row(row, owner, replaced) and replaced == name for owner, replaced in things)
+    ]
+    assert not left, left
+
+
+def is_row(row, owner, name):
+    if name not in row.names and "*" not in row.names:
+        return False
+    listed = found(row.owner)
+    if isinstance(listed, type):
+        return isinstance(owner, type) and issubclass(owner, listed)
+    return owner is listed
+
+
+def replaced(backend):
+    """The attributes of a framework's modules, classes and libraries that are functions of xdevice's."""
+    owners = {}
+    roots = {*backend.modules, "numpy"}
+    waiting = [m for key, m in list(sys.modules.items()) if key.partition(".")[0] in roots and m is not None]
+    while waiting:
+        owner = waiting.pop()
+        if id(owner) in owners:
+            continue
+        owners[id(owner)] = owner
+        inside = list(vars(owner).values())
+        waiting += [value for value in inside if isinstance(value, ctypes.CDLL) or home(value) in roots]
+    return [(owner, name) for owner in owners.values() for name, value in list(vars(owner).items()) if is_ours(value)]
+
+
+def home(value):
+    """The package of a module or a class; none of what only stands for a module."""
+    if issubclass(type(value), types.ModuleType):
+        return str(vars(value).get("__name__", "")).partition(".")[0]
+    return str(getattr(value, "__module__", "")).partition(".")[0] if issubclass(type(value), type) else ""
+
+
+def is_ours(value):
+    if isinstance(value, property):
+        return any(map(is_ours, (value.fget, value.fset, value.fdel)))
+    if isinstance(value, partial):
+        return is_ours(value.func)
+    inner = value.__func__ if isinstance(value, staticmethod | classmethod | types.MethodType) else value
+    if isinstance(inner, types.FunctionType):
+        return str(inner.__code__.co_filename).startswith((f"{ROOT / 'xdevice'}", f"{ROOT / 'backends'}"))
+    cls = type(value)
+    return str(cls.__module__).startswith("xdevice") and callable(value)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_page_says_what_the_inventory_says(name):
+    assert section(name) in PAGE.read_text(encoding="utf-8"), "python -c 'import test_patches; test_patches.write()'"
+
+
+def section(name):
+    rows = inventory_of(name)
+    lines = [f"<!-- {name} -->", "| replaced | until | why |", "|---|---|---|"]
+    for row in rows.PATCHES:
+        end = "the last block ends" if row.until == "block" else "the process ends"
+        lines.append(f"| {listed(row)} | {end} | {row.why} |")
+    lines += ["", "| private | why |", "|---|---|"]
+    for row in rows.PRIVATE:
+        lines.append(f"| {listed(row)} | {row.why} |")
+    return "\n".join(lines) + f"\n<!-- /{name} -->"
+
+
+def listed(row):
+    names = "all functions" if row.names == ("*",) else f"`{' '.join(row.names)}`"
+    return f"`{row.owner}`: {names}{ONLY[row.only]}"
+
+
+def write():
+    text = PAGE.read_text(encoding="utf-8")
+    for name in BACKENDS:
+        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        text = text.partition(begin)[0] + section(name) + text.partition(end)[2]
+    PAGE.write_text(text, encoding="utf-8")

@@ -1,0 +1,33 @@
+"""What an adapter says of its own liberties: what it replaces in its framework, and which private names it uses.
+
+Each built-in adapter has a `patches.py` with `PATCHES` and `PRIVATE`. The tests compare them with the adapter's source
+and with what is replaced at run time, and ask the installed framework for each name.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Only = Literal["", "CUDA", "virtual GPUs", "older"]
+"""Where the framework has the names: everywhere, in builds with CUDA, with virtual GPUs, in older versions."""
+
+
+class Patch(NamedTuple):
+    """Attributes of a module, a class or an object of a framework that an adapter replaces."""
+
+    owner: str
+    names: tuple[str, ...]
+    """`("*",)` stands for all its functions."""
+    why: str
+    until: Literal["block", "process"]
+    """When they are put back: at the end of the last block that needs them, or never."""
+    only: Only = ""
+
+
+class Private(NamedTuple):
+    """Names of a framework that it does not promise to keep."""
+
+    owner: str
+    names: tuple[str, ...]
+    why: str
+    only: Only = ""
