@@ -49,8 +49,8 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
     """A function of the library that takes arrays and, further on, a gradient for each or none."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
-        gradients = rest[at]
-        for i in range(0 if isinstance(gradients, ctypes.c_void_p) else count):  # a null pointer is no gradients
+        gradients = None if isinstance(rest[at], ctypes.c_void_p) else rest[at]  # a null pointer: none are given
+        for i in range(count if gradients is not None else 0):
             places = _places([arrays[i], gradients[i]] if gradients[i] else [])
             if len(places) > 1:
                 raise _mixed(name, places)

@@ -46,7 +46,7 @@ class _Contents:
                 kinds[cls] = registry.kind_of(type(value))
             found = kinds[cls]
             if found is not None:
-                self.owned.append((i, value, *found))
+                self.owned.append((i, value, found.backend, found.kind))
                 continue
             stranger = trees.stranger(value) if cls not in plain else None
             if stranger is not None:
