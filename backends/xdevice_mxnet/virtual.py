@@ -45,12 +45,16 @@ def refuse_mixed_devices() -> None:
     library.MXAutogradMarkVariables = _with_gradients(library.MXAutogradMarkVariables, "mark_variables", 1)
 
 
+def _is_null(pointer: object) -> bool:
+    return isinstance(pointer, ctypes.c_void_p)
+
+
 def _with_gradients(call: Any, name: str, at: int) -> Any:
     """A function of the library that takes arrays and, further on, a gradient for each or none."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
-        gradients = None if isinstance(rest[at], ctypes.c_void_p) else rest[at]  # a null pointer: none are given
-        for i in range(count if gradients is not None else 0):
+        gradients = rest[at]
+        for i in range(0 if _is_null(gradients) else count):
             places = _places([arrays[i], gradients[i]] if gradients[i] else [])
             if len(places) > 1:
                 raise _mixed(name, places)
