@@ -28,6 +28,7 @@ PATCHES: Final = (
 
 PRIVATE: Final = (
     Private("mxnet.base", ("_LIB",), "MXNet's library"),
+    Private("mxnet.gluon.HybridBlock", ("_get_graph",), "whether a hybridized block would freeze random numbers"),
     Private(
         "mxnet.gluon.Trainer",
         ("_contexts", "_init_kvstore", "_kv_initialized", "_kvstore", "_kvstore_params", "_optimizer", "_params",

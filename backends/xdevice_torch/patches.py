@@ -52,6 +52,9 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private("torch._C", ("_is_tracing",), "whether `torch.jit.trace` would freeze random numbers"),
+    Private("torch.fx", ("_symbolic_trace",), "the same, of `torch.fx`"),
+    Private("torch.fx._symbolic_trace", ("_is_fx_tracing_flag",), "the same"),
     Private("torch.utils", ("_pytree",), "the containers that PyTorch knows; public only in later versions"),
     Private("torch.utils._pytree", ("tree_leaves", "tree_map_only"), "the same"),
     Private(

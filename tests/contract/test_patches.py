@@ -213,7 +213,7 @@ def is_ours(value):
         return is_ours(value.func)
     inner = value.__func__ if isinstance(value, staticmethod | classmethod | types.MethodType) else value
     if isinstance(inner, types.FunctionType):
-        return str(inner.__code__.co_filename).startswith((f"{ROOT / 'xdevice'}", f"{ROOT / 'backends'}"))
+        return str(inner.__globals__.get("__name__")).startswith("xdevice")  # wraps() gives it another __module__
     cls = type(value)
     return str(cls.__module__).startswith("xdevice") and callable(value)
 

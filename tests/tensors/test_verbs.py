@@ -6,6 +6,7 @@ import pytest
 
 import xdevice
 from xdevice.core import registry
+from xdevice.core.owned import Owned
 
 
 class Param:
@@ -55,7 +56,7 @@ def _made_up(monkeypatch):
     kinds = {Param: "tensor", Net: "model"}
     backend = Backend()
     known = registry.kind_of
-    monkeypatch.setattr(registry, "kind_of", lambda cls: (backend, kinds[cls]) if cls in kinds else known(cls))
+    monkeypatch.setattr(registry, "kind_of", lambda cls: Owned(backend, kinds[cls]) if cls in kinds else known(cls))
 
 
 def test_a_parameter_that_stands_before_its_model_stays_its_parameter():

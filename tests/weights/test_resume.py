@@ -25,8 +25,8 @@ def torch_runs():
     import torch
 
     kinds = {
-        "SGD": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}, "Adam": {"lr": 0.1, "amsgrad": True},
-        "AdamW": {"lr": 0.1}, "Adagrad": {"lr": 0.1}, "Adafactor": {"lr": 0.1}, "ASGD": {"lr": 0.1},
+        "SGD": {"lr": 0.01, "momentum": 0.9, "dampening": 0.5}, "Adam": {"lr": 0.1, "amsgrad": True},
+        "AdamW": {"lr": 0.1}, "Adagrad": {"lr": 0.1}, "Adafactor": {"lr": 0.1}, "ASGD": {"lr": 0.01},
         "NAdam": {"lr": 0.1}, "RAdam": {"lr": 0.1}, "Rprop": {"lr": 0.1}, "RMSprop": {"lr": 0.1, "centered": True},
     }  # fmt: skip
     for name, settings in kinds.items():
@@ -55,7 +55,7 @@ def paddle_runs():
         yield (
             name,
             net,
-            *_paddle(paddle, net, getattr(paddle.optimizer, name)(0.1, parameters=net.parameters(), **settings)),
+            *_paddle(paddle, net, getattr(paddle.optimizer, name)(0.01, parameters=net.parameters(), **settings)),
         )
 
 

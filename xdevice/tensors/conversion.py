@@ -258,7 +258,9 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
         if device is devices.CPU:
             return _copied_on_host(source, x, target, dtype)
         try:
-            return _shared(source, source.compact(x), target, device, dtype)
+            compact = source.compact(x)
+            source.finish(compact)  # on a GPU it is still being written
+            return _shared(source, compact, target, device, dtype)
         except (BufferError, UnsupportedError):
             pass  # only the way through the host is left
     import numpy
