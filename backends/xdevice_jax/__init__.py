@@ -184,8 +184,7 @@ class JaxBackend(Backend):
             raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
 
     def gives_away(self, x: jax.Array) -> bool:
-        # of dtypes that NumPy does not have, JAX keeps what was read
-        return not self.virtual and x.dtype.isbuiltin == 1 and self.device_of(x).kind != "cpu"
+        return not self.virtual and self.device_of(x).kind != "cpu"  # read-only if JAX keeps it
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
         held = _held(dtype, np.asarray(value))
