@@ -161,6 +161,8 @@ class _Producer(workers.Worker):
             self._free.put(None)
         self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
         self._stopping = False
+        self.is_awaited = False
+        """Whether the end of the program waits for it."""
 
     # the consumer's side
 
@@ -181,9 +183,11 @@ class _Producer(workers.Worker):
         self._free.put(None)
 
     def stop(self) -> None:
-        has_waited = self._stopping and workers.is_ending()
         self.tell_to_stop()
-        if threading.current_thread() is self or has_waited:  # the garbage collector closes a generator in any thread
+        # the last generators are closed when Python has taken the modules away, after `_end_all` has waited
+        if self.is_awaited or not self.is_alive():
+            return
+        if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
             return
         self.join(workers.PATIENCE)
         if self.is_alive():
@@ -291,6 +295,7 @@ _running: set[_Producer] = set()
 def _end_all() -> None:
     running = tuple(_running)
     for producer in running:
+        producer.is_awaited = True
         producer.tell_to_stop()
     for producer in running:
         producer.join(workers.PATIENCE)
