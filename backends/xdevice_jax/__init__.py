@@ -183,9 +183,6 @@ class JaxBackend(Backend):
                 raise
             raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
 
-    def gives_away(self, x: jax.Array) -> bool:
-        return not self.virtual and self.device_of(x).kind != "cpu"  # read-only if JAX keeps it
-
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
         held = _held(dtype, np.asarray(value))
         return self._made(lambda: jnp.full(shape, value, held), device)
