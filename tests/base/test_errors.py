@@ -9,10 +9,10 @@ import os
 import pickle
 import pkgutil
 import re
-import subprocess
 import sys
 
 import pytest
+from support import python
 
 import xdevice
 
@@ -191,7 +191,5 @@ def test_through_pools_of_processes(how, tmp_path):
     # a pool that waits for ever for an error which it cannot read must not hold up this process
     script = tmp_path / "pools.py"
     script.write_text(POOLS)
-    command = [sys.executable, str(script), how]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False, env=environment)
+    done = python(script, how, PYTHONPATH=os.pathsep.join([os.path.dirname(__file__), *sys.path]))
     assert done.stdout.strip() == "both came through both", done.stderr[-3000:]

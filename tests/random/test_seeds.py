@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 
 import pytest
+from support import printed, python
 
 import xdevice
 from xdevice import random
@@ -47,7 +45,7 @@ def test_a_seed_begins_anew():
 def test_without_a_seed_numbers_differ_in_each_process(monkeypatch):
     monkeypatch.delenv("XDEVICE_SEED", raising=False)
     code = "import xdevice; xdevice.set_backend('numpy'); print(xdevice.random.uniform(3).tolist())"
-    said = [subprocess.check_output([sys.executable, "-c", code], text=True) for _ in range(2)]
+    said = [printed("-c", code) for _ in range(2)]
     assert said[0] != said[1]
 
 
@@ -294,7 +292,7 @@ print(json.dumps([of_process, of_block, mine, block]))
 
 @needs_fork
 def test_forked_processes_draw_their_own_numbers_each_time_the_same():
-    said = [json.loads(subprocess.check_output([sys.executable, "-c", FORKING], text=True)) for _ in range(2)]
+    said = [json.loads(printed("-c", FORKING)) for _ in range(2)]
     assert said[0] == said[1]
     of_process, of_block, mine, block = said[0]
     assert mine == of(1)
@@ -304,17 +302,11 @@ def test_forked_processes_draw_their_own_numbers_each_time_the_same():
     assert all(seeded == of(3) for _, seeded in (*of_process, *of_block))
 
 
-def spawned(_=None):
-    with xdevice.use("numpy"):
-        return take()
-
-
-def test_xdevice_seed_is_what_a_process_begins_with(monkeypatch):
+def test_xdevice_seed_is_what_a_process_begins_with():
     code = "import xdevice; xdevice.set_backend('numpy'); print(xdevice.random.uniform(3).tolist())"
 
     def run(value):
-        monkeypatch.setenv("XDEVICE_SEED", value)
-        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        return python("-c", code, XDEVICE_SEED=value)
 
     assert json.loads(run("11").stdout) == of(11)
     wrong = run("-1")
@@ -323,17 +315,34 @@ def test_xdevice_seed_is_what_a_process_begins_with(monkeypatch):
     )
 
 
-def test_a_spawned_worker_begins_with_xdevice_seed(monkeypatch):
-    monkeypatch.setenv("XDEVICE_SEED", "12")
+# in a script, because a worker that cannot import the function makes a pool wait for ever
+SPAWNING = """
+import json, multiprocessing
+import xdevice
+
+
+def take(_):
+    with xdevice.use("numpy"):
+        return xdevice.random.uniform(3).tolist()
+
+
+if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.map(spawned, [None]) == [of(12)]
+        print(json.dumps(pool.map(take, [None])))
+"""
+
+
+def test_a_spawned_worker_begins_with_xdevice_seed(tmp_path):
+    script = tmp_path / "spawning.py"
+    script.write_text(SPAWNING)
+    assert json.loads(printed(script, XDEVICE_SEED="12")) == [of(12)]
 
 
 def test_importing_and_seeding_need_no_numpy():
     code = "import sys, xdevice; xdevice.random.seed(0); print('numpy' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+    assert printed("-c", code) == "False"
     code = "import sys, xdevice; print('xdevice.random' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+    assert printed("-c", code) == "False"
 
 
 # what seeds by itself
@@ -350,9 +359,8 @@ def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
         "xdevice.record('tasks', xdevice.parallel(task, task))\n"
         "xdevice.record('first', xdevice.random.integers(5, high=1000, dtype='int32'))\n"
     )
-    command = [sys.executable, "-m", "xdevice", "parity", str(script), "--backends", ",".join(["numpy", *names])]
-    command += ["--rtol", "0", "--atol", "0", "--save", str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    exactly = ("--rtol", "0", "--atol", "0", "--save", tmp_path / "run")
+    done = python("-m", "xdevice", "parity", script, "--backends", ",".join(["numpy", *names]), *exactly)
     assert done.returncode == 0, done.stdout + done.stderr
     from xdevice.parity.recording import Recording
 
