@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import random
+    from .arithmetic.namespace import array_namespace
     from .containers.trees import register
     from .execution.blocking import blocking
     from .execution.graphs import Graph, capture
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
 
 _LAZY: dict[str, str] = {
     "all_reduce": "replicas.spread",
+    "array_namespace": "arithmetic.namespace",
     "broadcast": "replicas.spread",
     "capture": "execution.graphs",
     "close_pool": "execution.parallel",
@@ -174,6 +176,7 @@ __all__ = [
     "UnsupportedError",
     "XDeviceError",
     "all_reduce",
+    "array_namespace",
     "assert_parity",
     "backend",
     "backends",

@@ -197,6 +197,13 @@ class JaxBackend(Backend):
     def tracing(self) -> str | None:
         return "jax.jit or another transformation" if isinstance(jnp.zeros(()), jax.core.Tracer) else None
 
+    # arithmetic
+
+    def namespace(self) -> ModuleType:
+        from . import namespace
+
+        return namespace
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

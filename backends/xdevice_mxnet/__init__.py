@@ -245,6 +245,13 @@ class MxnetBackend(Backend):
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
+    # arithmetic
+
+    def namespace(self) -> ModuleType:
+        from . import namespace
+
+        return namespace
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

@@ -113,6 +113,13 @@ class NumpyBackend(Backend):
             draw = np.floor(draw * steps) / steps
         return draw.astype(host_dtype(dtype))
 
+    # arithmetic
+
+    def namespace(self) -> ModuleType:
+        from . import namespace
+
+        return namespace
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

@@ -217,6 +217,13 @@ class PaddleBackend(Backend):
     def tracing(self) -> str | None:
         return None if paddle.in_dynamic_mode() else "paddle.jit.to_static"
 
+    # arithmetic
+
+    def namespace(self) -> ModuleType:
+        from . import namespace
+
+        return namespace
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

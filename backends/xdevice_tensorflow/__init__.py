@@ -229,6 +229,13 @@ class TensorflowBackend(Backend):
     def tracing(self) -> str | None:
         return None if tf.executing_eagerly() else "tf.function"
 
+    # arithmetic
+
+    def namespace(self) -> ModuleType:
+        from . import namespace
+
+        return namespace
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

@@ -206,6 +206,13 @@ class TorchBackend(Backend):
     def eagerly(self, function: Callable[[], Any]) -> Any:
         return torch.compiler.disable(function)() if torch.compiler.is_compiling() else function()
 
+    # arithmetic
+
+    def namespace(self) -> ModuleType:
+        from . import namespace
+
+        return namespace
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

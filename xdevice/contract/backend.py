@@ -247,6 +247,13 @@ class Backend(ABC):
         """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
         return function()
 
+    # arithmetic
+
+    def namespace(self) -> Any:
+        """The kernels that `xdevice.array_namespace` is made of, as a module or object; `xdevice.contract.arithmetic`
+        says which, and what they are promised."""
+        raise self.unsupported("array namespace", "compute with the framework's own functions")
+
     # sharing memory with another framework: what is not said here goes through the host
 
     def takes(self) -> Takes | None:

@@ -1,0 +1,221 @@
+"""JAX's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xdevice.base.dtypes import host_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Array = jax.Array
+
+TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
+RESHAPE_IS_VIEW = True  # arrays do not change, so that nobody sees a copy
+
+# making
+
+
+def dtype(name: str) -> np.dtype[Any]:
+    return host_dtype(name)
+
+
+def astype(x: Array, name: str) -> Array:
+    return jnp.astype(x, host_dtype(name), copy=True)
+
+
+def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
+    return _beside(array, like)
+
+
+def copy(x: Array) -> Array:
+    return jnp.copy(x)
+
+
+def full_like(x: Array, value: complex, name: str) -> Array:
+    return jnp.full_like(x, value, dtype=host_dtype(name))
+
+
+def number(value: complex, name: str, like: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return _beside(np.asarray(value).astype(host_dtype(name)), like)
+
+
+def _beside(array: np.ndarray[Any, Any], like: Array) -> Array:
+    """Where `like` is; beside what is traced or spread an array has no place of its own, and goes where it is used."""
+    if isinstance(like, jax.core.Tracer):
+        return jnp.asarray(array)
+    places = like.sharding.device_set
+    return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
+
+
+# of each element
+
+abs = jnp.abs
+acos = jnp.acos
+acosh = jnp.acosh
+add = jnp.add
+asin = jnp.asin
+asinh = jnp.asinh
+atan = jnp.atan
+atan2 = jnp.atan2
+atanh = jnp.atanh
+ceil = jnp.ceil
+cos = jnp.cos
+cosh = jnp.cosh
+divide = jnp.divide
+equal = jnp.equal
+exp = jnp.exp
+expm1 = jnp.expm1
+floor = jnp.floor
+greater = jnp.greater
+greater_equal = jnp.greater_equal
+isfinite = jnp.isfinite
+isinf = jnp.isinf
+isnan = jnp.isnan
+less = jnp.less
+less_equal = jnp.less_equal
+log = jnp.log
+log10 = jnp.log10
+log1p = jnp.log1p
+log2 = jnp.log2
+logical_and = jnp.logical_and
+logical_not = jnp.logical_not
+logical_or = jnp.logical_or
+logical_xor = jnp.logical_xor
+maximum = jnp.maximum
+minimum = jnp.minimum
+multiply = jnp.multiply
+negative = jnp.negative
+not_equal = jnp.not_equal
+pow = jnp.pow
+reciprocal = jnp.reciprocal
+remainder = jnp.remainder
+round = jnp.round
+sign = jnp.sign
+sin = jnp.sin
+sinh = jnp.sinh
+sqrt = jnp.sqrt
+square = jnp.square
+subtract = jnp.subtract
+tan = jnp.tan
+tanh = jnp.tanh
+trunc = jnp.trunc
+where = jnp.where
+
+
+def floor_divide(x1: Array, x2: Array) -> Array:
+    made = jnp.floor_divide(x1, x2)
+    if not jnp.issubdtype(made.dtype, jnp.floating):
+        return made
+    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # for which JAX gives NaN
+
+
+# of many elements
+
+
+def all(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return jnp.all(x, axes, keepdims=keepdims)
+
+
+def any(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return jnp.any(x, axes, keepdims=keepdims)
+
+
+def max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return jnp.max(x, axes, keepdims=keepdims)
+
+
+def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return jnp.mean(x, axes, keepdims=keepdims)
+
+
+def min(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return jnp.min(x, axes, keepdims=keepdims)
+
+
+def prod(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return jnp.prod(x, axes, keepdims=keepdims)
+
+
+def sum(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
+    return jnp.sum(x, axes, keepdims=keepdims)
+
+
+def argmax(x: Array, axis: int) -> Array:
+    return jnp.argmax(x, axis)
+
+
+def argmin(x: Array, axis: int) -> Array:
+    return jnp.argmin(x, axis)
+
+
+def argsort(x: Array, axis: int, descending: bool) -> Array:
+    return jnp.argsort(x, axis, stable=True, descending=descending)
+
+
+def cumulative_sum(x: Array, axis: int) -> Array:
+    return jnp.cumsum(x, axis)
+
+
+def sort(x: Array, axis: int, descending: bool) -> Array:
+    return jnp.sort(x, axis, stable=True, descending=descending)
+
+
+def take(x: Array, indices: Array, axis: int) -> Array:
+    return jnp.take(x, indices, axis, mode="fill")  # while it traces nobody can check the indices
+
+
+def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    return jnp.take_along_axis(x, indices, axis, mode="fill")
+
+
+# of shapes
+
+
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    return jnp.broadcast_to(x, shape)
+
+
+def concat(tensors: Sequence[Array], axis: int) -> Array:
+    return jnp.concatenate(tensors, axis)
+
+
+def expand_dims(x: Array, axis: int) -> Array:
+    return jnp.expand_dims(x, axis)
+
+
+def flip(x: Array, axes: tuple[int, ...]) -> Array:
+    return jnp.flip(x, axes)
+
+
+matmul = jnp.matmul
+
+
+def permute_dims(x: Array, axes: tuple[int, ...]) -> Array:
+    return jnp.permute_dims(x, axes)
+
+
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    return jnp.reshape(x, shape)
+
+
+def roll(x: Array, shift: int, axis: int) -> Array:
+    return jnp.roll(x, shift, axis)
+
+
+def squeeze(x: Array, axes: tuple[int, ...]) -> Array:
+    return jnp.squeeze(x, axes)
+
+
+def stack(tensors: Sequence[Array], axis: int) -> Array:
+    return jnp.stack(tensors, axis)
+
+
+def view(x: Array, shape: tuple[int, ...]) -> Array:
+    return jnp.reshape(x, shape)

@@ -1,0 +1,243 @@
+"""NumPy's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+
+What this must keep: NumPy gives a scalar where an array without dimensions is due, and warns of `1 / 0` and `log(0)`,
+which have values in the standard. To silence it takes longer than an addition: `add`, `multiply` and `subtract` warn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xdevice.base.dtypes import host_dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Array = np.ndarray[Any, Any]
+
+TAKE_NUMBERS = frozenset[str]()
+RESHAPE_IS_VIEW = True
+
+
+def _quick(function: Callable[..., Any], array: type = np.ndarray, asarray: Any = np.asarray) -> Callable[[Any, Any], Any]:
+    def kernel(x1: Array, x2: Array) -> Array:
+        made = function(x1, x2)
+        return made if type(made) is array else asarray(made)  # type: ignore[no-any-return]
+
+    return kernel
+
+
+def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
+    def kernel(*operands: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*operands))
+
+    return kernel
+
+
+# making
+
+
+def dtype(name: str) -> np.dtype[Any]:
+    return host_dtype(name)
+
+
+def astype(x: Array, name: str) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(x).astype(host_dtype(name))
+
+
+def constant(array: Array, like: Array) -> Array:
+    return array
+
+
+def copy(x: Array) -> Array:
+    return np.array(x, copy=True)
+
+
+def full_like(x: Array, value: complex, name: str) -> Array:
+    return np.full(x.shape, value, host_dtype(name))
+
+
+def number(value: complex, name: str, like: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(host_dtype(name))
+
+
+# of each element
+
+add = _quick(np.add)
+multiply = _quick(np.multiply)
+subtract = _quick(np.subtract)
+abs = _silent(np.absolute)
+acos = _silent(np.arccos)
+acosh = _silent(np.arccosh)
+asin = _silent(np.arcsin)
+asinh = _silent(np.arcsinh)
+atan = _silent(np.arctan)
+atan2 = _silent(np.arctan2)
+atanh = _silent(np.arctanh)
+ceil = _silent(np.ceil)
+cos = _silent(np.cos)
+cosh = _silent(np.cosh)
+divide = _silent(np.divide)
+equal = _silent(np.equal)
+exp = _silent(np.exp)
+expm1 = _silent(np.expm1)
+floor = _silent(np.floor)
+floor_divide = _silent(np.floor_divide)
+greater = _silent(np.greater)
+greater_equal = _silent(np.greater_equal)
+isfinite = _silent(np.isfinite)
+isinf = _silent(np.isinf)
+isnan = _silent(np.isnan)
+less = _silent(np.less)
+less_equal = _silent(np.less_equal)
+log = _silent(np.log)
+log10 = _silent(np.log10)
+log1p = _silent(np.log1p)
+log2 = _silent(np.log2)
+logical_and = _silent(np.logical_and)
+logical_not = _silent(np.logical_not)
+logical_or = _silent(np.logical_or)
+logical_xor = _silent(np.logical_xor)
+maximum = _silent(np.maximum)
+minimum = _silent(np.minimum)
+negative = _silent(np.negative)
+not_equal = _silent(np.not_equal)
+pow = _silent(np.power)
+reciprocal = _silent(np.reciprocal)
+remainder = _silent(np.remainder)
+round = _silent(np.round)
+sign = _silent(np.sign)
+sin = _silent(np.sin)
+sinh = _silent(np.sinh)
+sqrt = _silent(np.sqrt)
+square = _silent(np.square)
+tan = _silent(np.tan)
+tanh = _silent(np.tanh)
+trunc = _silent(np.trunc)
+
+
+def where(condition: Array, x1: Array, x2: Array) -> Array:
+    return np.where(condition, x1, x2)
+
+
+# of many elements
+
+
+def all(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return np.asarray(np.all(x, axis=axes, keepdims=keepdims))
+
+
+def any(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    return np.asarray(np.any(x, axis=axes, keepdims=keepdims))
+
+
+def max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.max(x, axis=axes, keepdims=keepdims))
+
+
+def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    with np.errstate(all="ignore"):  # np.mean warns of no elements in another way
+        total = np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
+        return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
+
+
+def min(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.min(x, axis=axes, keepdims=keepdims))
+
+
+def prod(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.multiply.reduce(x, axis=axes, keepdims=keepdims))
+
+
+def sum(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
+    return np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
+
+
+def argmax(x: Array, axis: int) -> Array:
+    return np.asarray(np.argmax(x, axis))
+
+
+def argmin(x: Array, axis: int) -> Array:
+    return np.asarray(np.argmin(x, axis))
+
+
+def argsort(x: Array, axis: int, descending: bool) -> Array:
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    # the last of equal ones comes first in the mirror image
+    mirrored = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(mirrored, axis)
+
+
+def cumulative_sum(x: Array, axis: int) -> Array:
+    return np.cumsum(x, axis=axis, dtype=x.dtype)
+
+
+def sort(x: Array, axis: int, descending: bool) -> Array:
+    made = np.sort(x, axis=axis, kind="stable")
+    return np.flip(made, axis) if descending else made
+
+
+def take(x: Array, indices: Array, axis: int) -> Array:
+    return np.take(x, indices, axis=axis)
+
+
+def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
+    return np.take_along_axis(x, indices, axis)
+
+
+# of shapes
+
+
+def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
+    return np.broadcast_to(x, shape)
+
+
+def concat(tensors: Sequence[Array], axis: int) -> Array:
+    return np.concatenate(tensors, axis)
+
+
+def expand_dims(x: Array, axis: int) -> Array:
+    return np.expand_dims(x, axis)
+
+
+def flip(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.flip(x, axes)
+
+
+matmul = _quick(np.matmul)
+
+
+def permute_dims(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.transpose(x, axes)
+
+
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    return np.reshape(x, shape)
+
+
+def roll(x: Array, shift: int, axis: int) -> Array:
+    return np.roll(x, shift, axis)
+
+
+def squeeze(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.squeeze(x, axes)
+
+
+def stack(tensors: Sequence[Array], axis: int) -> Array:
+    return np.stack(tensors, axis)
+
+
+def view(x: Array, shape: tuple[int, ...]) -> Array:
+    made = np.reshape(x, shape)
+    if x.size and not np.shares_memory(made, x):
+        raise ValueError(f"an array with the strides {x.strides} cannot be seen in the shape {shape}")
+    return made

@@ -1,0 +1,246 @@
+"""Functions that make tensors, with xdevice's dtypes and places: float32 and int64, on the device of the block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xdevice.base import devices
+from xdevice.core import registry, selection
+from xdevice.errors import DTypeError, ShapeError, SharingError
+from xdevice.tensors import conversion, creation, verbs
+
+from . import dtypes
+from .ground import NUMBERS, Ground, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    Shape = int | Sequence[int]
+
+
+class Creation:
+    """Tensors out of nothing, of numbers, and of other tensors' dtypes."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._backend = ground.backend
+        self._kernels = ground.kernels
+
+    # of values
+
+    def asarray(self, obj: Any, /, *, dtype: Any = None, device: object = None, copy: bool | None = None) -> Any:
+        if not self._is_mine(obj):
+            if copy is False:
+                raise SharingError("asarray(copy=False) takes a tensor of the backend: all else is copied into one")
+            with selection.use(self._backend):
+                return creation.tensor(obj, device=device, dtype=None if dtype is None else self._ground.dtype(dtype))
+        x = self._ground.tensor(obj, "asarray")
+        made = x if dtype is None else self._ground.cast(x, self._ground.held(self._ground.dtype(dtype)))
+        made = made if device is None else verbs.to_device(made, device)
+        if copy is False and made is not x:
+            raise SharingError("asarray(copy=False) cannot change dtype or device without a copy")
+        return self._kernels.copy(made) if copy and made is x else made
+
+    def _is_mine(self, x: Any) -> bool:
+        found = registry.kind_of(type(registry.as_array(x)))
+        return found is not None and found[0] is self._backend
+
+    def from_dlpack(self, x: Any, /, *, device: object = None, copy: bool | None = None) -> Any:
+        made = conversion.convert(x, self._backend.name, copy=copy)
+        if device is None:
+            return made
+        moved = verbs.to_device(made, device)
+        if copy is False and moved is not made:
+            raise SharingError("from_dlpack(copy=False) cannot change the device without a copy")
+        return moved
+
+    # of a shape
+
+    def full(self, shape: Shape, fill_value: complex, *, dtype: Any = None, device: object = None) -> Any:
+        if type(fill_value) not in NUMBERS:
+            fill_value = creation.item(fill_value)
+        name = self._named(dtype, dtypes.with_number("bool", fill_value))
+        dtypes.require_fits(fill_value, name)
+        return self._filled(shape, fill_value, name, device)
+
+    def empty(self, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+        return self.zeros(shape, dtype=dtype, device=device)
+
+    def ones(self, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+        return self._filled(shape, 1, self._named(dtype, "float32"), device)
+
+    def zeros(self, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
+        return self._filled(shape, 0, self._named(dtype, "float32"), device)
+
+    def _named(self, dtype: Any, default: str) -> str:
+        return self._ground.held(default if dtype is None else self._ground.dtype(dtype))
+
+    def _filled(self, shape: Shape, value: Any, name: str, device: object) -> Any:
+        place = creation.place_for(self._backend, device)
+        return self._backend.full(creation.whole_shape((shape,), name), value, place, name)
+
+    # like another
+
+    def full_like(self, x: Any, /, fill_value: complex, *, dtype: Any = None, device: object = None) -> Any:
+        x = self._ground.tensor(x, "full_like")
+        if type(fill_value) not in NUMBERS:
+            fill_value = creation.item(fill_value)
+        name = self._named(dtype, self._ground.name(x))
+        dtypes.require_fits(fill_value, name)
+        if device is not None:
+            return self._filled(shape_of(x), fill_value, name, device)
+        return self._kernels.full_like(x, fill_value, name)
+
+    def empty_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+        return self.full_like(x, 0, dtype=dtype, device=device)
+
+    def ones_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+        return self.full_like(x, 1, dtype=dtype, device=device)
+
+    def zeros_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
+        return self.full_like(x, 0, dtype=dtype, device=device)
+
+    # of a rule: made by NumPy, so that the bits are the same everywhere
+
+    def arange(
+        self, start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: object = None
+    ) -> Any:
+        import numpy
+
+        if step == 0:
+            raise ShapeError("arange takes a step other than 0")
+        first, last = (0, start) if stop is None else (start, stop)
+        default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
+        name = self._named(dtype, default)
+        number = max(0, -int(-(last - first) // step)) if default == "float32" else len(range(first, last, step))  # type: ignore[arg-type]
+        values = first + step * numpy.arange(number, dtype="int64" if default == "int64" else "float64")
+        if default == "int64" and number:
+            dtypes.require_fits(int(values.min()), name)
+            dtypes.require_fits(int(values.max()), name)
+        return self._placed(values, name, device)
+
+    def linspace(
+        self,
+        start: complex,
+        stop: complex,
+        /,
+        num: int,
+        *,
+        dtype: Any = None,
+        device: object = None,
+        endpoint: bool = True,
+    ) -> Any:
+        import numpy
+
+        name = self._named(dtype, "float32")
+        if dtypes.kind_of(name) not in "fc":
+            raise DTypeError(f"linspace gives floats, not {name}")
+        return self._placed(numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
+
+    def eye(
+        self, n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: object = None
+    ) -> Any:
+        import numpy
+
+        values = numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype="bool")
+        return self._placed(values, self._named(dtype, "float32"), device)
+
+    def _placed(self, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
+        from xdevice.base.dtypes import host_dtype
+
+        place = creation.place_for(self._backend, device)
+        return self._backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
+
+    # of other tensors
+
+    def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
+        if indexing not in ("xy", "ij"):
+            raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {indexing!r}")
+        tensors = [self._ground.tensor(x, "meshgrid") for x in arrays]
+        if any(len(x.shape) != 1 for x in tensors):
+            raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")
+        name = self._ground.common(tensors, tensors[0]) if tensors else ""
+        places = list(range(len(tensors)))
+        if indexing == "xy":
+            places[:2] = reversed(places[:2])
+        shape = [0] * len(tensors)
+        for place, x in zip(places, tensors, strict=True):
+            shape[place] = shape_of(x)[0]
+        grids = []
+        for place, x in zip(places, tensors, strict=True):
+            row = (*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1))
+            grids.append(self._kernels.broadcast_to(self._kernels.reshape(self._ground.cast(x, name), row), tuple(shape)))
+        return grids
+
+    def tril(self, x: Any, /, *, k: int = 0) -> Any:
+        return self._triangle("tril", x, lambda rows, columns: columns - rows <= k)
+
+    def triu(self, x: Any, /, *, k: int = 0) -> Any:
+        return self._triangle("triu", x, lambda rows, columns: columns - rows >= k)
+
+    def _triangle(self, function: str, x: Any, inside: Any) -> Any:
+        import numpy
+
+        x = self._ground.tensor(x, function)
+        shape = shape_of(x)
+        if len(shape) < 2:
+            raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
+        rows, columns = numpy.ogrid[: shape[-2], : shape[-1]]
+        mask = self._ground.constant(inside(rows, columns), x)
+        return self._kernels.where(mask, x, self._kernels.number(0, self._ground.name(x), x))
+
+
+class Types:
+    """Functions of dtypes."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+
+    def astype(self, x: Any, dtype: Any, /, *, copy: bool = True, device: object = None) -> Any:
+        x = self._ground.tensor(x, "astype")
+        made = self._ground.cast(x, self._ground.held(self._ground.dtype(dtype)))
+        made = self._ground.kernels.copy(made) if copy and made is x else made
+        return made if device is None else verbs.to_device(made, devices.parse(device))
+
+    def can_cast(self, from_: Any, to: Any, /) -> bool:
+        return dtypes.can_cast(self._name(from_), self._ground.dtype(to))
+
+    def finfo(self, type: Any, /) -> dtypes.FInfo:
+        name = self._name(type)
+        if dtypes.kind_of(name) not in "fc":
+            raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo tells of integers")
+        return dtypes.floats(name, self._ground.kernels.dtype(name))
+
+    def iinfo(self, type: Any, /) -> dtypes.IInfo:
+        name = self._name(type)
+        if dtypes.kind_of(name) not in "iu":
+            raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo tells of floats")
+        return dtypes.integers(name, self._ground.kernels.dtype(name))
+
+    def isdtype(self, dtype: Any, kind: Any) -> bool:
+        name = self._ground.dtype(dtype)
+        if isinstance(kind, tuple):
+            return any(self.isdtype(dtype, one) for one in kind)
+        return dtypes.is_dtype(name, kind) if isinstance(kind, str) else name == self._ground.dtype(kind)
+
+    def result_type(self, *arrays_and_dtypes: Any) -> Any:
+        names = [self._name(x) for x in arrays_and_dtypes if not _is_number(x)]
+        if not names:
+            raise DTypeError("result_type needs a tensor or a dtype among the numbers")
+        name = names[0]
+        for other in names[1:]:
+            name = dtypes.promoted(name, other)
+        for x in arrays_and_dtypes:
+            name = self._ground.held(dtypes.with_number(name, x)) if _is_number(x) else name
+        return self._ground.kernels.dtype(name)
+
+    def _name(self, x: Any) -> str:
+        if registry.kind_of(type(registry.as_array(x))) is not None:
+            return self._ground.name(self._ground.tensor(x, "this function"))
+        return self._ground.dtype(x)
+
+
+def _is_number(x: Any) -> bool:
+    return type(x) in NUMBERS

@@ -1,0 +1,147 @@
+"""Which dtype comes out: the standard's promotion, and what it leaves open, the same on every backend."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from xdevice.base.dtypes import DTYPES, host_dtype
+from xdevice.errors import DTypeError
+
+FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
+_KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+BOOL: Final = "b"
+NUMERIC: Final = "iufc"
+REAL: Final = "iuf"
+FLOATING: Final = "fc"
+REAL_FLOATING: Final = "f"
+ANY: Final = "biufc"
+
+WORDS: Final = {
+    BOOL: "bool",
+    NUMERIC: "numbers",
+    REAL: "real numbers",
+    FLOATING: "floats",
+    REAL_FLOATING: "real floats",
+    ANY: "numbers or bool",
+}
+"""What an error says that a function takes."""
+
+
+def kind_of(name: str) -> str:
+    """The letter of a dtype's kind: "b", "i", "u", "f" or "c"."""
+    return "f" if name in FLOATS else name[0]
+
+
+def promoted(first: str, second: str) -> str:
+    """The dtype of two tensors together: the standard's, and where it leaves it open, that of the higher kind."""
+    if first == second:
+        return first
+    kinds = kind_of(first), kind_of(second)
+    low, high = sorted((first, second), key=lambda name: (_KINDS[kind_of(name)], _bits(name)))
+    if "c" in kinds:
+        return "complex128" if "float64" in (low, high) or "complex128" in (low, high) else high
+    if _KINDS[kinds[0]] != _KINDS[kinds[1]]:
+        return high
+    if kinds == ("f", "f"):
+        return "float32" if _bits(low) == _bits(high) else high
+    return _of_integers(low, high)
+
+
+def with_number(name: str, value: complex) -> str:
+    """The dtype of a tensor and a number of Python, which counts for its kind only: a float beside ints is float32."""
+    kind = _KINDS[kind_of(name)]
+    if isinstance(value, bool) or (isinstance(value, int) and kind >= 1) or (isinstance(value, float) and kind >= 2):
+        return name
+    if isinstance(value, int):
+        return "int64"
+    if isinstance(value, float):
+        return "float32"
+    return "complex128" if name in ("float64", "complex128") else "complex64"
+
+
+def require_fits(value: complex, name: str) -> None:
+    """Raises `DTypeError` for an int of Python that an integer dtype does not hold."""
+    if kind_of(name) not in "iu" or not isinstance(value, int):
+        return
+    limits = integers(name)
+    if not limits.min <= value <= limits.max:
+        raise DTypeError(f"{value} does not fit into {name}, the dtype of the tensor beside it; cast that first")
+
+
+def can_cast(source: str, target: str) -> bool:
+    """Whether promotion leads from one dtype to the other."""
+    kinds = _KINDS[kind_of(source)], _KINDS[kind_of(target)]
+    if kinds[0] != kinds[1]:
+        return kinds == (2, 3) and promoted(source, target) == target
+    try:
+        return promoted(source, target) == target
+    except DTypeError:
+        return False
+
+
+class FInfo(NamedTuple):
+    """What a dtype of floats can hold, as Python's floats."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: object
+
+
+class IInfo(NamedTuple):
+    """What a dtype of integers can hold."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: object
+
+
+def floats(name: str, dtype: object = None) -> FInfo:
+    import ml_dtypes
+    import numpy
+
+    real = {"complex64": "float32", "complex128": "float64"}.get(name, name)
+    found = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
+    limits = (float(value) for value in (found.eps, found.max, found.min, found.smallest_normal))
+    return FInfo(found.bits, *limits, dtype)
+
+
+def integers(name: str, dtype: object = None) -> IInfo:
+    bits = _bits(name)
+    low = 0 if name.startswith("u") else -(2 ** (bits - 1))
+    return IInfo(bits, low + 2**bits - 1, low, dtype)
+
+
+def _of_integers(low: str, high: str) -> str:
+    if kind_of(low) == kind_of(high):
+        return high
+    bits = _bits(low if kind_of(low) == "u" else high)
+    signed = _bits(high if kind_of(low) == "u" else low)
+    if bits == 64:
+        raise DTypeError(f"{low} and {high} have no common integer dtype; cast one: xp.astype(x, xp.int64)")
+    return f"int{max(signed, 2 * bits)}"
+
+
+def _bits(name: str) -> int:
+    return 8 * host_dtype(name).itemsize
+
+
+def is_dtype(name: str, kind: str) -> bool:
+    """Whether a dtype is of one of the standard's kinds: "integral", "real floating", ..., or is the dtype named."""
+    kinds = {
+        "bool": "b",
+        "signed integer": "i",
+        "unsigned integer": "u",
+        "integral": "iu",
+        "real floating": "f",
+        "complex floating": "c",
+        "numeric": NUMERIC,
+    }
+    if kind not in kinds:
+        known = ", ".join(map(repr, kinds))
+        raise DTypeError(f"there is no kind of dtypes {kind!r}; expected one of {known}, or a dtype")
+    return name in DTYPES and kind_of(name) in kinds[kind]

@@ -1,0 +1,180 @@
+"""Functions of each element: the fast way for tensors of one dtype, and promotion for everything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.errors import DTypeError
+
+from . import dtypes
+from .dtypes import ANY, BOOL, FLOATING, NUMERIC, REAL, REAL_FLOATING
+from .ground import NUMBERS, Ground
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNARY: Final = {
+    "abs": NUMERIC,
+    "acos": FLOATING,
+    "acosh": FLOATING,
+    "asin": FLOATING,
+    "asinh": FLOATING,
+    "atan": FLOATING,
+    "atanh": FLOATING,
+    "cos": FLOATING,
+    "cosh": FLOATING,
+    "exp": FLOATING,
+    "expm1": FLOATING,
+    "log": FLOATING,
+    "log10": FLOATING,
+    "log1p": FLOATING,
+    "log2": FLOATING,
+    "logical_not": BOOL,
+    "negative": NUMERIC,
+    "reciprocal": FLOATING,
+    "sign": NUMERIC,
+    "sin": FLOATING,
+    "sinh": FLOATING,
+    "sqrt": FLOATING,
+    "square": NUMERIC,
+    "tan": FLOATING,
+    "tanh": FLOATING,
+}
+"""What each takes."""
+
+ROUNDING: Final = ("ceil", "floor", "round", "trunc")
+"""Integers are whole already."""
+
+TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
+"""And what each says of an integer."""
+
+BINARY: Final = {
+    "add": NUMERIC,
+    "atan2": REAL_FLOATING,
+    "divide": FLOATING,
+    "equal": ANY,
+    "floor_divide": REAL,
+    "greater": REAL,
+    "greater_equal": REAL,
+    "less": REAL,
+    "less_equal": REAL,
+    "logical_and": BOOL,
+    "logical_or": BOOL,
+    "logical_xor": BOOL,
+    "maximum": REAL,
+    "minimum": REAL,
+    "multiply": NUMERIC,
+    "not_equal": ANY,
+    "pow": NUMERIC,
+    "remainder": REAL,
+    "subtract": NUMERIC,
+}
+
+
+def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
+    """The functions of each element, by name."""
+    kernels = ground.kernels
+    made = {name: _unary(ground, name, kinds, getattr(kernels, name)) for name, kinds in UNARY.items()}
+    made |= {name: _rounding(ground, name, getattr(kernels, name)) for name in ROUNDING}
+    made |= {name: _testing(ground, name, getattr(kernels, name), told) for name, told in TESTING.items()}
+    made |= {name: _binary(ground, name, kinds, getattr(kernels, name)) for name, kinds in BINARY.items()}
+    made["pow"] = _pow(ground, made["pow"])
+    made["clip"] = _clip(ground)
+    made["positive"] = _positive(ground)
+    return made
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def _unary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any]) -> Callable[..., Any]:
+    mine, allowed = ground.mine, set[Any]()
+
+    def unary(x: Any, /) -> Any:
+        if type(x) in mine and x.dtype in allowed:
+            return kernel(x)
+        x = ground.require(x, kinds, name)
+        allowed.add(x.dtype)
+        return kernel(x)
+
+    return _named(unary, name)
+
+
+def _rounding(ground: Ground, name: str, kernel: Callable[[Any], Any]) -> Callable[..., Any]:
+    def rounding(x: Any, /) -> Any:
+        x = ground.require(x, REAL, name)
+        return kernel(x) if dtypes.kind_of(ground.name(x)) == "f" else ground.kernels.copy(x)
+
+    return _named(rounding, name)
+
+
+def _testing(ground: Ground, name: str, kernel: Callable[[Any], Any], told: bool) -> Callable[..., Any]:
+    def testing(x: Any, /) -> Any:
+        x = ground.require(x, NUMERIC, name)
+        if dtypes.kind_of(ground.name(x)) in "iu":
+            return ground.kernels.full_like(x, told, "bool")
+        return kernel(x)
+
+    return _named(testing, name)
+
+
+def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    mine, allowed = ground.mine, set[Any]()
+    takes_number = name in ground.kernels.TAKE_NUMBERS
+
+    def binary(x1: Any, x2: Any, /) -> Any:
+        if type(x1) in mine:
+            dtype = x1.dtype
+            if type(x2) in mine and x2.dtype is dtype and dtype in allowed:
+                return kernel(x1, x2)
+            if takes_number and type(x2) is float and dtype in allowed and dtypes.kind_of(ground.dtype(dtype)) == "f":
+                return kernel(x1, x2)
+        x1, x2 = ground.operands(name, kinds, (x1, x2))
+        allowed.add(x1.dtype)
+        return kernel(x1, x2)
+
+    return _named(binary, name)
+
+
+def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
+    def pow(x1: Any, x2: Any, /) -> Any:
+        if type(x2) is int and x2 < 0 and dtypes.kind_of(ground.name(ground.tensor(x1, "pow"))) != "f":
+            raise DTypeError(f"pow of integers to the power of {x2} is no integer; xp.astype(x, xp.float32) first")
+        return power(x1, x2)
+
+    return pow
+
+
+def _positive(ground: Ground) -> Callable[..., Any]:
+    def positive(x: Any, /) -> Any:
+        return ground.kernels.copy(ground.require(x, NUMERIC, "positive"))
+
+    return positive
+
+
+def _clip(ground: Ground) -> Callable[..., Any]:
+    kernels = ground.kernels
+
+    def bound(value: Any, name: str, like: Any) -> Any:
+        if type(value) in NUMBERS:
+            kind = dtypes.kind_of(name)
+            if (kind == "f" and type(value) is not complex) or type(value) is int:
+                return ground.number(value, name, like)
+            raise DTypeError(f"clip of {name} at {value!r}: bounds are of the kind of the tensor; cast it first")
+        value = ground.tensor(value, "clip")
+        if dtypes.kind_of(ground.name(value)) != dtypes.kind_of(name):
+            raise DTypeError(f"clip of {name} at bounds of {ground.name(value)}: they are of one kind; cast one")
+        return ground.cast(value, name)
+
+    def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:
+        x = ground.require(x, REAL, "clip")
+        if min is None and max is None:
+            return kernels.copy(x)
+        name = ground.name(x)
+        if min is not None:
+            x = kernels.maximum(x, bound(min, name, x))
+        return x if max is None else kernels.minimum(x, bound(max, name, x))
+
+    return clip

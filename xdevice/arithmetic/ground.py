@@ -1,0 +1,179 @@
+"""What every function of a namespace stands on: whose tensors come in, of which dtype, and where constants go."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from xdevice.base.dtypes import dtype_name
+from xdevice.core import registry
+from xdevice.errors import BackendMismatchError, DTypeError, NotATensorError, ShapeError, shown
+
+from . import dtypes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from xdevice.contract import Backend
+
+NUMBERS = (bool, int, float, complex)
+
+
+class Ground:
+    """One backend, its kernels, and what is the same for all functions on it."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.kernels: Any = backend.namespace()
+        self.mine: set[type] = set()
+        """The types seen so far that are tensors of this backend."""
+        self._names: dict[Any, str] = {}
+
+    # tensors
+
+    def tensor(self, x: Any, function: str) -> Any:
+        """`x`, or the tensor that stands for it, as one of this backend's."""
+        if type(x) in self.mine:
+            return x
+        if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
+            raise NotATensorError(
+                f"{function} takes tensors of {self.backend.name}, not the number {x!r}; xp.asarray({x!r}) makes one"
+            )
+        x = registry.as_array(x)
+        found = registry.kind_of(type(x))
+        if found is None:
+            raise NotATensorError(
+                f"{function} takes tensors of {self.backend.name}, not {shown(x)} of type {type(x).__qualname__}; "
+                "xp.asarray makes one of numbers and of lists"
+            )
+        if found[0] is not self.backend:
+            raise BackendMismatchError(
+                f"{function} of {self.backend.name}'s namespace was given a tensor of {found[0].name}; "
+                f"xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
+            )
+        if found[1] == "model":
+            held = self.backend.tensor_of(x)
+            if held is None:
+                raise NotATensorError(f"{function} takes tensors, not a {type(x).__qualname__}, which is a model")
+            return held
+        if not self.backend.is_dense(x):
+            raise self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
+        if found[1] == "tensor" and hasattr(self.kernels, "require"):
+            self.kernels.require(x)
+        self.mine.add(type(x))
+        return x
+
+    def name(self, x: Any) -> str:
+        """The name of a tensor's dtype."""
+        return self.dtype(x.dtype)
+
+    def dtype(self, dtype: Any) -> str:
+        """The name of a dtype."""
+        try:
+            return self._names[dtype]
+        except (KeyError, TypeError):
+            name = dtype_name(dtype)
+        try:
+            self._names[dtype] = name
+        except TypeError:  # one that has no hash
+            pass
+        return name
+
+    def held(self, name: str) -> str:
+        """The dtype that stands for one on this backend just now: JAX without 64 bits has int32 for int64."""
+        if name not in self.backend.dtypes:
+            raise DTypeError(f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}")
+        refusal = self.backend.dtype_refusal(name)
+        if refusal is None:
+            return name
+        if name == "int64":
+            return "int32"
+        raise DTypeError(f"{self.backend.name} has no {name} here: {refusal}")
+
+    def require(self, x: Any, kinds: str, function: str) -> Any:
+        """`x` as a tensor of a dtype that a function takes."""
+        x = self.tensor(x, function)
+        name = self.name(x)
+        if dtypes.kind_of(name) not in kinds:
+            raise self.refused(function, kinds, name)
+        return x
+
+    def refused(self, function: str, kinds: str, *given: str) -> DTypeError:
+        to = "xp.bool" if kinds == dtypes.BOOL else "xp.int64" if set(given) == {"bool"} else "xp.float32"
+        to = "xp.float32" if kinds in (dtypes.FLOATING, dtypes.REAL_FLOATING) else to
+        said = " and ".join(dict.fromkeys(given))
+        return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) makes them of it")
+
+    def cast(self, x: Any, name: str) -> Any:
+        """`x` in a dtype: itself if it has it."""
+        return x if self.name(x) == name else self.kernels.astype(x, self.held(name))
+
+    def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
+        """Tensors of one dtype, of which some came as numbers of Python, or of other dtypes."""
+        tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
+        first = next((x for x in tensors if type(x) not in NUMBERS), None)
+        if first is None:
+            raise NotATensorError(f"{function} needs a tensor among {shown(tuple(values))}; xp.asarray makes one")
+        name = self.common(tensors, first)
+        if dtypes.kind_of(name) not in kinds:
+            raise self.refused(function, kinds, *(self.name(x) for x in tensors if type(x) not in NUMBERS))
+        return [self.number(x, name, first) if type(x) in NUMBERS else self.cast(x, name) for x in tensors]
+
+    def common(self, tensors: Sequence[Any], first: Any) -> str:
+        """The dtype of tensors and numbers of Python together."""
+        name = self.name(first)
+        for x in tensors:
+            if type(x) not in NUMBERS:
+                name = dtypes.promoted(name, self.name(x))
+        for x in tensors:
+            if type(x) in NUMBERS:
+                name = self.held(dtypes.with_number(name, x))
+        return name
+
+    def number(self, value: complex, name: str, like: Any) -> Any:
+        """A number of Python as a tensor without dimensions beside another tensor."""
+        dtypes.require_fits(value, name)
+        return self.kernels.number(value, name, like)
+
+    def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
+        """The values of an array as a tensor beside another tensor."""
+        if array.dtype == "int64":
+            array = array.astype(self.held("int64"))
+        return self.kernels.constant(array, like)
+
+    # shapes
+
+    def axis(self, axis: Any, ndim: int, function: str) -> int:
+        """An axis counted from the front."""
+        try:
+            whole = index(axis)
+        except TypeError:
+            raise ShapeError(f"{function}: an axis is an int, not {shown(axis)}") from None
+        if not -ndim <= whole < ndim:
+            raise ShapeError(f"{function}: there is no axis {whole} in a tensor of {ndim} dimensions")
+        return whole % ndim
+
+    def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
+        """Axes counted from the front, in order; None is all of them."""
+        if axis is None:
+            return tuple(range(ndim))
+        if not isinstance(axis, tuple | list):
+            return (self.axis(axis, ndim, function),)
+        found = [self.axis(one, ndim, function) for one in axis]
+        if len(set(found)) != len(found):
+            raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
+        return tuple(sorted(found))
+
+
+def shape_of(x: Any) -> tuple[Any, ...]:
+    """The shape as a tuple; what is not known while a function is traced is None."""
+    return tuple(x.shape)
+
+
+def size(shape: Sequence[Any]) -> int:
+    """How many elements there are, of a shape that is known."""
+    from math import prod
+
+    return prod(shape)

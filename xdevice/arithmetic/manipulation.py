@@ -1,0 +1,261 @@
+"""Functions of shapes: what a framework spells in its own way, with axes and shapes checked once."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from xdevice.errors import ShapeError, shown
+
+from .dtypes import NUMERIC
+from .ground import Ground, shape_of, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Manipulation:
+    """Reshaping, joining, and products of matrices."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._kernels = ground.kernels
+
+    # shapes
+
+    def broadcast_to(self, x: Any, /, shape: Sequence[int]) -> Any:
+        x = self._ground.tensor(x, "broadcast_to")
+        wanted = _sizes(shape, "broadcast_to")
+        if broadcast_shape(shape_of(x), wanted) != wanted:
+            raise ShapeError(f"broadcast_to: {shape_of(x)} does not broadcast to {wanted}")
+        return self._kernels.broadcast_to(x, wanted)
+
+    def broadcast_arrays(self, *arrays: Any) -> list[Any]:
+        tensors = [self._ground.tensor(x, "broadcast_arrays") for x in arrays]
+        shape = broadcast_shape(*map(shape_of, tensors))
+        return [self._kernels.broadcast_to(x, shape) for x in tensors]
+
+    def expand_dims(self, x: Any, /, *, axis: int = 0) -> Any:
+        x = self._ground.tensor(x, "expand_dims")
+        return self._kernels.expand_dims(x, self._ground.axis(axis, len(x.shape) + 1, "expand_dims"))
+
+    def flip(self, x: Any, /, *, axis: int | tuple[int, ...] | None = None) -> Any:
+        x = self._ground.tensor(x, "flip")
+        axes = self._ground.axes(axis, len(x.shape), "flip")
+        return self._kernels.flip(x, axes) if axes else self._kernels.copy(x)
+
+    def matrix_transpose(self, x: Any, /) -> Any:
+        x = self._ground.tensor(x, "matrix_transpose")
+        ndim = len(x.shape)
+        if ndim < 2:
+            raise ShapeError(f"matrix_transpose takes two dimensions or more, not the shape {shape_of(x)}")
+        return self._kernels.permute_dims(x, (*range(ndim - 2), ndim - 1, ndim - 2))
+
+    def moveaxis(self, x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Any:
+        x = self._ground.tensor(x, "moveaxis")
+        ndim = len(x.shape)
+        sources, targets = (
+            [self._ground.axis(one, ndim, "moveaxis") for one in (axis if isinstance(axis, tuple | list) else (axis,))]
+            for axis in (source, destination)
+        )
+        if len(sources) != len(targets) or len({*sources}) != len(sources) or len({*targets}) != len(targets):
+            raise ShapeError(f"moveaxis takes as many different axes as places, not {source} and {destination}")
+        order = [axis for axis in range(ndim) if axis not in sources]
+        for target, axis in sorted(zip(targets, sources, strict=True)):
+            order.insert(target, axis)
+        return self._kernels.permute_dims(x, tuple(order))
+
+    def permute_dims(self, x: Any, /, axes: Sequence[int]) -> Any:
+        x = self._ground.tensor(x, "permute_dims")
+        found = tuple(self._ground.axis(axis, len(x.shape), "permute_dims") for axis in axes)
+        if sorted(found) != list(range(len(x.shape))):
+            raise ShapeError(f"permute_dims takes each of {len(x.shape)} axes once, not {shown(axes)}")
+        return self._kernels.permute_dims(x, found)
+
+    def repeat(self, x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+        x = self._ground.tensor(x, "repeat")
+        if axis is None:
+            x, place = self._kernels.reshape(x, (-1,)) if len(x.shape) != 1 else x, 0
+        else:
+            place = self._ground.axis(axis, len(x.shape), "repeat")
+        if hasattr(type(repeats), "__index__") and not hasattr(repeats, "dtype"):
+            if repeats < 0:
+                raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
+            return self._repeated(x, index(repeats), place)
+        counts = self._counts(repeats)
+        length = shape_of(x)[place]
+        if (counts < 0).any() or counts.ndim > 1 or (counts.ndim == 1 and counts.size not in (1, length)):
+            raise ShapeError(f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}")
+        import numpy
+
+        places = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
+        return self._kernels.take(x, self._ground.constant(places, x), place)
+
+    def _counts(self, repeats: Any) -> Any:
+        import numpy
+
+        if isinstance(repeats, tuple | list):
+            return numpy.asarray(repeats, "int64")
+        return self._ground.backend.peek(self._ground.require(repeats, "iu", "repeat"))
+
+    def _repeated(self, x: Any, times: int, axis: int) -> Any:
+        """Each element along an axis, several times: beside itself in a new axis, which then goes into the old one."""
+        shape = shape_of(x)
+        wide = self._kernels.broadcast_to(
+            self._kernels.expand_dims(x, axis + 1), (*shape[: axis + 1], times, *shape[axis + 1 :])
+        )
+        return self._kernels.reshape(wide, (*shape[:axis], shape[axis] * times, *shape[axis + 1 :]))
+
+    def reshape(self, x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Any:
+        x = self._ground.tensor(x, "reshape")
+        old = shape_of(x)
+        new = _filled(old, shape if isinstance(shape, tuple | list) else (shape,))
+        if copy is False and not self._kernels.RESHAPE_IS_VIEW:
+            raise self._ground.backend.unsupported("reshape that never copies", "leave copy=False out")
+        made = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
+        return self._kernels.copy(made) if copy else made
+
+    def roll(
+        self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
+    ) -> Any:
+        x = self._ground.tensor(x, "roll")
+        shape = shape_of(x)
+        if axis is None:
+            if isinstance(shift, tuple | list):
+                raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
+            flat = self._kernels.reshape(x, (-1,)) if len(shape) != 1 else x
+            return self._kernels.reshape(self._rolled(flat, shift, 0), shape)
+        axes = axis if isinstance(axis, tuple | list) else (axis,)
+        shifts = shift if isinstance(shift, tuple | list) else (shift,) * len(axes)
+        if len(shifts) == 1:
+            shifts = tuple(shifts) * len(axes)
+        if len(shifts) != len(axes):
+            raise ShapeError(f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}")
+        for steps, one in zip(shifts, axes, strict=True):
+            x = self._rolled(x, steps, self._ground.axis(one, len(shape), "roll"))
+        return x
+
+    def _rolled(self, x: Any, steps: int, axis: int) -> Any:
+        length = shape_of(x)[axis]
+        return self._kernels.roll(x, index(steps) % length if length else 0, axis)
+
+    def squeeze(self, x: Any, /, axis: int | tuple[int, ...]) -> Any:
+        x = self._ground.tensor(x, "squeeze")
+        shape = shape_of(x)
+        axes = self._ground.axes(axis, len(shape), "squeeze")
+        if any(shape[one] not in (1, None) for one in axes):
+            raise ShapeError(f"squeeze takes axes of the length 1, not {axis} of the shape {shape}")
+        return self._kernels.squeeze(x, axes) if axes else self._kernels.copy(x)
+
+    def tile(self, x: Any, repetitions: Sequence[int], /) -> Any:
+        x = self._ground.tensor(x, "tile")
+        times = _sizes(repetitions, "tile")
+        shape = shape_of(x)
+        ndim = max(len(shape), len(times))
+        shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
+        wide = self._kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
+        wide = self._kernels.broadcast_to(
+            wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair)
+        )
+        return self._kernels.reshape(wide, tuple(n * length for n, length in zip(times, shape, strict=True)))
+
+    # joining
+
+    def concat(self, arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+        tensors = self._together(arrays, "concat")
+        if axis is None:
+            return self._kernels.concat([self._kernels.reshape(x, (-1,)) for x in tensors], 0)
+        shapes = [shape_of(x) for x in tensors]
+        place = self._ground.axis(axis, len(shapes[0]), "concat")
+        if len({(*shape[:place], None, *shape[place + 1 :]) for shape in shapes if None not in shape}) > 1:
+            raise ShapeError(f"concat along the axis {axis} takes shapes that differ only there, not {shown(shapes)}")
+        return self._kernels.concat(tensors, place)
+
+    def stack(self, arrays: Sequence[Any], /, *, axis: int = 0) -> Any:
+        tensors = self._together(arrays, "stack")
+        shapes = [shape_of(x) for x in tensors]
+        if len({shape for shape in shapes if None not in shape}) > 1:
+            raise ShapeError(f"stack takes tensors of one shape, not {shown(shapes)}")
+        return self._kernels.stack(tensors, self._ground.axis(axis, len(shapes[0]) + 1, "stack"))
+
+    def _together(self, arrays: Sequence[Any], function: str) -> list[Any]:
+        tensors = [self._ground.tensor(x, function) for x in arrays]
+        if not tensors:
+            raise ShapeError(f"{function} takes one tensor or more")
+        name = self._ground.common(tensors, tensors[0])
+        return [self._ground.cast(x, name) for x in tensors]
+
+    # products
+
+    def tensordot(self, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
+        x1, x2 = self._ground.operands("tensordot", NUMERIC, (x1, x2))
+        shapes = shape_of(x1), shape_of(x2)
+        first, second = self._contracted(shapes, axes)
+        left = [axis for axis in range(len(shapes[0])) if axis not in first]
+        right = [axis for axis in range(len(shapes[1])) if axis not in second]
+        inner = size([shapes[0][axis] for axis in first])
+        outer = [shapes[0][axis] for axis in left], [shapes[1][axis] for axis in right]
+        x1 = self._kernels.reshape(self._kernels.permute_dims(x1, (*left, *first)), (size(outer[0]), inner))
+        x2 = self._kernels.reshape(self._kernels.permute_dims(x2, (*second, *right)), (inner, size(outer[1])))
+        return self._kernels.reshape(self._kernels.matmul(x1, x2), (*outer[0], *outer[1]))
+
+    def _contracted(self, shapes: tuple[tuple[int, ...], ...], axes: Any) -> tuple[list[int], list[int]]:
+        ndims = len(shapes[0]), len(shapes[1])
+        if not isinstance(axes, tuple | list):
+            axes = range(ndims[0] - axes, ndims[0]), range(axes)
+            if axes[0].start < 0 or len(axes[1]) > ndims[1]:
+                raise ShapeError(f"tensordot: there are not as many axes in {shapes[0]} and {shapes[1]}")
+        first, second = ([self._ground.axis(a, n, "tensordot") for a in one] for one, n in zip(axes, ndims, strict=True))
+        if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
+            raise ShapeError(f"tensordot: the axes {first} of {shapes[0]} do not match {second} of {shapes[1]}")
+        return first, second
+
+    def vecdot(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+        x1, x2 = self._ground.operands("vecdot", NUMERIC, (x1, x2))
+        shapes = shape_of(x1), shape_of(x2)
+        shorter = min(map(len, shapes))
+        if not -shorter <= axis < (shorter if len(shapes[0]) == len(shapes[1]) else 0):
+            raise ShapeError(f"vecdot: there is no axis {axis} in tensors of the shapes {shapes[0]} and {shapes[1]}")
+        axis = axis if axis < 0 else axis - shorter
+        if shapes[0][axis] != shapes[1][axis]:
+            raise ShapeError(f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}")
+        product = self._kernels.multiply(x1, x2)
+        name = self._ground.name(product)
+        return self._ground.cast(self._kernels.sum(product, (len(product.shape) + axis,), False), name)
+
+
+def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shape of tensors together; raises `ShapeError` where they do not fit."""
+    ndim = max(map(len, shapes), default=0)
+    rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
+    result = []
+    for sizes in zip(*rows, strict=True):
+        others = {length for length in sizes if length != 1}
+        if len(others - {None}) > 1:
+            raise ShapeError(f"the shapes {', '.join(map(str, shapes))} do not broadcast together")
+        result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
+    return tuple(result)
+
+
+def _sizes(shape: Any, function: str) -> tuple[int, ...]:
+    sizes = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+    try:
+        whole = tuple(index(length) for length in sizes)
+    except TypeError:
+        raise ShapeError(f"{function}: a shape is made of ints, not of {shown(shape)}") from None
+    if any(length < 0 for length in whole):
+        raise ShapeError(f"{function}: a shape is made of ints of 0 or more, not of {shown(shape)}")
+    return whole
+
+
+def _filled(old: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
+    """A new shape with the length that -1 stands for."""
+    new = tuple(index(length) for length in shape)
+    if None in old or not any(length < 0 for length in new):
+        if None not in old and size(old) != size(new):
+            raise ShapeError(f"reshape: {old} has {size(old)} elements and {new} has {size(new)}")
+        return new
+    known = size([length for length in new if length != -1])
+    if new.count(-1) != 1 or known < 0 or (known == 0) or size(old) % known:
+        raise ShapeError(f"reshape: {old} does not go into {new}")
+    return tuple(size(old) // known if length == -1 else length for length in new)

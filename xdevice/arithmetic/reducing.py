@@ -1,0 +1,266 @@
+"""Functions of many elements: sums, extremes, products of matrices, sorting and taking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from xdevice.core import registry
+from xdevice.errors import ShapeError
+
+from . import dtypes
+from .dtypes import ANY, BOOL, NUMERIC, REAL, REAL_FLOATING
+from .ground import NUMBERS, Ground, shape_of, size
+from .manipulation import broadcast_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Axis = int | tuple[int, ...] | None
+
+
+def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
+    """Those whose call must be fast."""
+    return {"matmul": _matmul(ground), "sum": _sum(ground)}
+
+
+def _matmul(ground: Ground) -> Callable[..., Any]:
+    mine, allowed, kernel = ground.mine, set[Any](), ground.kernels.matmul
+
+    def matmul(x1: Any, x2: Any, /) -> Any:
+        if type(x1) in mine and type(x2) in mine:
+            dtype = x1.dtype
+            if x2.dtype is dtype and dtype in allowed and len(x1.shape) == 2 == len(x2.shape):
+                return kernel(x1, x2)
+        x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
+        shapes = shape_of(x1), shape_of(x2)
+        if not shapes[0] or not shapes[1]:
+            raise ShapeError(f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}")
+        inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
+        if None not in inner and inner[0] != inner[1]:
+            raise ShapeError(f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}")
+        allowed.add(x1.dtype)
+        return _product(ground, x1, x2)
+
+    return matmul
+
+
+def _product(ground: Ground, x1: Any, x2: Any) -> Any:
+    """With a vector as the matrix of one row or column."""
+    kernels, vectors = ground.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
+    x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
+    x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
+    broadcast_shape(shape_of(x1)[:-2], shape_of(x2)[:-2])
+    made = kernels.matmul(x1, x2)
+    ndim = len(made.shape)
+    gone = (ndim - 2,) * vectors[0] + (ndim - 1,) * vectors[1]
+    return kernels.squeeze(made, gone) if gone else made
+
+
+def _sum(ground: Ground) -> Callable[..., Any]:
+    mine, allowed, kernel = ground.mine, set[Any](), ground.kernels.sum
+    reduced = Reducing(ground).reduced
+
+    def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
+        if axis is None and dtype is None and not keepdims and type(x) in mine and x.dtype in allowed:
+            return kernel(x, None, False)
+        x = ground.require(x, ANY, "sum")
+        if dtypes.kind_of(ground.name(x)) == "f":
+            allowed.add(x.dtype)
+        return reduced("sum", x, axis, dtype, keepdims)
+
+    return sum
+
+
+class Reducing:
+    """What makes few elements of many, or puts them into another order."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._ground = ground
+        self._kernels = ground.kernels
+
+    # statistics
+
+    def reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
+        """`sum` and `prod`: integers and bool are added as int64."""
+        ground = self._ground
+        x = ground.cast(x, self._accumulated(x, dtype))
+        axes = ground.axes(axis, len(x.shape), function)
+        if not axes:
+            return self._kernels.copy(x)
+        return ground.cast(getattr(self._kernels, function)(x, axes, bool(keepdims)), ground.name(x))
+
+    def _accumulated(self, x: Any, dtype: Any) -> str:
+        if dtype is not None:
+            return self._ground.held(self._ground.dtype(dtype))
+        name = self._ground.name(x)
+        if dtypes.kind_of(name) == "u" and "uint64" in self._ground.backend.dtypes:
+            return self._ground.held("uint64")
+        return self._ground.held("int64") if dtypes.kind_of(name) in "biu" else name
+
+    def prod(self, x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
+        return self.reduced("prod", self._ground.require(x, ANY, "prod"), axis, dtype, keepdims)
+
+    def max(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._extreme("max", x, axis, keepdims)
+
+    def min(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._extreme("min", x, axis, keepdims)
+
+    def _extreme(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+        x = self._ground.require(x, REAL, function)
+        shape = shape_of(x)
+        axes = self._ground.axes(axis, len(shape), function)
+        if any(shape[one] == 0 for one in axes):
+            raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
+        return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
+
+    def mean(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        x = self._ground.require(x, dtypes.FLOATING, "mean")
+        axes = self._ground.axes(axis, len(x.shape), "mean")
+        return self._kernels.mean(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
+
+    def var(self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+        return self._variance("var", x, axis, correction, keepdims)
+
+    def std(self, x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+        return self._kernels.sqrt(self._variance("std", x, axis, correction, keepdims))
+
+    def _variance(self, function: str, x: Any, axis: Axis, correction: float, keepdims: bool) -> Any:
+        ground, kernels = self._ground, self._kernels
+        x = ground.require(x, REAL_FLOATING, function)
+        shape = shape_of(x)
+        axes = ground.axes(axis, len(shape), function)
+        number = size([shape[one] for one in axes])
+        apart = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
+        squares = kernels.square(apart)
+        total = kernels.sum(squares, axes, bool(keepdims)) if axes else squares
+        left = max(number - correction, 0)
+        return kernels.divide(total, kernels.number(float(left), ground.name(x), total))
+
+    def cumulative_sum(
+        self, x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    ) -> Any:
+        ground, kernels = self._ground, self._kernels
+        x = ground.require(x, NUMERIC, "cumulative_sum")
+        shape = shape_of(x)
+        if axis is None and len(shape) != 1:
+            raise ShapeError(f"cumulative_sum of the shape {shape} needs an axis")
+        place = ground.axis(0 if axis is None else axis, len(shape), "cumulative_sum")
+        name = self._accumulated(x, dtype)
+        x = ground.cast(x, name)
+        total = kernels.cumulative_sum(x, place) if 0 not in shape else kernels.copy(x)
+        if not include_initial:
+            return total
+        first = kernels.broadcast_to(kernels.number(0, name, x), (*shape[:place], 1, *shape[place + 1 :]))
+        return kernels.concat([first, total], place)
+
+    # truth
+
+    def all(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._true("all", x, axis, keepdims)
+
+    def any(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        return self._true("any", x, axis, keepdims)
+
+    def _true(self, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
+        x = self._ground.cast(self._ground.tensor(x, function), "bool")
+        axes = self._ground.axes(axis, len(x.shape), function)
+        return getattr(self._kernels, function)(x, axes, bool(keepdims)) if axes else self._kernels.copy(x)
+
+    def count_nonzero(self, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+        x = self._ground.cast(self._ground.tensor(x, "count_nonzero"), "bool")
+        return self.reduced("sum", x, axis, None, keepdims)
+
+    # places
+
+    def argmax(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+        return self._place("argmax", x, axis, keepdims)
+
+    def argmin(self, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Any:
+        return self._place("argmin", x, axis, keepdims)
+
+    def _place(self, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
+        """The first place of the extreme, and of NaN where there is one."""
+        ground, kernels = self._ground, self._kernels
+        x = ground.require(x, REAL, function)
+        shape = shape_of(x)
+        place = ground.axis(axis, len(shape), function) if axis is not None else 0
+        flat = kernels.reshape(x, (-1,)) if axis is None else x
+        if shape_of(flat)[place] == 0:
+            raise ShapeError(f"{function} of no elements does not exist: the shape is {shape}, the axis {axis}")
+        found = ground.cast(getattr(kernels, function)(flat, place), ground.held("int64"))
+        if not keepdims:
+            return found
+        return kernels.reshape(found, (1,) * len(shape)) if axis is None else kernels.expand_dims(found, place)
+
+    def where(self, condition: Any, x1: Any, x2: Any, /) -> Any:
+        condition = self._ground.require(condition, BOOL, "where")
+        if type(x1) in NUMBERS and type(x2) in NUMBERS:
+            name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
+            x1, x2 = (self._ground.number(x, self._ground.held(name), condition) for x in (x1, x2))
+        else:
+            x1, x2 = self._ground.operands("where", ANY, (x1, x2))
+        return self._kernels.where(condition, x1, x2)
+
+    def take(self, x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
+        ground = self._ground
+        x, indices = ground.tensor(x, "take"), ground.require(indices, "iu", "take")
+        ndim = len(x.shape)
+        if axis is None and ndim != 1:
+            raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
+        if len(indices.shape) != 1:
+            raise ShapeError(f"take takes a vector of indices, not the shape {shape_of(indices)}")
+        place = ground.axis(0 if axis is None else axis, ndim, "take")
+        return self._kernels.take(x, self._checked(indices, shape_of(x)[place], "take"), place)
+
+    def take_along_axis(self, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
+        ground, kernels = self._ground, self._kernels
+        x, indices = ground.tensor(x, "take_along_axis"), ground.require(indices, "iu", "take_along_axis")
+        shape, wanted = shape_of(x), shape_of(indices)
+        if len(shape) != len(wanted):
+            raise ShapeError(f"take_along_axis takes as many dimensions twice, not {shape} and {wanted}")
+        place = ground.axis(axis, len(shape), "take_along_axis")
+        others = broadcast_shape((*shape[:place], 1, *shape[place + 1 :]), (*wanted[:place], 1, *wanted[place + 1 :]))
+        wide = (*others[:place], shape[place], *others[place + 1 :])
+        x = x if wide == shape else kernels.broadcast_to(x, wide)
+        wide = (*others[:place], wanted[place], *others[place + 1 :])
+        indices = indices if wide == wanted else kernels.broadcast_to(indices, wide)
+        return kernels.take_along_axis(x, self._checked(indices, shape[place], "take_along_axis"), place)
+
+    def _checked(self, indices: Any, length: int, function: str) -> Any:
+        """Indices of what is there, from the front, as frameworks answer others with an error, zeros, NaN, what is at
+        the end, or not at all. While a function is traced they have no values, and go as they are."""
+        ground = self._ground
+        found = registry.kind_of(type(indices))
+        if found is None or found[1] != "tensor":
+            return ground.kernels.where(
+                ground.kernels.less(indices, ground.number(0, ground.name(indices), indices)),
+                ground.kernels.add(indices, ground.number(length, ground.name(indices), indices)),
+                indices,
+            )
+        values = ground.backend.peek(indices)
+        if not values.size:
+            return indices
+        low, high = int(values.min()), int(values.max())
+        if low < -length or high >= length:
+            raise IndexError(f"{function}: there is no index {low if low < -length else high} in an axis of {length}")
+        if low >= 0:
+            return indices
+        return ground.constant((values + (values < 0) * length).astype(values.dtype), indices)
+
+    def argsort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+        ground = self._ground
+        x = ground.require(x, REAL, "argsort")
+        place = ground.axis(axis, len(x.shape), "argsort") if len(x.shape) else 0
+        name = ground.held("int64")
+        if not len(x.shape) or 0 in shape_of(x):
+            return self._kernels.full_like(x, 0, name)
+        return ground.cast(self._kernels.argsort(x, place, bool(descending)), name)
+
+    def sort(self, x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+        ground = self._ground
+        x = ground.require(x, REAL, "sort")
+        place = ground.axis(axis, len(x.shape), "sort") if len(x.shape) else 0
+        if not len(x.shape) or 0 in shape_of(x):
+            return self._kernels.copy(x)
+        return self._kernels.sort(x, place, bool(descending))

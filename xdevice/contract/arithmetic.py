@@ -1,0 +1,68 @@
+"""What `Backend.namespace()` gives: the kernels that `xdevice.array_namespace` is written on.
+
+A kernel has the name that the Python Array API standard gives its function, and less to do: the core promises that
+
+- tensors are dense and of this backend, and those of one call are of one dtype, which the standard allows there;
+- numbers of Python come only as the second operand of what `TAKE_NUMBERS` names, as floats beside floats;
+- `axis` is counted from the front and exists; `axes` is a tuple of such, in order and not empty, or None in `sum`: all;
+- shapes are tuples that fit, without -1 unless a shape is not known while a function is traced;
+- `max`, `min`, `argmax` and `argmin` have elements, `sort` and `argsort` have elements and a dimension;
+- indices are vectors for `take`, fit for `take_along_axis`, and name what is there, counted from the front.
+
+A kernel gives what the standard says of values: NaN is carried on, tensors without dimensions or without elements are
+tensors as others are, and the result is where the operands are. Gradients flow where the framework has them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW")
+"""Names of functions of two tensors that take a float of Python as their second as well; whether `reshape` without a
+copy is to be had, by `view`."""
+
+MAKING: Final = {
+    "dtype": "dtype(name): the framework's own dtype",
+    "astype": "astype(x, name): a new tensor of a dtype",
+    "constant": "constant(array, like): the values of a NumPy array where `like` is",
+    "copy": "copy(x): new storage",
+    "full_like": "full_like(x, value, name): a tensor of the shape of `x` where `x` is",
+    "number": "number(value, name, like): a tensor without dimensions where `like` is",
+}
+
+ELEMENTWISE: Final = (
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "divide", "equal",
+    "exp", "expm1", "floor", "floor_divide", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less",
+    "less_equal", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum",
+    "minimum", "multiply", "negative", "not_equal", "pow", "reciprocal", "remainder", "round", "sign", "sin", "sinh",
+    "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
+)  # fmt: skip
+
+REDUCING: Final = ("all", "any", "max", "mean", "min", "prod", "sum")
+"""Of `(x, axes, keepdims)`."""
+
+ALONG: Final = {
+    "argmax": "argmax(x, axis)",
+    "argmin": "argmin(x, axis)",
+    "argsort": "argsort(x, axis, descending): stable",
+    "cumulative_sum": "cumulative_sum(x, axis)",
+    "sort": "sort(x, axis, descending)",
+    "take": "take(x, indices, axis)",
+    "take_along_axis": "take_along_axis(x, indices, axis)",
+}
+
+SHAPING: Final = {
+    "broadcast_to": "broadcast_to(x, shape)",
+    "concat": "concat(tensors, axis)",
+    "expand_dims": "expand_dims(x, axis)",
+    "flip": "flip(x, axes)",
+    "matmul": "matmul(x1, x2): matrices, or stacks of them",
+    "permute_dims": "permute_dims(x, axes)",
+    "reshape": "reshape(x, shape)",
+    "roll": "roll(x, shift, axis): by less than the axis is long",
+    "squeeze": "squeeze(x, axes)",
+    "stack": "stack(tensors, axis)",
+    "view": "view(x, shape): reshape that raises ValueError where it must copy",
+}
+
+KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
