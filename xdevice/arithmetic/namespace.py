@@ -15,6 +15,8 @@ from .manipulation import Manipulation
 from .reducing import Reducing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from xdevice.contract import Backend
 
 VERSION: Final = "2024.12"
@@ -30,7 +32,7 @@ _NOT_OFFERED: Final = {
     **dict.fromkeys(("fft", "linalg"), "the extensions of the standard are not offered"),
 }
 
-_seen: dict[type, tuple[Backend, Namespace]] = {}
+_seen: dict[type, tuple[Backend, Namespace, Callable[[], None] | None]] = {}
 _made: dict[str, tuple[Backend, Namespace]] = {}
 
 
@@ -83,6 +85,8 @@ def array_namespace(*xs: Any) -> Any:
     if len(xs) == 1:
         found = _seen.get(type(xs[0]))
         if found is not None and found[0].refusal is None:
+            if found[2] is not None:
+                found[2]()
             return found[1]
     backend = None
     for x in xs:
@@ -95,7 +99,16 @@ def array_namespace(*xs: Any) -> Any:
                 f"one of {backend.name}"
             )
         backend = owner
-    return _of(selection.current() if backend is None else backend)
+    chosen = selection.current() if backend is None else backend
+    enter = _enter(chosen)
+    if enter is not None:
+        enter()
+    return _of(chosen)
+
+
+def _enter(backend: Backend) -> Callable[[], None] | None:
+    """What an adapter does when a thread asks for its namespace."""
+    return getattr(backend.namespace(), "enter", None)
 
 
 def _owner(x: Any) -> Backend:
@@ -104,7 +117,7 @@ def _owner(x: Any) -> Backend:
     if found is None or (found[1] == "model" and found[0].tensor_of(x) is None):
         raise NotATensorError(f"array_namespace takes tensors, not {shown(x)} of type {cls.__qualname__}")
     if found[1] != "model":
-        _seen.setdefault(cls, (found[0], _of(found[0])))
+        _seen.setdefault(cls, (found[0], _of(found[0]), _enter(found[0])))
     return found[0]
 
 

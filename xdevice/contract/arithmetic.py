@@ -65,4 +65,7 @@ SHAPING: Final = {
     "view": "view(x, shape): reshape that raises ValueError where it must copy",
 }
 
+ENTER: Final = "enter"
+"""Called, where there is one, when the namespace is asked for: it makes the calling thread fit for the kernels."""
+
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)

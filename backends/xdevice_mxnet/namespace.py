@@ -1,0 +1,336 @@
+"""MXNet's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+
+What this must keep:
+- without NumPy's semantics, which are per thread, arrays without dimensions or elements do not exist, and a loss recorded
+  with them and differentiated without ends the process: the first call in a thread turns them on for good, or refuses;
+- what MXNet has no kernel for, or a wrong one, NumPy computes on the host: only where the gradient is 0 anyway, or while
+  nothing is recorded;
+- `where` of nothing ends the process; the mean of nothing is 0; integers are divided as float32.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+TAKE_NUMBERS = frozenset(["add", "divide", "multiply", "subtract"])
+RESHAPE_IS_VIEW = False
+
+_np = mx.np
+_log = logging.getLogger("xdevice")
+_here = threading.local()
+
+
+# the semantics of the thread
+
+
+def enter() -> None:
+    """Turns NumPy's semantics on for this thread when it first asks for the namespace."""
+    if not getattr(_here, "has_asked", False):
+        _require_numpy_semantics()
+        _here.has_asked = True
+
+
+def _require_numpy_semantics() -> None:
+    if mx.util.is_np_shape():
+        return
+    legacy = _legacy()
+    if legacy is not None:
+        raise UnsupportedError(
+            f"mxnet has no neutral arithmetic in a thread without NumPy's semantics, and this program has made "
+            f"{legacy}, which may not work with them; call mxnet.npx.set_np() first if it does"
+        )
+    mx.npx.set_np()
+    _log.warning("xdevice has called mxnet.npx.set_np() for this thread: the Array API standard needs NumPy's semantics")
+
+
+def _legacy() -> str | None:
+    """What is there of the kind that NumPy's semantics break, in words."""
+    for x in gc.get_objects():
+        if type(x) is mx.nd.NDArray:
+            return "mx.nd arrays"
+        if isinstance(type(x), type) and issubclass(type(x), mx.gluon.Block):
+            return f"a Gluon block, {type(x).__name__}"
+    return None
+
+
+def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    is_on, switch = mx.util.is_np_shape, _require_numpy_semantics
+
+    @wraps(function)
+    def kernel(*arguments: Any) -> Any:
+        if not is_on():
+            switch()
+        return function(*arguments)
+
+    return kernel
+
+
+def _by_numpy(function: Callable[..., Any], differentiable: bool = False) -> Callable[..., Any]:
+    """What NumPy computes on the host."""
+
+    @wraps(function)
+    def kernel(x: Any, *rest: Any) -> Any:
+        if differentiable and mx.autograd.is_recording():
+            raise UnsupportedError(
+                f"mxnet has no gradient of {function.__name__} for {dtype_name(x.dtype)} of the shape {x.shape}: NumPy "
+                "computes it on the host; call it outside of autograd.record()"
+            )
+        values = (part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest))
+        with np.errstate(all="ignore"):
+            return constant(np.asarray(function(*values)), x)
+
+    return _kernel(kernel)
+
+
+def _is_float(x: Any) -> bool:
+    return dtype_name(x.dtype).startswith("float")
+
+
+# making
+
+
+def dtype(name: str) -> Any:
+    return host_dtype(name)
+
+
+@_kernel
+def astype(x: Any, name: str) -> Any:
+    if name == "bool":
+        return _np.not_equal(x, 0) if x.dtype != np.bool_ else x.copy()
+    return x.astype(name)
+
+
+@_kernel
+def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    return _np.array(array, dtype=array.dtype, ctx=like.ctx)
+
+
+@_kernel
+def copy(x: Any) -> Any:
+    return x.copy()
+
+
+@_kernel
+def full_like(x: Any, value: complex, name: str) -> Any:
+    return constant(np.full(x.shape, value, host_dtype(name)), x)
+
+
+def number(value: complex, name: str, like: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return constant(np.asarray(value).astype(host_dtype(name)), like)
+
+
+# of each element
+
+abs = _kernel(_np.abs)
+acos = _kernel(_np.arccos)
+acosh = _kernel(_np.arccosh)
+add = _kernel(_np.add)
+asin = _kernel(_np.arcsin)
+asinh = _kernel(_np.arcsinh)
+atan = _kernel(_np.arctan)
+atan2 = _kernel(_np.arctan2)
+atanh = _kernel(_np.arctanh)
+ceil = _kernel(_np.ceil)
+cos = _kernel(_np.cos)
+cosh = _kernel(_np.cosh)
+divide = _kernel(_np.true_divide)
+equal = _kernel(_np.equal)
+exp = _kernel(_np.exp)
+expm1 = _kernel(_np.expm1)
+floor = _kernel(_np.floor)
+floor_divide = _by_numpy(np.floor_divide)
+greater = _kernel(_np.greater)
+greater_equal = _kernel(_np.greater_equal)
+isfinite = _kernel(_np.isfinite)
+isinf = _kernel(_np.isinf)
+isnan = _kernel(_np.isnan)
+less = _kernel(_np.less)
+less_equal = _kernel(_np.less_equal)
+log = _kernel(_np.log)
+log10 = _kernel(_np.log10)
+log1p = _kernel(_np.log1p)
+log2 = _kernel(_np.log2)
+logical_and = _kernel(_np.bitwise_and)
+logical_not = _kernel(_np.logical_not)
+logical_or = _kernel(_np.bitwise_or)
+logical_xor = _kernel(_np.bitwise_xor)
+maximum = _kernel(_np.maximum)
+minimum = _kernel(_np.minimum)
+multiply = _kernel(_np.multiply)
+negative = _kernel(_np.negative)
+not_equal = _kernel(_np.not_equal)
+pow = _kernel(_np.power)
+reciprocal = _kernel(_np.reciprocal)
+sin = _kernel(_np.sin)
+sinh = _kernel(_np.sinh)
+sqrt = _kernel(_np.sqrt)
+square = _kernel(_np.square)
+subtract = _kernel(_np.subtract)
+tan = _kernel(_np.tan)
+tanh = _kernel(_np.tanh)
+trunc = _kernel(_np.trunc)
+
+
+@_kernel
+def remainder(x1: Any, x2: Any) -> Any:
+    return _np.mod(x1, x2)
+
+
+@_kernel
+def round(x: Any) -> Any:
+    low = _np.floor(x)
+    rest = x - low
+    is_up = _np.bitwise_or(rest > 0.5, _np.bitwise_and(rest == 0.5, _np.mod(low, 2) != 0))
+    return where(is_up, low + 1, low)
+
+
+@_kernel
+def sign(x: Any) -> Any:
+    made = _np.sign(x)
+    return where(_np.isnan(x), x, made) if _is_float(x) else made
+
+
+@_kernel
+def where(condition: Any, x1: Any, x2: Any) -> Any:
+    shape = np.broadcast_shapes(condition.shape, x1.shape, x2.shape)
+    return _np.where(condition, x1, x2) if 0 not in shape else _nothing(shape, x1)
+
+
+def _nothing(shape: tuple[int, ...], like: Any) -> Any:
+    return constant(np.zeros(shape, host_dtype(dtype_name(like.dtype))), like)
+
+
+# of many elements
+
+
+def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., Any]:
+    @wraps(function)
+    def kernel(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+        if x.size:
+            return function(x, axis=axes, keepdims=keepdims)
+        kept = np.sum(np.zeros(x.shape), axes, keepdims=keepdims)
+        return constant(np.full(kept.shape, of_nothing, host_dtype(dtype_name(x.dtype))), x)
+
+    return _kernel(kernel)
+
+
+all = _by_numpy(lambda x, axes, keepdims: np.all(x, axes, keepdims=keepdims))
+any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
+max = _reducing(_np.max, 0)
+mean = _reducing(_np.mean, np.nan)
+min = _reducing(_np.min, 0)
+prod = _reducing(_np.prod, 1)
+sum = _reducing(_np.sum, 0)
+argmax = _by_numpy(lambda x, axis: np.argmax(x, axis))
+argmin = _by_numpy(lambda x, axis: np.argmin(x, axis))
+
+
+@_by_numpy
+def argsort(x: Any, axis: int, descending: bool) -> Any:
+    if not descending:
+        return np.argsort(x, axis, kind="stable")
+    mirrored = np.argsort(np.flip(x, axis), axis, kind="stable")
+    return x.shape[axis] - 1 - np.flip(mirrored, axis)
+
+
+@_kernel
+def cumulative_sum(x: Any, axis: int) -> Any:
+    return _np.cumsum(x, axis)
+
+
+def sort(x: Any, axis: int, descending: bool) -> Any:
+    return take_along_axis(x, argsort(x, axis, descending), axis)
+
+
+@_kernel
+def take(x: Any, indices: Any, axis: int) -> Any:
+    if not x.size or not indices.size:
+        return _nothing((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x)
+    return _np.take(x, indices, axis, mode="clip")
+
+
+@_kernel
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    if not indices.size:
+        return _nothing(indices.shape, x)
+    places = list(np.ogrid[tuple(map(slice, indices.shape))])
+    places[axis] = indices.asnumpy()
+    flat = np.ravel_multi_index(np.broadcast_arrays(*places), x.shape)
+    return _np.take(x.reshape((-1,)), constant(flat, x), 0, mode="clip")
+
+
+# of shapes
+
+
+@_kernel
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    return _np.broadcast_to(x, shape) if 0 not in shape else _nothing(shape, x)
+
+
+@_kernel
+def concat(tensors: Sequence[Any], axis: int) -> Any:
+    return _np.concatenate(list(tensors), axis)
+
+
+@_kernel
+def expand_dims(x: Any, axis: int) -> Any:
+    return _np.expand_dims(x, axis)
+
+
+@_kernel
+def flip(x: Any, axes: tuple[int, ...]) -> Any:
+    return _np.flip(x, axes) if x.size else x.copy()
+
+
+@_kernel
+def matmul(x1: Any, x2: Any) -> Any:
+    if not _is_float(x1):
+        return _whole_product(x1, x2)
+    if x1.size and x2.size:
+        return _np.matmul(x1, x2)
+    return _nothing((*np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2]), x1.shape[-2], x2.shape[-1]), x1)
+
+
+_whole_product = _by_numpy(np.matmul)
+
+
+@_kernel
+def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
+    return _np.transpose(x, axes)
+
+
+@_kernel
+def reshape(x: Any, shape: tuple[int, ...]) -> Any:
+    return _np.reshape(x, shape)
+
+
+@_kernel
+def roll(x: Any, shift: int, axis: int) -> Any:
+    return _np.roll(x, shift, axis) if x.size else x.copy()
+
+
+@_kernel
+def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
+    return _np.squeeze(x, axes)
+
+
+@_kernel
+def stack(tensors: Sequence[Any], axis: int) -> Any:
+    return _np.stack(list(tensors), axis)
+
+
+view = reshape

@@ -1,0 +1,215 @@
+"""Paddle's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+
+What this must keep:
+- `argmax` passes over NaN;
+- for a reduction `axis=[]` means all axes, which the core never asks for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+TAKE_NUMBERS = frozenset[str]()
+RESHAPE_IS_VIEW = False
+
+# making
+
+
+def dtype(name: str) -> Any:
+    return getattr(paddle, name)
+
+
+def astype(x: Any, name: str) -> Any:
+    return paddle.cast(x, name)
+
+
+def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    return paddle.to_tensor(array, place=getattr(like, "place", None))
+
+
+def copy(x: Any) -> Any:
+    return paddle.assign(x)
+
+
+def full_like(x: Any, value: complex, name: str) -> Any:
+    return paddle.full_like(x, value, name)
+
+
+def number(value: complex, name: str, like: Any) -> Any:
+    return paddle.to_tensor(value, name, place=getattr(like, "place", None))
+
+
+# of each element
+
+abs = paddle.abs
+acos = paddle.acos
+acosh = paddle.acosh
+add = paddle.add
+asin = paddle.asin
+asinh = paddle.asinh
+atan = paddle.atan
+atan2 = paddle.atan2
+atanh = paddle.atanh
+ceil = paddle.ceil
+cos = paddle.cos
+cosh = paddle.cosh
+divide = paddle.divide
+equal = paddle.equal
+exp = paddle.exp
+expm1 = paddle.expm1
+floor = paddle.floor
+floor_divide = paddle.floor_divide
+greater = paddle.greater_than
+greater_equal = paddle.greater_equal
+isfinite = paddle.isfinite
+isinf = paddle.isinf
+isnan = paddle.isnan
+less = paddle.less_than
+less_equal = paddle.less_equal
+log = paddle.log
+log10 = paddle.log10
+log1p = paddle.log1p
+log2 = paddle.log2
+logical_and = paddle.logical_and
+logical_not = paddle.logical_not
+logical_or = paddle.logical_or
+logical_xor = paddle.logical_xor
+maximum = paddle.maximum
+minimum = paddle.minimum
+multiply = paddle.multiply
+negative = paddle.neg
+not_equal = paddle.not_equal
+pow = paddle.pow
+reciprocal = paddle.reciprocal
+remainder = paddle.remainder
+round = paddle.round
+sign = paddle.sign
+sin = paddle.sin
+sinh = paddle.sinh
+sqrt = paddle.sqrt
+square = paddle.square
+subtract = paddle.subtract
+tan = paddle.tan
+tanh = paddle.tanh
+trunc = paddle.trunc
+where = paddle.where
+
+
+# of many elements
+
+
+def all(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return paddle.all(x, axes, keepdims)
+
+
+def any(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return paddle.any(x, axes, keepdims)
+
+
+def max(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return paddle.amax(x, axes, keepdims)
+
+
+def mean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return paddle.mean(x, axes, keepdims)
+
+
+def min(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return paddle.amin(x, axes, keepdims)
+
+
+def prod(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return paddle.prod(x, axes, keepdims)
+
+
+def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    return paddle.sum(x) if axes is None else paddle.sum(x, axes, keepdim=keepdims)
+
+
+def argmax(x: Any, axis: int) -> Any:
+    return _place(paddle.argmax, x, axis)
+
+
+def argmin(x: Any, axis: int) -> Any:
+    return _place(paddle.argmin, x, axis)
+
+
+def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
+    found = find(x, axis)
+    if not paddle.is_floating_point(x):
+        return found
+    is_nan = paddle.isnan(x)
+    return paddle.where(paddle.any(is_nan, axis), paddle.argmax(paddle.cast(is_nan, "int32"), axis), found)
+
+
+def argsort(x: Any, axis: int, descending: bool) -> Any:
+    return paddle.argsort(x, axis, descending, stable=True)
+
+
+def cumulative_sum(x: Any, axis: int) -> Any:
+    return paddle.cumsum(x, axis)
+
+
+def sort(x: Any, axis: int, descending: bool) -> Any:
+    return paddle.sort(x, axis, descending, stable=True)
+
+
+def take(x: Any, indices: Any, axis: int) -> Any:
+    return paddle.index_select(x, indices, axis)
+
+
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    return paddle.take_along_axis(x, indices, axis, broadcast=False)
+
+
+# of shapes
+
+
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    return paddle.broadcast_to(x, shape)
+
+
+def concat(tensors: Sequence[Any], axis: int) -> Any:
+    return paddle.concat(list(tensors), axis)
+
+
+def expand_dims(x: Any, axis: int) -> Any:
+    return paddle.unsqueeze(x, axis)
+
+
+def flip(x: Any, axes: tuple[int, ...]) -> Any:
+    return paddle.flip(x, axes)
+
+
+def matmul(x1: Any, x2: Any) -> Any:
+    return paddle.matmul(x1, x2)
+
+
+def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
+    return paddle.transpose(x, axes)
+
+
+def reshape(x: Any, shape: tuple[int, ...]) -> Any:
+    return paddle.reshape(x, shape)
+
+
+def roll(x: Any, shift: int, axis: int) -> Any:
+    return paddle.roll(x, shift, axis)
+
+
+def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
+    return paddle.squeeze(x, axes)
+
+
+def stack(tensors: Sequence[Any], axis: int) -> Any:
+    return paddle.stack(list(tensors), axis)
+
+
+view = reshape

@@ -1,0 +1,311 @@
+"""TensorFlow's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
+
+What this must keep:
+- an operation runs on the device of the scope, not of its operands, so that each kernel opens the scope of its first;
+- `top_k`, on which `tf.sort` is built, knows no order of NaN: keys are integers that have the order of the floats;
+- `argmax` passes over NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+TAKE_NUMBERS = frozenset(
+    ["add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply"]
+    + ["not_equal", "pow", "subtract"]
+)
+RESHAPE_IS_VIEW = True  # tensors do not change, so that nobody sees a copy
+
+
+@cache
+def _is_one_device() -> bool:
+    return len(tf.config.list_logical_devices()) == 1
+
+
+def _placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, on the device of its first operand."""
+
+    @wraps(kernel)
+    def placed(x: Any, *rest: Any) -> Any:
+        place = getattr(x, "backing_device", None)
+        if place is None or _is_one_device():  # `place` is None of what is traced
+            return kernel(x, *rest)
+        with tf.device(place):
+            return kernel(x, *rest)
+
+    return placed
+
+
+# making
+
+
+def dtype(name: str) -> Any:
+    return getattr(tf, name)
+
+
+@_placed
+def astype(x: Any, name: str) -> Any:
+    if name == "bool":
+        return tf.not_equal(x, tf.zeros((), x.dtype))
+    return tf.cast(x, name)
+
+
+def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
+    return _made(like, tf.constant, array)
+
+
+@_placed
+def copy(x: Any) -> Any:
+    return tf.identity(x)
+
+
+@_placed
+def full_like(x: Any, value: complex, name: str) -> Any:
+    return tf.fill(tf.shape(x), _number(value, name))
+
+
+def number(value: complex, name: str, like: Any) -> Any:
+    return _made(like, _number, value, name)
+
+
+def _number(value: complex, name: str) -> Any:
+    return tf.constant(bool(value) if name == "bool" else value, name)
+
+
+def _made(like: Any, make: Callable[..., Any], *arguments: Any) -> Any:
+    return _placed(lambda x: make(*arguments))(like)
+
+
+# of each element
+
+abs = _placed(tf.abs)
+acos = _placed(tf.acos)
+acosh = _placed(tf.acosh)
+add = _placed(tf.add)
+asin = _placed(tf.asin)
+asinh = _placed(tf.asinh)
+atan = _placed(tf.atan)
+atan2 = _placed(tf.atan2)
+atanh = _placed(tf.atanh)
+ceil = _placed(tf.math.ceil)
+cos = _placed(tf.cos)
+cosh = _placed(tf.cosh)
+divide = _placed(tf.math.truediv)
+equal = _placed(tf.equal)
+exp = _placed(tf.exp)
+expm1 = _placed(tf.math.expm1)
+floor = _placed(tf.floor)
+floor_divide = _placed(tf.math.floordiv)
+greater = _placed(tf.greater)
+greater_equal = _placed(tf.greater_equal)
+isfinite = _placed(tf.math.is_finite)
+isinf = _placed(tf.math.is_inf)
+isnan = _placed(tf.math.is_nan)
+less = _placed(tf.less)
+less_equal = _placed(tf.less_equal)
+log = _placed(tf.math.log)
+log1p = _placed(tf.math.log1p)
+logical_and = _placed(tf.logical_and)
+logical_not = _placed(tf.logical_not)
+logical_or = _placed(tf.logical_or)
+logical_xor = _placed(tf.math.logical_xor)
+maximum = _placed(tf.maximum)
+minimum = _placed(tf.minimum)
+multiply = _placed(tf.multiply)
+negative = _placed(tf.negative)
+not_equal = _placed(tf.not_equal)
+pow = _placed(tf.pow)
+reciprocal = _placed(tf.math.reciprocal)
+remainder = _placed(tf.math.floormod)
+round = _placed(tf.round)
+sign = _placed(tf.sign)
+sin = _placed(tf.sin)
+sinh = _placed(tf.sinh)
+sqrt = _placed(tf.sqrt)
+square = _placed(tf.square)
+subtract = _placed(tf.subtract)
+tan = _placed(tf.tan)
+tanh = _placed(tf.tanh)
+where = _placed(tf.where)
+
+
+@_placed
+def log10(x: Any) -> Any:
+    return tf.math.log(x) / tf.constant(math.log(10), x.dtype)
+
+
+@_placed
+def log2(x: Any) -> Any:
+    return tf.math.log(x) / tf.constant(math.log(2), x.dtype)
+
+
+@_placed
+def trunc(x: Any) -> Any:
+    return tf.where(x < 0, tf.math.ceil(x), tf.math.floor(x))
+
+
+# of many elements
+
+
+@_placed
+def all(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return tf.reduce_all(x, axes, keepdims)
+
+
+@_placed
+def any(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return tf.reduce_any(x, axes, keepdims)
+
+
+@_placed
+def max(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return tf.reduce_max(x, axes, keepdims)
+
+
+@_placed
+def mean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return tf.reduce_mean(x, axes, keepdims)
+
+
+@_placed
+def min(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return tf.reduce_min(x, axes, keepdims)
+
+
+@_placed
+def prod(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return tf.reduce_prod(x, axes, keepdims)
+
+
+@_placed
+def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    return tf.reduce_sum(x, axes, keepdims)
+
+
+@_placed
+def argmax(x: Any, axis: int) -> Any:
+    return _place(tf.argmax, x, axis)
+
+
+@_placed
+def argmin(x: Any, axis: int) -> Any:
+    return _place(tf.argmin, x, axis)
+
+
+def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
+    found = find(x, axis)
+    if not x.dtype.is_floating:
+        return found
+    is_nan = tf.math.is_nan(x)
+    return tf.where(tf.reduce_any(is_nan, axis), tf.argmax(tf.cast(is_nan, "int32"), axis), found)
+
+
+@_placed
+def argsort(x: Any, axis: int, descending: bool) -> Any:
+    keys = _last(_keys(x), axis)
+    # the first of equal ones comes first; the complement turns the order of integers round
+    places = tf.math.top_k(keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]).indices
+    return _last(places, axis)
+
+
+def _keys(x: Any) -> Any:
+    """Integers in the order of the values, NaN above all."""
+    if not x.dtype.is_floating:
+        return x
+    if x.dtype.size < 4:
+        x = tf.cast(x, tf.float32)
+    whole = tf.int32 if x.dtype.size == 4 else tf.int64
+    x = tf.where(tf.math.is_nan(x), tf.constant(math.nan, x.dtype), tf.where(x == 0, tf.zeros((), x.dtype), x))
+    bits = tf.bitcast(x, whole)
+    return tf.where(tf.math.is_nan(x), whole.max, tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, whole.max), bits))
+
+
+def _last(x: Any, axis: int) -> Any:
+    """With an axis and the last one in each other's places."""
+    order = list(range(len(x.shape)))
+    order[axis], order[-1] = order[-1], order[axis]
+    return x if axis == order[axis] else tf.transpose(x, order)
+
+
+@_placed
+def cumulative_sum(x: Any, axis: int) -> Any:
+    return tf.cumsum(x, axis)
+
+
+@_placed
+def sort(x: Any, axis: int, descending: bool) -> Any:
+    return take_along_axis(x, argsort(x, axis, descending), axis)
+
+
+@_placed
+def take(x: Any, indices: Any, axis: int) -> Any:
+    return tf.gather(x, indices, axis=axis)
+
+
+@_placed
+def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    last = len(x.shape) - 1
+    return _last(tf.gather(_last(x, axis), _last(indices, axis), axis=last, batch_dims=last), axis)
+
+
+# of shapes
+
+
+@_placed
+def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
+    return tf.broadcast_to(x, shape)
+
+
+def concat(tensors: Sequence[Any], axis: int) -> Any:
+    return _made(tensors[0], tf.concat, list(tensors), axis)
+
+
+@_placed
+def expand_dims(x: Any, axis: int) -> Any:
+    return tf.expand_dims(x, axis)
+
+
+@_placed
+def flip(x: Any, axes: tuple[int, ...]) -> Any:
+    return tf.reverse(x, axes)
+
+
+@_placed
+def matmul(x1: Any, x2: Any) -> Any:
+    return tf.matmul(x1, x2)
+
+
+@_placed
+def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
+    return tf.transpose(x, axes)
+
+
+@_placed
+def reshape(x: Any, shape: tuple[int, ...]) -> Any:
+    return tf.reshape(x, shape)
+
+
+@_placed
+def roll(x: Any, shift: int, axis: int) -> Any:
+    return tf.roll(x, shift, axis)
+
+
+@_placed
+def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
+    return tf.squeeze(x, axes)
+
+
+def stack(tensors: Sequence[Any], axis: int) -> Any:
+    return _made(tensors[0], tf.stack, list(tensors), axis)
+
+
+view = reshape

@@ -1,0 +1,97 @@
+"""Runs the official suite of the Python Array API standard over `xdevice.array_namespace`.
+
+    python tests/arithmetic/run_array_api_tests.py PATH_TO_CHECKOUT BACKEND [--examples 20] [arguments of pytest ...]
+
+The suite is not on PyPI. It is github.com/data-apis/array-api-tests, with its submodule array-api, and needs the packages
+`ndindex` and `pytest-json-report` beside those of the extra `test`. It runs in a temporary copy that is changed in two
+ways: complex dtypes may be missing, and a shape may be another sequence than a tuple, as TensorFlow's and Paddle's are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+FILES: Final = (
+    "constants", "creation_functions", "data_type_functions", "indexing_functions", "manipulation_functions",
+    "operators_and_elementwise_functions", "searching_functions", "sorting_functions", "special_cases",
+    "statistical_functions", "utility_functions", "linalg",
+)  # fmt: skip
+"""Of the suite: not what tensors themselves can do, which stays the framework's, and not the extensions."""
+
+SKIPPED: Final[dict[str, dict[str, str]]] = {"*": {}}
+"""By backend, or "*", and by a part of a test's name: why it is left out."""
+
+OTHER_DTYPES: Final = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "complex64", "complex128")
+
+NO_COMPLEX: Final = ("for dt in complex_dtypes], key=lambda x: x[1]\n)", "for dt in complex_dtypes], key=lambda x: x[1], default=[None]\n)")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage=__doc__.splitlines()[2].strip())
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("backend")
+    parser.add_argument("--examples", type=int, default=20)
+    arguments, rest = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        copied = _copy(arguments.checkout, Path(folder) / "suite")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdevice", "-p", Path(__file__).stem]
+        command += ["--timeout", "120", "--disable-deadline", "--max-examples", str(arguments.examples), "--derandomize"]
+        command += [f"array_api_tests/test_{name}.py" for name in FILES] + rest
+        return subprocess.run(command, cwd=copied, env=_environment(arguments.backend), check=False).returncode
+
+
+def _copy(checkout: Path, copied: Path) -> Path:
+    if not (checkout / "array-api" / "src").exists():
+        raise SystemExit(f"{checkout} lacks the submodule array-api: git submodule update --init")
+    shutil.copytree(checkout, copied, ignore=shutil.ignore_patterns(".git"))
+    for file in (copied / "array_api_tests").glob("*.py"):
+        text = file.read_text().replace(*NO_COMPLEX)
+        if file.stem != "stubs":
+            text = re.sub(r"\b([A-Za-z_]\w*)\.shape\b", r"tuple(\1.shape)", text)
+        file.write_text(text)
+    return copied
+
+
+def _environment(backend: str) -> dict[str, str]:
+    environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
+    environment["ARRAY_API_TESTS_MODULE"] = "exec('import xdevice; xp = xdevice.array_namespace()')"
+    environment["ARRAY_API_TESTS_SKIP_DTYPES"] = ",".join(OTHER_DTYPES)
+    return environment
+
+
+# what pytest asks of this file as a plugin
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    import xdevice
+
+    offered = set(dir(xdevice.array_namespace()))
+    kept = [item for item in items if _function(item.name) in offered and not _is_skipped(item.name)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def _function(test: str) -> str:
+    """The function that a test is of: `test_binary[add(x1_i is NaN) -> NaN]` and `test_asarray_scalars` name theirs."""
+    _, _, case = test.partition("[")
+    if "(" in case:
+        return re.match(r"\w*", case)[0]
+    name = test.partition("[")[0].removeprefix("test_")
+    return {"asarray_scalars": "asarray", "asarray_arrays": "asarray"}.get(name, name)
+
+
+def _is_skipped(test: str) -> bool:
+    return any(part in test for key in ("*", os.environ["XDEVICE_BACKEND"]) for part in SKIPPED.get(key, ()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
