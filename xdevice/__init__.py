@@ -12,6 +12,8 @@ from .base.version import __version__ as __version__
 from .core.selection import backend, backends, set_backend, use
 from .errors import (
     ArgumentError,
+    AxisError,
+    BackendConflictError,
     BackendImportError,
     BackendNotFoundError,
     CaptureError,
@@ -141,6 +143,8 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ArgumentError",
+    "AxisError",
+    "BackendConflictError",
     "BackendImportError",
     "BackendNotFoundError",
     "Benchmark",

@@ -95,6 +95,25 @@ def _by_numpy(function: Callable[..., Any], differentiable: bool = False) -> Cal
     return _kernel(kernel)
 
 
+def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
+    """On bool, which MXNet's bitwise functions and many others do not take."""
+
+    def kernel(x1: Any, x2: Any) -> Any:
+        return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
+
+    return _kernel(kernel)
+
+
+def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that takes no bool, and to which numbers are all alike."""
+
+    @wraps(function)
+    def kernel(x: Any, *rest: Any) -> Any:
+        return function(x, *rest) if x.dtype != np.bool_ else function(x.astype("int8"), *rest).astype("bool")
+
+    return _kernel(kernel)
+
+
 def _is_float(x: Any) -> bool:
     return dtype_name(x.dtype).startswith("float")
 
@@ -164,10 +183,10 @@ log = _kernel(_np.log)
 log10 = _kernel(_np.log10)
 log1p = _kernel(_np.log1p)
 log2 = _kernel(_np.log2)
-logical_and = _kernel(_np.bitwise_and)
+logical_and = _of_bits(_np.bitwise_and)
 logical_not = _kernel(_np.logical_not)
-logical_or = _kernel(_np.bitwise_or)
-logical_xor = _kernel(_np.bitwise_xor)
+logical_or = _of_bits(_np.bitwise_or)
+logical_xor = _of_bits(_np.bitwise_xor)
 maximum = _kernel(_np.maximum)
 minimum = _kernel(_np.minimum)
 multiply = _kernel(_np.multiply)
@@ -187,14 +206,18 @@ trunc = _kernel(_np.trunc)
 
 @_kernel
 def remainder(x1: Any, x2: Any) -> Any:
-    return _np.mod(x1, x2)
+    made = _np.mod(x1, x2)
+    if not _is_float(x1):
+        return made
+    # for which MXNet gives 0
+    return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), made)
 
 
 @_kernel
 def round(x: Any) -> Any:
     low = _np.floor(x)
     rest = x - low
-    is_up = _np.bitwise_or(rest > 0.5, _np.bitwise_and(rest == 0.5, _np.mod(low, 2) != 0))
+    is_up = logical_or(rest > 0.5, logical_and(rest == 0.5, _np.mod(low, 2) != 0))
     return where(is_up, low + 1, low)
 
 
@@ -230,8 +253,15 @@ def _reducing(function: Callable[..., Any], of_nothing: Any) -> Callable[..., An
 
 all = _by_numpy(lambda x, axes, keepdims: np.all(x, axes, keepdims=keepdims))
 any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
+
+
+def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    total = _np.sum(x, axis=axis, keepdims=keepdims)
+    return total / (x.size // total.size)  # of infinities mx.np.mean gives NaN
+
+
 max = _reducing(_np.max, 0)
-mean = _reducing(_np.mean, np.nan)
+mean = _reducing(_mean, np.nan)
 min = _reducing(_np.min, 0)
 prod = _reducing(_np.prod, 1)
 sum = _reducing(_np.sum, 0)
@@ -276,7 +306,7 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 # of shapes
 
 
-@_kernel
+@_shaping
 def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
     return _np.broadcast_to(x, shape) if 0 not in shape else _nothing(shape, x)
 
@@ -286,12 +316,12 @@ def concat(tensors: Sequence[Any], axis: int) -> Any:
     return _np.concatenate(list(tensors), axis)
 
 
-@_kernel
+@_shaping
 def expand_dims(x: Any, axis: int) -> Any:
     return _np.expand_dims(x, axis)
 
 
-@_kernel
+@_shaping
 def flip(x: Any, axes: tuple[int, ...]) -> Any:
     return _np.flip(x, axes) if x.size else x.copy()
 
@@ -308,22 +338,22 @@ def matmul(x1: Any, x2: Any) -> Any:
 _whole_product = _by_numpy(np.matmul)
 
 
-@_kernel
+@_shaping
 def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
     return _np.transpose(x, axes)
 
 
-@_kernel
+@_shaping
 def reshape(x: Any, shape: tuple[int, ...]) -> Any:
     return _np.reshape(x, shape)
 
 
-@_kernel
+@_shaping
 def roll(x: Any, shift: int, axis: int) -> Any:
     return _np.roll(x, shift, axis) if x.size else x.copy()
 
 
-@_kernel
+@_shaping
 def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
     return _np.squeeze(x, axes)
 

@@ -43,11 +43,9 @@ def name(request):
 @pytest.fixture
 def xp(name):
     """The namespace of a backend, with 64 bits in JAX."""
-    if name == "mxnet":
-        import mxnet
-
-        mxnet.npx.set_np()
-    with xdevice.use(name):
+    with xdevice.use(name) as backend:
+        if name == "mxnet":
+            backend.framework.npx.set_np()
         if name != "jax":
             yield xdevice.array_namespace()
             return
@@ -65,7 +63,7 @@ def test_the_names_are_those_that_the_page_lists(xp):
 # values
 
 
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 1e-3, 80.0, math.inf, -math.inf, math.nan]
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 2.0**-10, 80.0, math.inf, -math.inf, math.nan]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
 
 
@@ -249,7 +247,7 @@ def test_reductions(xp, function, examples):
         wanted = silently(of_numpy(function), x, axis=axis, keepdims=keepdims)
         if x.dtype.kind in "bi" and function in ("sum", "prod", "count_nonzero"):
             wanted = np.asarray(wanted, "int64")
-        close(getattr(xp, function)(here, axis=axis, keepdims=keepdims), wanted)
+        close(silently(getattr(xp, function), here, axis=axis, keepdims=keepdims), wanted)
 
 
 @pytest.mark.parametrize("correction", [0, 1, 1.5, 9])
@@ -436,7 +434,8 @@ def test_dtypes(xp):
     assert not xp.isdtype(xp.bool, "numeric")
     assert xp.can_cast(xp.int32, xp.int64)
     assert not xp.can_cast(xp.int64, xp.int32)
-    assert not xp.can_cast(xp.int64, xp.float64), "the standard has no promotion from one kind to another"
+    assert xp.can_cast(xp.int64, xp.float32)
+    assert not xp.can_cast(xp.float32, xp.int64)
     assert xp.result_type(xp.int32, xp.float32) == xp.float32
     assert xp.finfo(xp.float32).eps == np.finfo("float32").eps
     assert xp.finfo(xp.float64).bits == 64

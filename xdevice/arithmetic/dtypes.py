@@ -71,9 +71,6 @@ def require_fits(value: complex, name: str) -> None:
 
 def can_cast(source: str, target: str) -> bool:
     """Whether promotion leads from one dtype to the other."""
-    kinds = _KINDS[kind_of(source)], _KINDS[kind_of(target)]
-    if kinds[0] != kinds[1]:
-        return kinds == (2, 3) and promoted(source, target) == target
     try:
         return promoted(source, target) == target
     except DTypeError:

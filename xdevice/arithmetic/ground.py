@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
-from xdevice.errors import BackendMismatchError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.errors import AxisError, BackendMismatchError, DTypeError, NotATensorError, ShapeError, shown
 
 from . import dtypes
 
@@ -152,7 +152,7 @@ class Ground:
         except TypeError:
             raise ShapeError(f"{function}: an axis is an int, not {shown(axis)}") from None
         if not -ndim <= whole < ndim:
-            raise ShapeError(f"{function}: there is no axis {whole} in a tensor of {ndim} dimensions")
+            raise AxisError(f"{function}: there is no axis {whole} in a tensor of {ndim} dimensions")
         return whole % ndim
 
     def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
