@@ -1,0 +1,38 @@
+"""The page on arithmetic: its example, and its table of what Python's operators give."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import xdevice
+from support import ROOT
+
+PAGE = (ROOT / "docs" / "arithmetic.md").read_text(encoding="utf-8")
+EXPRESSIONS = ("i + 1.5", "i / 2", "b + b", "b * 1.5")
+
+
+@pytest.mark.parametrize("backend", xdevice.backends())
+def test_the_example_prints_what_it_shows_and_operators_give_what_the_table_says(backend):
+    example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL).groups()
+    code = f"""{example}
+i, b = xdevice.tensor([1, 2]), xdevice.tensor([True, False])
+for expression in {EXPRESSIONS}:
+    try:
+        print(xdevice.to_numpy(eval(expression)).dtype)
+    except Exception:
+        print("error")
+"""
+    environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=800, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [re.search(rf"^\| `{re.escape(one)}` \|(.*)\|$", PAGE, re.MULTILINE)[1] for one in EXPRESSIONS]
+    head = [cell.strip() for cell in re.search(r"^\| \| (torch .*)\|$", PAGE, re.MULTILINE)[1].split("|")]
+    told = [row.split("|")[head.index(backend)].strip() for row in rows]
+    assert done.stdout == shown + "\n".join(told) + "\n"
