@@ -1,6 +1,6 @@
 """What the namespace costs: a look-up, and `add`, `matmul` and `sum` of 4x4 against the framework's own, interleaved.
 
-    python benchmarks/namespace.py [backend ...]
+python benchmarks/namespace.py [backend ...]
 """
 
 from __future__ import annotations

@@ -167,6 +167,8 @@ def take(x: Any, indices: Any, axis: int) -> Any:
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
+    if x.dtype == paddle.bool:
+        return paddle.cast(take_along_axis(paddle.cast(x, "int32"), indices, axis), "bool")
     return paddle.take_along_axis(x, indices, axis, broadcast=False)
 
 
@@ -190,7 +192,7 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def matmul(x1: Any, x2: Any) -> Any:
-    if paddle.is_floating_point(x1):
+    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # which takes as long as the product
         return paddle.matmul(x1, x2)
     return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
 

@@ -20,8 +20,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 TAKE_NUMBERS = frozenset(
-    ["add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply"]
-    + ["not_equal", "pow", "subtract"]
+    [
+        "add",
+        "divide",
+        "equal",
+        "greater",
+        "greater_equal",
+        "less",
+        "less_equal",
+        "maximum",
+        "minimum",
+        "multiply",
+        "not_equal",
+        "pow",
+        "subtract",
+    ]
 )
 RESHAPE_IS_VIEW = True  # tensors do not change, so that nobody sees a copy
 
@@ -36,8 +49,7 @@ def _placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(kernel)
     def placed(x: Any, *rest: Any) -> Any:
-        place = getattr(x, "backing_device", None)
-        if place is None or _is_one_device():  # `place` is None of what is traced
+        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # of what is traced
             return kernel(x, *rest)
         with tf.device(place):
             return kernel(x, *rest)

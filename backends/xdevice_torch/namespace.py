@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
 
 TAKE_NUMBERS = frozenset(
-    ["add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow", "subtract"]
+    [
+        "add",
+        "divide",
+        "equal",
+        "greater",
+        "greater_equal",
+        "less",
+        "less_equal",
+        "multiply",
+        "not_equal",
+        "pow",
+        "subtract",
+    ]
 )
 RESHAPE_IS_VIEW = True
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from support import ROOT
 
 import xdevice
-from support import ROOT
 
 PAGE = (ROOT / "docs" / "arithmetic.md").read_text(encoding="utf-8")
 EXPRESSIONS = ("i + 1.5", "i / 2", "b + b", "b * 1.5")

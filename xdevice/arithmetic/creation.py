@@ -171,7 +171,9 @@ class Creation:
         grids = []
         for place, x in zip(places, tensors, strict=True):
             row = (*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1))
-            grids.append(self._kernels.broadcast_to(self._kernels.reshape(self._ground.cast(x, name), row), tuple(shape)))
+            grids.append(
+                self._kernels.broadcast_to(self._kernels.reshape(self._ground.cast(x, name), row), tuple(shape))
+            )
         return grids
 
     def tril(self, x: Any, /, *, k: int = 0) -> Any:

@@ -90,13 +90,15 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _unary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any]) -> Callable[..., Any]:
-    mine, allowed = ground.mine, set[Any]()
+    mine = ground.mine
+    usual: Any = None
 
     def unary(x: Any, /) -> Any:
-        if type(x) in mine and x.dtype in allowed:
+        nonlocal usual
+        if type(x) in mine and x.dtype is usual:
             return kernel(x)
         x = ground.require(x, kinds, name)
-        allowed.add(x.dtype)
+        usual = x.dtype
         return kernel(x)
 
     return _named(unary, name)
@@ -123,16 +125,19 @@ def _testing(ground: Ground, name: str, kernel: Callable[[Any], Any], told: bool
 def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     mine, allowed = ground.mine, set[Any]()
     takes_number = name in ground.kernels.TAKE_NUMBERS
+    usual: Any = None  # finding a dtype in a set takes Paddle and TensorFlow a microsecond
 
     def binary(x1: Any, x2: Any, /) -> Any:
+        nonlocal usual
         if type(x1) in mine:
             dtype = x1.dtype
-            if type(x2) in mine and x2.dtype is dtype and dtype in allowed:
+            if type(x2) in mine and x2.dtype is dtype and (dtype is usual or dtype in allowed):
                 return kernel(x1, x2)
             if takes_number and type(x2) is float and dtype in allowed and dtypes.kind_of(ground.dtype(dtype)) == "f":
                 return kernel(x1, x2)
         x1, x2 = ground.operands(name, kinds, (x1, x2))
-        allowed.add(x1.dtype)
+        usual = x1.dtype
+        allowed.add(usual)
         return kernel(x1, x2)
 
     return _named(binary, name)

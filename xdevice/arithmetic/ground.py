@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -75,10 +76,8 @@ class Ground:
             return self._names[dtype]
         except (KeyError, TypeError):
             name = dtype_name(dtype)
-        try:
+        with suppress(TypeError):  # one that has no hash
             self._names[dtype] = name
-        except TypeError:  # one that has no hash
-            pass
         return name
 
     def held(self, name: str) -> str:

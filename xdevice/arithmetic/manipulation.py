@@ -85,7 +85,9 @@ class Manipulation:
         counts = self._counts(repeats)
         length = shape_of(x)[place]
         if (counts < 0).any() or counts.ndim > 1 or (counts.ndim == 1 and counts.size not in (1, length)):
-            raise ShapeError(f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}")
+            raise ShapeError(
+                f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}"
+            )
         import numpy
 
         places = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
@@ -115,9 +117,7 @@ class Manipulation:
         made = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
         return self._kernels.copy(made) if copy else made
 
-    def roll(
-        self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None
-    ) -> Any:
+    def roll(self, x: Any, /, shift: int | Sequence[int], *, axis: int | Sequence[int] | None = None) -> Any:
         x = self._ground.tensor(x, "roll")
         shape = shape_of(x)
         if axis is None:
@@ -154,9 +154,7 @@ class Manipulation:
         ndim = max(len(shape), len(times))
         shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
         wide = self._kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
-        wide = self._kernels.broadcast_to(
-            wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair)
-        )
+        wide = self._kernels.broadcast_to(wide, tuple(part for pair in zip(times, shape, strict=True) for part in pair))
         return self._kernels.reshape(wide, tuple(n * length for n, length in zip(times, shape, strict=True)))
 
     # joining
@@ -205,7 +203,9 @@ class Manipulation:
             axes = range(ndims[0] - axes, ndims[0]), range(axes)
             if axes[0].start < 0 or len(axes[1]) > ndims[1]:
                 raise ShapeError(f"tensordot: there are not as many axes in {shapes[0]} and {shapes[1]}")
-        first, second = ([self._ground.axis(a, n, "tensordot") for a in one] for one, n in zip(axes, ndims, strict=True))
+        first, second = (
+            [self._ground.axis(a, n, "tensordot") for a in one] for one, n in zip(axes, ndims, strict=True)
+        )
         if [shapes[0][a] for a in first] != [shapes[1][a] for a in second]:
             raise ShapeError(f"tensordot: the axes {first} of {shapes[0]} do not match {second} of {shapes[1]}")
         return first, second

@@ -24,12 +24,14 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
 
 
 def _matmul(ground: Ground) -> Callable[..., Any]:
-    mine, allowed, kernel = ground.mine, set[Any](), ground.kernels.matmul
+    mine, kernel = ground.mine, ground.kernels.matmul
+    usual: Any = None
 
     def matmul(x1: Any, x2: Any, /) -> Any:
-        if type(x1) in mine and type(x2) in mine:
-            dtype = x1.dtype
-            if x2.dtype is dtype and dtype in allowed and len(x1.shape) == 2 == len(x2.shape):
+        nonlocal usual
+        if type(x1) in mine and type(x2) in mine and x1.dtype is usual and x2.dtype is usual:
+            shapes = x1.shape, x2.shape
+            if len(shapes[0]) == 2 == len(shapes[1]) and shapes[0][1] == shapes[1][0]:
                 return kernel(x1, x2)
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
         shapes = shape_of(x1), shape_of(x2)
@@ -38,7 +40,7 @@ def _matmul(ground: Ground) -> Callable[..., Any]:
         inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
         if None not in inner and inner[0] != inner[1]:
             raise ShapeError(f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}")
-        allowed.add(x1.dtype)
+        usual = x1.dtype
         return _product(ground, x1, x2)
 
     return matmul
@@ -57,15 +59,17 @@ def _product(ground: Ground, x1: Any, x2: Any) -> Any:
 
 
 def _sum(ground: Ground) -> Callable[..., Any]:
-    mine, allowed, kernel = ground.mine, set[Any](), ground.kernels.sum
+    mine, kernel = ground.mine, ground.kernels.sum
     reduced = Reducing(ground).reduced
+    usual: Any = None
 
     def sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        if axis is None and dtype is None and not keepdims and type(x) in mine and x.dtype in allowed:
+        nonlocal usual
+        if axis is None and dtype is None and not keepdims and type(x) in mine and x.dtype is usual:
             return kernel(x, None, False)
         x = ground.require(x, ANY, "sum")
         if dtypes.kind_of(ground.name(x)) == "f":
-            allowed.add(x.dtype)
+            usual = x.dtype
         return reduced("sum", x, axis, dtype, keepdims)
 
     return sum
