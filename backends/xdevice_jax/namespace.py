@@ -13,7 +13,7 @@ from xdevice.base.dtypes import host_dtype
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    Array = jax.Array
+    from jax import Array
 
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
 RESHAPE_IS_VIEW = True  # arrays do not change, so that nobody sees a copy

@@ -21,12 +21,12 @@ TAKE_NUMBERS = frozenset[str]()
 RESHAPE_IS_VIEW = True
 
 
-def _quick(
-    function: Callable[..., Any], array: type = np.ndarray, asarray: Any = np.asarray
-) -> Callable[[Any, Any], Any]:
-    def kernel(x1: Array, x2: Array) -> Array:
+def _quick(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    array, asarray = np.ndarray, np.asarray
+
+    def kernel(x1: Any, x2: Any) -> Any:
         made = function(x1, x2)
-        return made if type(made) is array else asarray(made)  # type: ignore[no-any-return]
+        return made if type(made) is array else asarray(made)
 
     return kernel
 

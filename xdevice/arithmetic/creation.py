@@ -114,7 +114,7 @@ class Creation:
         first, last = (0, start) if stop is None else (start, stop)
         default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
         name = self._named(dtype, default)
-        number = max(0, -int(-(last - first) // step)) if default == "float32" else len(range(first, last, step))  # type: ignore[arg-type]
+        number = max(0, -int((first - last) // step))
         values = first + step * numpy.arange(number, dtype="int64" if default == "int64" else "float64")
         if default == "int64" and number:
             dtypes.require_fits(int(values.min()), name)

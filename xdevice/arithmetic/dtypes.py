@@ -103,8 +103,8 @@ def floats(name: str, dtype: object = None) -> FInfo:
 
     real = {"complex64": "float32", "complex128": "float64"}.get(name, name)
     found = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
-    limits = (float(value) for value in (found.eps, found.max, found.min, found.smallest_normal))
-    return FInfo(found.bits, *limits, dtype)
+    eps, largest, least, smallest = map(float, (found.eps, found.max, found.min, found.smallest_normal))
+    return FInfo(found.bits, eps, largest, least, smallest, dtype)
 
 
 def integers(name: str, dtype: object = None) -> IInfo:

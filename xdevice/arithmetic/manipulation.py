@@ -135,7 +135,7 @@ class Manipulation:
             x = self._rolled(x, steps, self._ground.axis(one, len(shape), "roll"))
         return x
 
-    def _rolled(self, x: Any, steps: int, axis: int) -> Any:
+    def _rolled(self, x: Any, steps: Any, axis: int) -> Any:
         length = shape_of(x)[axis]
         return self._kernels.roll(x, index(steps) % length if length else 0, axis)
 
