@@ -269,7 +269,16 @@ max = _reducing(_np.max, 0)
 mean = _reducing(_mean, np.nan)
 min = _reducing(_np.min, 0)
 prod = _reducing(_np.prod, 1)
-sum = _reducing(_np.sum, 0)
+
+
+@_kernel
+def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    return _np.sum(x) if axes is None else _some(x, axes, keepdims)
+
+
+_some = _reducing(_np.sum, 0)
+
+
 argmax = _by_numpy(lambda x, axis: np.argmax(x, axis))
 argmin = _by_numpy(lambda x, axis: np.argmin(x, axis))
 
@@ -335,9 +344,7 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 def matmul(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_product(x1, x2)
-    if x1.size and x2.size:
-        return _np.matmul(x1, x2)
-    return _nothing((*np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2]), x1.shape[-2], x2.shape[-1]), x1)
+    return _np.matmul(x1, x2)
 
 
 _whole_product = _by_numpy(np.matmul)

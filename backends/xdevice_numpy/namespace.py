@@ -21,14 +21,9 @@ TAKE_NUMBERS = frozenset[str]()
 RESHAPE_IS_VIEW = True
 
 
-def _quick(function: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    array, asarray = np.ndarray, np.asarray
-
-    def kernel(x1: Any, x2: Any) -> Any:
-        made = function(x1, x2)
-        return made if type(made) is array else asarray(made)
-
-    return kernel
+def settled(x: Any) -> Array:
+    """The array that a scalar stands for, of what the core calls without a detour."""
+    return np.asarray(x)
 
 
 def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,9 +65,9 @@ def number(value: complex, name: str, like: Array) -> Array:
 
 # of each element
 
-add = _quick(np.add)
-multiply = _quick(np.multiply)
-subtract = _quick(np.subtract)
+add = np.add
+multiply = np.multiply
+subtract = np.subtract
 abs = _silent(np.absolute)
 acos = _silent(np.arccos)
 acosh = _silent(np.arccosh)
@@ -215,7 +210,7 @@ def flip(x: Array, axes: tuple[int, ...]) -> Array:
     return np.flip(x, axes)
 
 
-matmul = _quick(np.matmul)
+matmul = np.matmul
 
 
 def permute_dims(x: Array, axes: tuple[int, ...]) -> Array:

@@ -27,7 +27,7 @@ for expression in {EXPRESSIONS}:
     except Exception:
         print("error")
 """
-    environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": ""}
+    environment = {**os.environ, "XDEVICE_BACKEND": backend}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=800, check=False
     )

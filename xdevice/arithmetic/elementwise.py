@@ -89,6 +89,10 @@ def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return function
 
 
+def _itself(x: Any) -> Any:
+    return x
+
+
 def _unary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any], Any]) -> Callable[..., Any]:
     mine = ground.mine
     usual: Any = None
@@ -124,21 +128,24 @@ def _testing(ground: Ground, name: str, kernel: Callable[[Any], Any], told: bool
 
 def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     mine, allowed = ground.mine, set[Any]()
+    settled = getattr(ground.kernels, "settled", _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
     usual: Any = None  # finding a dtype in a set takes Paddle and TensorFlow a microsecond
 
     def binary(x1: Any, x2: Any, /) -> Any:
         nonlocal usual
-        if type(x1) in mine:
+        cls = type(x1)
+        if cls in mine:
             dtype = x1.dtype
-            if type(x2) in mine and x2.dtype is dtype and (dtype is usual or dtype in allowed):
-                return kernel(x1, x2)
+            if (type(x2) is cls or type(x2) in mine) and x2.dtype is dtype and (dtype is usual or dtype in allowed):
+                made = kernel(x1, x2)
+                return made if type(made) is cls else settled(made)
             if takes_number and type(x2) is float and dtype in allowed and dtypes.kind_of(ground.dtype(dtype)) == "f":
                 return kernel(x1, x2)
         x1, x2 = ground.operands(name, kinds, (x1, x2))
         usual = x1.dtype
         allowed.add(usual)
-        return kernel(x1, x2)
+        return settled(kernel(x1, x2))
 
     return _named(binary, name)
 

@@ -68,4 +68,7 @@ SHAPING: Final = {
 ENTER: Final = "enter"
 """Called, where there is one, when the namespace is asked for: it makes the calling thread fit for the kernels."""
 
+SETTLED: Final = "settled"
+"""Called, where there is one, with what a kernel of two tensors gave that is of another type than they: its tensor."""
+
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
