@@ -218,7 +218,8 @@ class TensorflowBackend(Backend):
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
-            x = tf.fill(shape, tf.cast(value, dtype))
+            # tf.cast goes by way of float32 and int32
+            x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
         return self._settled(x, device)
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:

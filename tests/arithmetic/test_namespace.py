@@ -420,6 +420,9 @@ def test_making(xp, name):
     assert tuple(xp.empty(3).shape) == (3,)
     for value, dtype in ((2**40 + 1, "int64"), (1.5, "float32"), (True, "bool"), (math.inf, "float32")):
         close(xp.full((2,), value), np.full(2, value, dtype))
+    exact = 16777217.0  # float32 does not hold it
+    for made in (xp.full((), exact, dtype=xp.float64), xp.full_like(xp.ones(1, dtype=xp.float64), exact)):
+        assert xdevice.item(made) == exact
     close(xp.asarray([1, 2]), np.asarray([1, 2]))
     close(xp.asarray([1.5]), np.asarray([1.5], "float32"))
     x = xp.asarray([1, 2])
