@@ -46,6 +46,9 @@ def xp(name):
     with xdevice.use(name) as backend:
         if name == "mxnet":
             backend.framework.npx.set_np()
+            yield xdevice.array_namespace()
+            backend.framework.npx.reset_np()
+            return
         if name != "jax":
             yield xdevice.array_namespace()
             return

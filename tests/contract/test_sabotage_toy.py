@@ -781,6 +781,11 @@ def _(adapter, patch, suite):
     patch.setattr(toy().ToyArray, "wait", lambda self: None)
 
 
+@wrong("namespace", "lacks kernels", "a_namespace_is_whole_or_refused")
+def _(adapter, patch, suite):
+    patch.setattr(adapter, "namespace", object)
+
+
 @wrong("lending", "never lets go", "lending_lets_go")
 def _(adapter, patch, suite):
     lock = threading.RLock()

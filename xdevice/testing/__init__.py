@@ -15,6 +15,7 @@ docs/adapters.md says what each method is held to.
 
 from __future__ import annotations
 
+from .arithmetic import Arithmetic
 from .asynchrony import Seeing, Side, Streams, Waiting
 from .base import Failure
 from .creation import Creation
@@ -27,5 +28,5 @@ from .several import Several
 __all__ = ["Batch", "Conformance", "Failure", "Pair", "in_child"]
 
 
-class Conformance(Devices, Creation, Moving, Models, Several, Waiting, Streams, Side, Seeing, Processes):
+class Conformance(Devices, Creation, Arithmetic, Moving, Models, Several, Waiting, Streams, Side, Seeing, Processes):
     """Subclass it, name the `backend`, and let pytest collect the tests."""
