@@ -476,6 +476,7 @@ def test_what_is_refused_by_name(xp, name):
         (xdevice.NotATensorError, lambda: xdevice.array_namespace("text")),
         (xdevice.ShapeError, lambda: xp.sum(floats, axis=1)),
         (xdevice.ShapeError, lambda: xp.matmul(floats, xp.ones((3, 2)))),
+        (xdevice.ShapeError, lambda: xp.matmul(xp.matmul(xp.ones((2, 2)), xp.ones((2, 2))), xp.ones((3, 2)))),
         (xdevice.ShapeError, lambda: xp.reshape(floats, (3,))),
         (xdevice.ShapeError, lambda: xp.squeeze(floats, axis=0)),
         (IndexError, lambda: xp.take(floats, xp.asarray([2]))),

@@ -30,20 +30,27 @@ def _matmul(ground: Ground) -> Callable[..., Any]:
     def matmul(x1: Any, x2: Any, /) -> Any:
         nonlocal usual
         if type(x1) in mine and type(x2) in mine and x1.dtype is usual and x2.dtype is usual:
-            shapes = x1.shape, x2.shape
-            if len(shapes[0]) == 2 == len(shapes[1]) and shapes[0][1] == shapes[1][0]:
-                return kernel(x1, x2)
+            if x1.ndim == 2 == x2.ndim:
+                try:
+                    return kernel(x1, x2)
+                except Exception:
+                    _require_fit(x1, x2)  # asked only now: it takes as long as a small product
+                    raise
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
-        shapes = shape_of(x1), shape_of(x2)
-        if not shapes[0] or not shapes[1]:
-            raise ShapeError(f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}")
-        inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
-        if None not in inner and inner[0] != inner[1]:
-            raise ShapeError(f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}")
+        _require_fit(x1, x2)
         usual = x1.dtype
         return _product(ground, x1, x2)
 
     return matmul
+
+
+def _require_fit(x1: Any, x2: Any) -> None:
+    shapes = shape_of(x1), shape_of(x2)
+    if not shapes[0] or not shapes[1]:
+        raise ShapeError(f"matmul takes vectors and matrices, not the shapes {shapes[0]} and {shapes[1]}")
+    inner = shapes[0][-1], shapes[1][-2 if len(shapes[1]) > 1 else 0]
+    if None not in inner and inner[0] != inner[1]:
+        raise ShapeError(f"matmul: {shapes[0]} and {shapes[1]} do not fit: {inner[0]} is not {inner[1]}")
 
 
 def _product(ground: Ground, x1: Any, x2: Any) -> Any:
