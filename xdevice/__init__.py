@@ -12,8 +12,6 @@ from .base.version import __version__ as __version__
 from .core.selection import backend, backends, set_backend, use
 from .errors import (
     ArgumentError,
-    AxisError,
-    BackendConflictError,
     BackendImportError,
     BackendNotFoundError,
     CaptureError,
@@ -143,8 +141,6 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ArgumentError",
-    "AxisError",
-    "BackendConflictError",
     "BackendImportError",
     "BackendNotFoundError",
     "Benchmark",

@@ -139,35 +139,6 @@ class TimingError(XDeviceError, RuntimeError):
 
 class CaptureError(XDeviceError, RuntimeError):
     """A task whose work cannot be recorded as a graph. None of it is replayed."""
-    """A task whose work cannot be recorded as a graph. Nothing of it is replayed."""
-
-
-class NotATaskError(XDeviceError, TypeError):
-    """What was given to `parallel` or `measure` cannot be called. Nothing has started."""
-
-
-class NotIterableError(XDeviceError, TypeError):
-    """What was given to `prefetch` cannot be iterated."""
-
-
-class DepthError(XDeviceError, ValueError):
-    """The depth of `prefetch` is no int of 1 or more."""
-
-
-class CountError(XDeviceError, ValueError):
-    """A number of calls that `measure` cannot make, of virtual GPUs that there cannot be, or of devices: none."""
-
-
-class ShapeError(XDeviceError, ValueError, TypeError):
-    """Sizes that are no shape, or a shape that does not fit."""
-
-
-class AxisError(ShapeError, IndexError):
-    """An axis that a tensor does not have."""
-
-
-class OpError(XDeviceError, ValueError):
-    """An operation that `all_reduce` does not have."""
 
 
 class UnsupportedError(XDeviceError, NotImplementedError):

@@ -79,7 +79,7 @@ class Creation:
 
     def _filled(self, shape: Shape, value: Any, name: str, device: object) -> Any:
         place = creation.place_for(self._backend, device)
-        return self._backend.full(creation.whole_shape((shape,), name), value, place, name)
+        return self._backend.full(creation.shape_of((shape,), name), value, place, name)
 
     # like another
 

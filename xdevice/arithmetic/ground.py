@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
-from xdevice.errors import AxisError, BackendMismatchError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.errors import BackendMismatchError, DTypeError, NotATensorError, ShapeError, shown
 
 from . import dtypes
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 NUMBERS = (bool, int, float, complex)
+
+
+class AxisError(ShapeError, IndexError):
+    """An axis that a tensor does not have: the standard wants an `IndexError`."""
 
 
 class Ground:

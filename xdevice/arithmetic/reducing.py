@@ -29,7 +29,7 @@ def _matmul(ground: Ground) -> Callable[..., Any]:
 
     def matmul(x1: Any, x2: Any, /) -> Any:
         nonlocal usual
-        if type(x1) in mine and type(x2) in mine and x1.dtype is usual and x2.dtype is usual:
+        if type(x1) in mine and type(x2) in mine and x1.dtype is usual and x2.dtype is usual:  # noqa: SIM102
             if x1.ndim == 2 == x2.ndim:
                 try:
                     return kernel(x1, x2)

@@ -130,8 +130,6 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
         raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.rand(shape_of(shape, wanted), place, wanted)
-    _require_dtype(backend, wanted)
-    return backend.rand(whole_shape(shape, wanted), place, wanted)
 
 
 def to_numpy(x: Any) -> Any:
@@ -237,8 +235,6 @@ def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, 
     wanted = dtype_name(dtype) if dtype is not None else "float32"
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.full(shape_of(shape, wanted), value, place, wanted)
-    _require_dtype(backend, wanted)
-    return backend.full(whole_shape(shape, wanted), value, place, wanted)
 
 
 def place_for(backend: Backend, device: object) -> Device:
@@ -249,8 +245,6 @@ def place_for(backend: Backend, device: object) -> Device:
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
     """The sizes of a creator's arguments, `(2, 3)` or `((2, 3),)`; `ShapeError` for what is not a shape."""
-def whole_shape(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
-    """The sizes of `(2, 3)` or `((2, 3),)` as ints; raises `ShapeError` for what is no shape."""
     flat: Any = shape[0] if len(shape) == 1 and hasattr(shape[0], "__iter__") else shape
     sizes = tuple(flat)
     if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
