@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry
-from xdevice.errors import BackendMismatchError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, shown
 
 from . import dtypes
 
@@ -54,7 +54,7 @@ class Ground:
                 "xp.asarray makes one of numbers and of lists"
             )
         if found[0] is not self.backend:
-            raise BackendMismatchError(
+            raise ArgumentError(
                 f"{function} of {self.backend.name}'s namespace was given a tensor of {found[0].name}; "
                 f"xdevice.convert(x, {self.backend.name!r}) makes one of {self.backend.name}"
             )

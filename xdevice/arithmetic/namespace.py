@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.core import registry, selection
-from xdevice.errors import BackendMismatchError, NotATensorError, shown
+from xdevice.errors import ArgumentError, NotATensorError, shown
 
 from . import elementwise, reducing
 from .creation import Creation, Types
@@ -72,7 +72,7 @@ def array_namespace(*xs: Any) -> Any:
         xs: tensors of one backend; numbers of Python and None are passed over. Nothing: that of the selected backend.
 
     Raises:
-        BackendMismatchError: tensors of several backends. NotATensorError: something else.
+        ArgumentError: tensors of several backends. NotATensorError: something else.
         UnsupportedError: the adapter of a third party that has no kernels.
 
     Costs 0.3 us once a type has been seen.
@@ -94,7 +94,7 @@ def array_namespace(*xs: Any) -> Any:
             continue
         owner = _owner(x)
         if backend is not None and owner is not backend:
-            raise BackendMismatchError(
+            raise ArgumentError(
                 f"these tensors are of {backend.name} and of {owner.name}; xdevice.convert(x, {backend.name!r}) makes "
                 f"one of {backend.name}"
             )
