@@ -48,6 +48,13 @@ def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iter
     return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks(value)) for value in values]
 
 
+def framework(name: str) -> Any:
+    """The framework, imported as xdevice imports it, or a skip: Paddle crashes if imported after some of the others."""
+    if name not in FRAMEWORKS:
+        pytest.skip(f"{name} is not installed")
+    return xdevice.backend(name).framework
+
+
 def python(
     *arguments: object,
     cwd: Path | None = None,

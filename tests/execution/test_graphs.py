@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
+from support import framework
 
 import xdevice
 from xdevice.core import registry
@@ -96,8 +97,7 @@ class Recording(NumpyBackend):
 
 @pytest.fixture
 def torch():
-    xdevice.backend("torch")
-    return pytest.importorskip("torch")
+    return framework("torch")
 
 
 @pytest.fixture

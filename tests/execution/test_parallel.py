@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
-from support import BACKENDS, python
+from support import BACKENDS, framework, python
 
 import xdevice
 from xdevice.contract.samples import Samples
@@ -202,7 +202,7 @@ def test_context_scopes_and_backend_carry(backend):
 
 
 def test_the_state_of_torch_carries():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
 
     def state():
         return (
@@ -226,7 +226,7 @@ def test_the_state_of_torch_carries():
 
 
 def test_the_state_of_paddle_carries():
-    paddle = pytest.importorskip("paddle")
+    paddle = framework("paddle")
     with xdevice.use("paddle"):
         from paddle.base.framework import _dygraph_tracer, core
 
@@ -266,7 +266,7 @@ def test_the_state_of_mxnet_carries():
 
 
 def test_the_state_of_jax_carries():
-    jax = pytest.importorskip("jax")
+    jax = framework("jax")
 
     def state():
         return jax.config.jax_default_device, jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64
@@ -283,7 +283,7 @@ def test_the_state_of_jax_carries():
 
 
 def test_the_device_scope_of_tensorflow_carries():
-    tf = pytest.importorskip("tensorflow")
+    tf = framework("tensorflow")
     from tensorflow.python.eager import context
 
     def name():
@@ -299,7 +299,7 @@ def test_the_device_scope_of_tensorflow_carries():
 
 
 def test_gradients_carry_out_of_torch():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     with xdevice.use("torch"):
         x = torch.ones(3, requires_grad=True)
         first, second = xdevice.parallel(lambda: (x * 2).sum(), lambda: (x * x * 5).sum())
@@ -308,7 +308,7 @@ def test_gradients_carry_out_of_torch():
 
 
 def test_gradients_carry_out_of_paddle():
-    paddle = pytest.importorskip("paddle")
+    paddle = framework("paddle")
     with xdevice.use("paddle"):
         x = paddle.ones([3])
         x.stop_gradient = False
@@ -345,7 +345,7 @@ def test_gradients_inside_of_tasks_are_right_under_load(name):
 
 @pytest.mark.slow
 def test_paddles_gradient_calls_take_turns_and_only_while_tasks_run():
-    pytest.importorskip("paddle")
+    framework("paddle")
     # a crash would end this process, so another one makes the calls
     code = """
 import paddle, xdevice

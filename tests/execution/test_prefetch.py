@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import BACKENDS, python
+from support import BACKENDS, framework, python
 
 import xdevice
 
@@ -70,25 +70,25 @@ def arrays(failing=None):
 
 
 def torch_loader(failing=None):
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     return torch.utils.data.DataLoader(Rows(failing), batch_size=1)
 
 
 def tf_data(failing=None):
-    tf = pytest.importorskip("tensorflow")
+    tf = framework("tensorflow")
     rows = Rows(failing)
     spec = tf.TensorSpec((3,), tf.float32)
     return tf.data.Dataset.from_generator(lambda: (rows[i] for i in range(COUNT)), output_signature=spec).batch(1)
 
 
 def paddle_loader(failing=None):
-    paddle = pytest.importorskip("paddle")
+    paddle = framework("paddle")
     data = type("PaddleRows", (Rows, paddle.io.Dataset), {})(failing)
     return paddle.io.DataLoader(data, batch_size=1, shuffle=False)
 
 
 def paddle_stream(failing=None):
-    paddle = pytest.importorskip("paddle")
+    paddle = framework("paddle")
     rows = Rows(failing)
 
     class Stream(paddle.io.IterableDataset):
@@ -304,7 +304,7 @@ def test_dtypes_are_those_of_tensor(backend):
 
 
 def test_tensors_stay_with_their_own_backend():
-    pytest.importorskip("torch")
+    framework("torch")
     with xdevice.use("torch"):
         x = xdevice.ones(2)
     with xdevice.use("numpy"):

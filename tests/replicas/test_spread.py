@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BACKENDS, ROOT
+from support import BACKENDS, ROOT, framework
 
 import xdevice
 
@@ -27,13 +27,6 @@ def backend(xd):
 @pytest.fixture
 def samples(backend):
     return backend.samples()
-
-
-def framework(name):
-    """Imported by xdevice, because Paddle after TensorFlow would end the process."""
-    if name not in BACKENDS:
-        pytest.skip(f"no {name}")
-    return xdevice.backend(name).framework
 
 
 def devices(count=2):
@@ -424,7 +417,7 @@ def test_containers_are_reduced_leaf_by_leaf(backend):
 
 
 def test_conjugate_and_negative_views_of_torch_are_summed():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     with xdevice.use("torch"):
         z = [torch.tensor([1 + 2j, 2j]).conj() for _ in range(2)]
         minus = [torch.tensor([1 + 2j, 2j]).conj().imag for _ in range(2)]

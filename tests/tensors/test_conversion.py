@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BACKENDS, python
+from support import BACKENDS, framework, python
 
 import xdevice
 from xdevice import convert
@@ -51,7 +51,7 @@ def _with_64_bit():
 
 
 def x64(on):
-    jax = pytest.importorskip("jax")
+    jax = framework("jax")
     enable = getattr(jax, "enable_x64", None)
     if enable is None:
         from jax.experimental import enable_x64 as enable
@@ -490,7 +490,7 @@ def test_what_is_no_tensor_is_refused_alone(x):
 
 
 def test_what_stands_for_a_tensor_of_torch_is_refused():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     def refused(x):

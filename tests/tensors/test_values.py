@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BACKENDS
+from support import BACKENDS, framework
 
 import xdevice
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
@@ -140,7 +140,7 @@ def test_no_backend_makes_what_does_not_fit(backend, data, dtype):
 
 
 def test_every_pair_of_dtypes_on_every_backend(backend):
-    jax = pytest.importorskip("jax")
+    jax = framework("jax")
     x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
     with x64(True) if backend.name == "jax" else nullcontext():
         for source in (*DTYPES, *SHORT_FLOATS):
@@ -185,7 +185,7 @@ def test_lists_of_tensors_are_stacked(backend):
 
 
 def test_a_list_of_tensors_with_gradients_is_stacked():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     x = torch.ones(2, requires_grad=True)
     with xdevice.use("torch"):
         assert xdevice.tensor([x, x]).tolist() == [[1, 1], [1, 1]]
@@ -217,7 +217,7 @@ def test_mxnet_gives_no_other_shape_than_asked_for():
 
 
 def torch_oddities():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     parts = [torch.ones(2), torch.ones(3)]
     yield torch.nested.nested_tensor(parts, layout=torch.jagged), "x.unbind()"
     yield torch.nested.nested_tensor(parts), "x.unbind()"
@@ -228,7 +228,7 @@ def torch_oddities():
 
 
 def tensorflow_oddities():
-    tf = pytest.importorskip("tensorflow")
+    tf = framework("tensorflow")
     yield tf.ragged.constant([[1.0], [2.0, 3.0]]), "x.to_tensor()"
     yield tf.sparse.eye(2), "tf.sparse.to_dense(x)"
     yield tf.IndexedSlices(tf.ones((1, 2)), tf.constant([0]), tf.constant([3, 2])), "tf.convert_to_tensor(x)"
@@ -236,7 +236,7 @@ def tensorflow_oddities():
 
 
 def jax_oddities():
-    jax = pytest.importorskip("jax")
+    jax = framework("jax")
     yield jax.random.key(0), "jax.random.key_data(x)"
     yield jax.random.split(jax.random.key(0), 2), "jax.random.key_data(x)"
 
@@ -286,7 +286,7 @@ def test_sparse_tensors_are_read_dense():
 
 
 def test_a_parameter_without_a_shape_is_not_built_yet():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     weight = torch.nn.LazyLinear(2).weight
     for use in (
         xdevice.to_numpy,
@@ -415,7 +415,7 @@ def test_a_value_that_blocking_does_not_know_is_named(monkeypatch):
 
 
 def test_jax_draws_no_numbers_that_stay_the_same():
-    jax = pytest.importorskip("jax")
+    jax = framework("jax")
     jnp = jax.numpy
     with xdevice.use("jax"):
         before = np.random.get_state()[1].tolist()
@@ -435,13 +435,13 @@ def test_jax_draws_no_numbers_that_stay_the_same():
 
 def draws(name):
     if name == "torch":
-        torch = pytest.importorskip("torch")
+        torch = framework("torch")
         compiled = torch.compile(lambda x: x + xdevice.rand(1), backend="eager")
         return lambda: compiled(torch.zeros(1))
     if name == "tensorflow":
-        tf = pytest.importorskip("tensorflow")
+        tf = framework("tensorflow")
         return tf.function(lambda: xdevice.rand(1), autograph=False)
-    paddle = pytest.importorskip("paddle")
+    paddle = framework("paddle")
     if not hasattr(paddle.Tensor, "__dlpack__"):
         pytest.skip("before Paddle 3 to_static rewrites xdevice too")
     static = paddle.jit.to_static(_add, full_graph=True)
@@ -464,14 +464,14 @@ def test_a_compiled_function_draws_anew(name):
 
 
 def unbuilt_torch():
-    torch = pytest.importorskip("torch")
+    torch = framework("torch")
     yield lambda: torch.nn.LazyLinear(2)
     yield lambda: torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Sequential(torch.nn.LazyLinear(2)))
     yield lambda: torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LazyBatchNorm1d())
 
 
 def unbuilt_tensorflow():
-    tf = pytest.importorskip("tensorflow")
+    tf = framework("tensorflow")
     keras = tf.keras
     yield lambda: keras.Sequential([keras.layers.Dense(2)])
     yield lambda: keras.layers.Dense(2)
@@ -496,7 +496,7 @@ def unbuilt_tensorflow():
 
 
 def unbuilt_mxnet():
-    gluon = pytest.importorskip("mxnet").gluon
+    gluon = framework("mxnet").gluon
 
     def made(initialize, *layers):
         net = gluon.nn.HybridSequential()
@@ -512,7 +512,7 @@ def unbuilt_mxnet():
 
 
 def unbuilt_paddle():
-    paddle = pytest.importorskip("paddle")
+    paddle = framework("paddle")
 
     def lazy():
         with paddle.LazyGuard():
@@ -596,7 +596,7 @@ def test_virtual_gpus_have_no_events_and_no_streams(name):
 
 
 def test_an_array_that_jax_has_deleted_is_named(tmp_path):
-    jax = pytest.importorskip("jax")
+    jax = framework("jax")
     with xdevice.use("jax") as backend:
         x = xdevice.ones(4)
         jax.jit(lambda x: x + 1, donate_argnums=0)(x)

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from support import ROOT, WITH_MODELS, python
+from support import ROOT, WITH_MODELS, framework, python
 
 import xdevice
 from xdevice.contract import layouts
@@ -887,7 +887,7 @@ def test_a_target_tells_what_a_state_is():
 
 
 def test_a_state_of_jax_goes_both_ways():
-    jax = pytest.importorskip("jax")
+    jax = framework("jax")
     state = {"fc.weight": jax.numpy.ones((2, 3)), "fc.bias": jax.numpy.ones(2), "scale": jax.numpy.ones(())}
     kinds = {"fc": "linear", "scale": "same"}
     keras_state = xdevice.convert_state(state, "tensorflow", kinds=kinds)
