@@ -12,6 +12,7 @@ import pytest
 
 import xdevice
 from xdevice.core import registry
+from xdevice.testing.base import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,6 +47,29 @@ def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iter
         return (pytest.mark.slow if in_ci is None or value in in_ci else pytest.mark.long,)
 
     return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks(value)) for value in values]
+
+
+class ProcessesAreLong:
+    """Beside `Conformance`: its tests that import the framework in fresh processes are left to `-m long`."""
+
+    @pytest.mark.long
+    @once
+    def test_virtual_gpus_are_devices_of_their_own(self) -> None:
+        super().test_virtual_gpus_are_devices_of_their_own()  # type: ignore[misc]
+
+    @pytest.mark.long
+    @once
+    def test_forking_after_loading_and_counting(self) -> None:
+        super().test_forking_after_loading_and_counting()  # type: ignore[misc]
+
+    @pytest.mark.long
+    @once
+    def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
+        super().test_loading_is_light_locked_and_safe_to_fork()  # type: ignore[misc]
+
+    @pytest.mark.long
+    def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
+        super().test_a_process_ends_in_the_middle_of_a_prefetch()  # type: ignore[misc]
 
 
 def framework(name: str) -> Any:

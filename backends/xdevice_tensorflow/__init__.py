@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
-from xdevice.contract.loader import importing
+from xdevice.contract.loader import import_apart, importing
 from xdevice.errors import DeviceError, XDeviceError
 
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 with importing():
+    import_apart("triton._C.libtriton", beside="torch")
     import keras
     import tensorflow as tf
     from tensorflow.python.autograph.core import config as _autograph

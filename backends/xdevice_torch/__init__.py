@@ -13,10 +13,11 @@ from xdevice.base import devices
 from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
-from xdevice.contract.loader import importing
+from xdevice.contract.loader import import_apart, importing
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 with importing():
+    import_apart("triton._C.libtriton", beside="tensorflow")
     import torch
     from torch.fx import _symbolic_trace
 

@@ -59,7 +59,7 @@ def test_info_fails_for_a_named_backend_that_does_not_import(tmp_path):
     assert [report["backend"] for report in json.loads(out) if not report["imports"]] == ["mxnet"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
     (tmp_path / "mxnet.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     (tmp_path / "paddle.py").write_text("import time; time.sleep(1000)")

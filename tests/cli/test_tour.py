@@ -7,7 +7,7 @@ import re
 import pytest
 from support import BACKENDS, python, sampled
 
-FEW = sampled(BACKENDS, ["numpy"], ["torch"])
+FEW = sampled(BACKENDS, ["numpy"], ["jax"])
 
 
 def shown(screen):

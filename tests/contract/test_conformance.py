@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support import ProcessesAreLong
 
 from xdevice.testing import Conformance
 from xdevice.testing.base import once
@@ -35,6 +36,10 @@ class Heavy(Ours):
         super().test_a_process_ends_in_the_middle_of_a_prefetch()
 
 
+class Rare(ProcessesAreLong, Heavy):
+    """What the processes of these show, those of the others do."""
+
+
 class TestTorch(Heavy):
     backend = "torch"
 
@@ -43,11 +48,11 @@ class TestTensorflow(Heavy):
     backend = "tensorflow"
 
 
-class TestPaddle(Heavy):
+class TestPaddle(Rare):
     backend = "paddle"
 
 
-class TestMxnet(Heavy):
+class TestMxnet(Rare):
     backend = "mxnet"
 
     @pytest.mark.slow  # its threads compute for ten seconds, and JAX's show the same each time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from support import python, sampled
+from support import BACKENDS, python, sampled
 
 FOUR = ("torch", "tensorflow", "paddle", "mxnet")
 # the orders that crash or fail without the loader: Paddle after TensorFlow, MXNet after all
@@ -33,16 +33,19 @@ for name in order:
         net = xdevice.to_device(backend.samples().network(3, 1), "cpu")
         assert xdevice.device_of(net) is xdevice.cpu()
         net(xdevice.ones(2, 3))
+        if name == "torch":  # the first optimizer imports triton, where torch brings it
+            backend.framework.optim.SGD(net.parameters(), lr=0.1)
         xdevice.sync()
         xs.append(moved)
 assert xdevice.same_device(xs)
-print("all four work")
+print("all work")
 """
 
 
 def assert_works(order, how):
-    done = python("-c", CODE, ",".join(order), how)
-    assert (done.returncode, done.stdout.strip()) == (0, "all four work"), done.stderr[-2000:]
+    """Without those that are not installed: MXNet has no wheel for Python 3.13."""
+    done = python("-c", CODE, ",".join(name for name in order if name in BACKENDS), how)
+    assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("how", sampled(["main", "thread"], [], ["main"]))

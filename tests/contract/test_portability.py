@@ -102,7 +102,7 @@ def test_what_is_gone_is_gone(run):
     assert "import of fcntl halted" in done.stderr
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, QUICK, ["torch", "mxnet"]))
+@pytest.mark.parametrize("backend", sampled(BACKENDS, QUICK, ["torch"]))
 def test_verbs_files_and_conversion_need_nothing_of_posix(run, folder, backend):
     done = run("-c", FILES, folder, backend)
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("isolate", [[], pytest.param(["--xd-isolate"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("isolate", [[], pytest.param(["--xd-isolate"], marks=pytest.mark.long)])
 def test_the_pytest_plugin_needs_nothing_of_posix(run, folder, isolate):
     (folder / "test_it.py").write_text(TEST)
     done = run("-m", "pytest", "-p", "no:cacheprovider", "--xd-backends=numpy,jax", *isolate, folder)

@@ -25,7 +25,7 @@ def caught_by(check, *backends):
         sample = next(name for name in ("numpy", "torch", *backends) if name in backends)
         for name in backends:
             each_time = name == "numpy" and check != "test_loading_is_light_locked_and_safe_to_fork"
-            marks = () if each_time else pytest.mark.slow if name == sample else pytest.mark.long
+            marks = () if each_time else pytest.mark.slow if name == sample != "tensorflow" else pytest.mark.long
             PLANTED.append(pytest.param(plant, check, name, id=f"{plant.__name__}-{name}", marks=marks))
         return plant
 

@@ -109,7 +109,7 @@ def test_importing_xdevice_imports_no_framework_and_no_numpy():
     assert printed("-c", code) == "[]"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_one_imported_framework_is_chosen():
     assert printed("-c", "import torch, numpy, xdevice; print(xdevice.backend().name)") == "torch"
     assert printed("-c", "import jax, xdevice; print(xdevice.backend().name)") == "jax"

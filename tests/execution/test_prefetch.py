@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import BACKENDS, framework, python
+from support import BACKENDS, framework, python, sampled
 
 import xdevice
 
@@ -220,8 +220,7 @@ nothing_is_left()
 """
 
 
-@pytest.mark.parametrize("name", [name for name in ("torch", "paddle") if name in BACKENDS])
-@pytest.mark.slow
+@pytest.mark.parametrize("name", sampled([name for name in ("torch", "paddle") if name in BACKENDS], [], ["torch"]))
 def test_loaders_with_worker_processes(name):
     # in a process of its own, because workers are forked, and no fork is safe once JAX or TensorFlow has run
     done = python("-c", WORKERS, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from support import FRAMEWORKS, NO_KERNELS
+from support import FRAMEWORKS, NO_KERNELS, ProcessesAreLong
 
 import xdevice
 from xdevice.testing import Conformance
@@ -19,7 +19,7 @@ from xdevice.testing import Conformance
 pytestmark = [pytest.mark.gpu, pytest.mark.virtual]
 
 
-class _OnGpu(Conformance):
+class _OnGpu(ProcessesAreLong, Conformance):
     home = "gpu:0"
     other = "gpu:1"
 

@@ -39,12 +39,38 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
     with import_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if own_symbols_after not in sys.modules or not hasattr(sys, "setdlopenflags"):  # Windows has no such flags
+        if own_symbols_after not in sys.modules:
             yield
             return
-        flags = sys.getdlopenflags()
-        sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
-        try:
+        with _own_symbols():
             yield
-        finally:
-            sys.setdlopenflags(flags)
+
+
+def import_apart(name: str, *, beside: str) -> None:
+    """Imports a module that is installed, with symbols of its own, if the module `beside` is imported.
+
+    Call it inside `importing()`. PyTorch's builds for GPUs bring triton, and import it for the first optimizer.
+    TensorFlow 2.20 and 2.21 put the symbols of their LLVM where everybody's resolve, so triton's resolve into them and
+    segfault (https://github.com/tensorflow/tensorflow/issues/124205). An import of triton takes half a second.
+    """
+    import importlib
+    import importlib.util
+    from contextlib import suppress
+
+    if beside not in sys.modules or name in sys.modules or importlib.util.find_spec(name.partition(".")[0]) is None:
+        return
+    with _own_symbols(), suppress(ImportError):  # who imports it next is told why it cannot be imported
+        importlib.import_module(name)
+
+
+@contextmanager
+def _own_symbols() -> Iterator[None]:
+    if not hasattr(sys, "setdlopenflags"):  # Windows has no such flags
+        yield
+        return
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_LOCAL | getattr(os, "RTLD_DEEPBIND", 0))
+    try:
+        yield
+    finally:
+        sys.setdlopenflags(flags)
