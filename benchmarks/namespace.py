@@ -19,7 +19,7 @@ NATIVE = {
     "numpy": ("np.add(x, x)", "np.matmul(x, x)", "np.sum(x)"),
 }
 OURS = ("xp.add(x, x)", "xp.matmul(x, x)", "xp.sum(x)")
-ROUNDS, CALLS = 15, 500
+ROUNDS, CALLS = 150, 50  # short ones: beside other programs a long one is seldom alone
 
 
 def best(statements: tuple[str, ...], names: dict[str, object]) -> list[float]:

@@ -23,6 +23,8 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from xdevice.base import devices
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import FrameType, ModuleType
-
-    import numpy as np
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
@@ -230,6 +230,8 @@ class MxnetBackend(Backend):
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         _refuse_long(shape)
+        if abs(value) > 2**53:  # mx.np.full goes by way of float64
+            return self.from_numpy(np.full(shape, value, dtype), device)
         with mx.util.np_shape(True):
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 

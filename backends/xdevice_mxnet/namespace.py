@@ -5,7 +5,8 @@ What this must keep:
   is recorded with them and differentiated without ends the process: the first call in a thread turns them on for good,
   or refuses;
 - what MXNet has no kernel for, or a wrong one, NumPy computes on the host, where the gradient is 0 or there is none;
-- a sum of several infinities is NaN, as it carries what rounding took away: to mend that takes twice the time;
+- `sum` of an infinity and of anything else can be NaN, as it carries what rounding took away: `einsum` adds plainly;
+- `abs`, `square`, `pow` and `mod` of integers go by way of floats;
 - `where` of nothing ends the process; the mean of nothing is 0; integers are divided as float32.
 """
 
@@ -14,11 +15,13 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from functools import wraps
+from functools import cache, wraps
+from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 import numpy as np
+from mxnet.ndarray.numpy import _internal as _npi
 
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.errors import UnsupportedError
@@ -159,7 +162,6 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 # of each element
 
-abs = _kernel(_np.abs)
 acos = _kernel(_np.arccos)
 acosh = _kernel(_np.arccosh)
 add = _kernel(_np.add)
@@ -197,12 +199,10 @@ minimum = _kernel(_np.minimum)
 multiply = _kernel(_np.multiply)
 negative = _kernel(_np.negative)
 not_equal = _kernel(_np.not_equal)
-pow = _kernel(_np.power)
 reciprocal = _kernel(_np.reciprocal)
 sin = _kernel(_np.sin)
 sinh = _kernel(_np.sinh)
 sqrt = _kernel(_np.sqrt)
-square = _kernel(_np.square)
 subtract = _kernel(_np.subtract)
 tan = _kernel(_np.tan)
 tanh = _kernel(_np.tanh)
@@ -210,12 +210,27 @@ trunc = _kernel(_np.trunc)
 
 
 @_kernel
+def abs(x: Any) -> Any:
+    return _np.abs(x) if _is_float(x) else _np.maximum(x, _np.negative(x))
+
+
+@_kernel
+def pow(x1: Any, x2: Any) -> Any:
+    return _np.power(x1, x2) if _is_float(x1) else _whole_power(x1, x2)
+
+
+_whole_power = _by_numpy(np.power)
+
+
+@_kernel
 def remainder(x1: Any, x2: Any) -> Any:
-    made = _np.mod(x1, x2)
     if not _is_float(x1):
-        return made
+        return _whole_remainder(x1, x2)
     # for which MXNet gives 0
-    return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), made)
+    return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), _np.mod(x1, x2))
+
+
+_whole_remainder = _by_numpy(np.remainder)
 
 
 @_kernel
@@ -230,6 +245,11 @@ def round(x: Any) -> Any:
 def sign(x: Any) -> Any:
     made = _np.sign(x)
     return where(_np.isnan(x), x, made) if _is_float(x) else made
+
+
+@_kernel
+def square(x: Any) -> Any:
+    return _np.square(x) if _is_float(x) else _np.multiply(x, x)
 
 
 @_kernel
@@ -261,7 +281,7 @@ any = _by_numpy(lambda x, axes, keepdims: np.any(x, axes, keepdims=keepdims))
 
 
 def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    total = _np.sum(x, axis=axis, keepdims=keepdims)
+    total = sum(x, axis, keepdims)
     return total / (x.size // total.size)
 
 
@@ -273,10 +293,21 @@ prod = _reducing(_np.prod, 1)
 
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    return _np.sum(x) if axes is None else _some(x, axes, keepdims)
+    shape = x.shape  # which takes longer than a look at it
+    if 0 in shape:
+        return _sum_of_nothing(x, axes, keepdims)
+    total = _npi.einsum(x, subscripts=_summed(len(shape), axes), optimize=0)
+    return total if not keepdims else total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
 
 
-_some = _reducing(_np.sum, 0)
+_sum_of_nothing = _reducing(_np.sum, 0)
+
+
+@cache
+def _summed(ndim: int, axes: tuple[int, ...] | None) -> str:
+    """The subscripts of a sum for `einsum`."""
+    letters = ascii_letters[:ndim]
+    return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axes is not None and axis not in axes)
 
 
 argmax = _by_numpy(lambda x, axis: np.argmax(x, axis))

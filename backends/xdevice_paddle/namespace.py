@@ -1,6 +1,9 @@
 """Paddle's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
 
 What this must keep:
+- on the CPU, `sqrt` of infinity in float32 is NaN from eight elements on;
+- `equal` of floats allows for a difference of 1e-8;
+- `pow` and `full_like` of integers go by way of float64;
 - `argmax` passes over NaN;
 - a product of stacks of integers that broadcast writes beside its memory, and ends the process later (3.3.1);
 - for a reduction `axis=[]` means all axes, which the core never asks for.
@@ -8,6 +11,7 @@ What this must keep:
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -40,6 +44,8 @@ def copy(x: Any) -> Any:
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
+    if isinstance(value, int) and builtins.abs(value) > 2**53:
+        return paddle.add(paddle.full_like(x, 0, name), number(value, name, x))
     return paddle.full_like(x, value, name)
 
 
@@ -62,7 +68,6 @@ ceil = paddle.ceil
 cos = paddle.cos
 cosh = paddle.cosh
 divide = paddle.divide
-equal = paddle.equal
 exp = paddle.exp
 expm1 = paddle.expm1
 floor = paddle.floor
@@ -86,21 +91,48 @@ maximum = paddle.maximum
 minimum = paddle.minimum
 multiply = paddle.multiply
 negative = paddle.neg
-not_equal = paddle.not_equal
-pow = paddle.pow
 reciprocal = paddle.reciprocal
 remainder = paddle.remainder
 round = paddle.round
 sign = paddle.sign
 sin = paddle.sin
 sinh = paddle.sinh
-sqrt = paddle.sqrt
 square = paddle.square
 subtract = paddle.subtract
 tan = paddle.tan
 tanh = paddle.tanh
 trunc = paddle.trunc
 where = paddle.where
+
+
+def equal(x1: Any, x2: Any) -> Any:
+    if not paddle.is_floating_point(x1):
+        return paddle.equal(x1, x2)
+    return paddle.logical_and(paddle.less_equal(x1, x2), paddle.greater_equal(x1, x2))
+
+
+def not_equal(x1: Any, x2: Any) -> Any:
+    return paddle.logical_not(equal(x1, x2))
+
+
+def pow(x1: Any, x2: Any) -> Any:
+    return paddle.pow(x1, x2) if x1.dtype != paddle.int64 else _whole_power(x1, x2)
+
+
+def _whole_power(x: Any, exponent: Any) -> Any:
+    """By squaring; beyond 63 only the powers of 0, 1 and -1 do not overflow, which are those of 62 or 63."""
+    left = paddle.where(exponent > 63, exponent % 2 + 62, exponent)
+    made = paddle.ones_like(x)
+    for _ in range(6):
+        made = paddle.where(left % 2 == 1, made * x, made)
+        x, left = x * x, left // 2
+    return made
+
+
+def sqrt(x: Any) -> Any:
+    if x.dtype != paddle.float32:
+        return paddle.sqrt(x)
+    return paddle.cast(paddle.sqrt(paddle.cast(x, "float64")), "float32")
 
 
 # of many elements
@@ -194,6 +226,8 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 def matmul(x1: Any, x2: Any) -> Any:
     if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # which takes as long as the product
         return paddle.matmul(x1, x2)
+    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # which would broadcast
+        raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
 
 

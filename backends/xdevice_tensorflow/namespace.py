@@ -3,6 +3,7 @@
 What this must keep:
 - an operation runs on the device of the scope, not of its operands, so that each kernel opens the scope of its first;
 - `top_k`, on which `tf.sort` is built, knows no order of NaN: keys are integers that have the order of the floats;
+- `floordiv` of floats rounds before it goes down: 1 // 0.1 is 10, while `floormod` says that 0.1 is left;
 - `argmax` passes over NaN.
 """
 
@@ -116,7 +117,6 @@ equal = _placed(tf.equal)
 exp = _placed(tf.exp)
 expm1 = _placed(tf.math.expm1)
 floor = _placed(tf.floor)
-floor_divide = _placed(tf.math.floordiv)
 greater = _placed(tf.greater)
 greater_equal = _placed(tf.greater_equal)
 isfinite = _placed(tf.math.is_finite)
@@ -148,6 +148,15 @@ subtract = _placed(tf.subtract)
 tan = _placed(tf.tan)
 tanh = _placed(tf.tanh)
 where = _placed(tf.where)
+
+
+@_placed
+def floor_divide(x1: Any, x2: Any) -> Any:
+    if not x1.dtype.is_floating:
+        return tf.math.floordiv(x1, x2)
+    rest = tf.truncatemod(x1, x2)
+    times = (x1 - rest) / x2 - tf.cast((rest != 0) & ((rest < 0) != (x2 < 0)), x1.dtype)
+    return tf.stop_gradient(tf.where(x2 == 0, x1 / x2, tf.round(times)))
 
 
 @_placed

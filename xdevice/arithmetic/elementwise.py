@@ -130,20 +130,22 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
     mine, allowed = ground.mine, set[Any]()
     settled = getattr(ground.kernels, "settled", _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
+    kind: Any = None
     usual: Any = None  # finding a dtype in a set takes Paddle and TensorFlow a microsecond
 
     def binary(x1: Any, x2: Any, /) -> Any:
-        nonlocal usual
+        nonlocal kind, usual
         cls = type(x1)
-        if cls in mine:
-            dtype = x1.dtype
-            if (type(x2) is cls or type(x2) in mine) and x2.dtype is dtype and (dtype is usual or dtype in allowed):
-                made = kernel(x1, x2)
-                return made if type(made) is cls else settled(made)
-            if takes_number and type(x2) is float and dtype in allowed and dtypes.kind_of(ground.dtype(dtype)) == "f":
+        if cls is kind is type(x2) and x1.dtype is usual is x2.dtype:
+            made = kernel(x1, x2)
+            return made if type(made) is cls else settled(made)
+        if cls in mine and (dtype := x1.dtype) in allowed:
+            if type(x2) in mine and x2.dtype is dtype:
+                return settled(kernel(x1, x2))
+            if takes_number and type(x2) is float and dtypes.kind_of(ground.dtype(dtype)) == "f":
                 return kernel(x1, x2)
         x1, x2 = ground.operands(name, kinds, (x1, x2))
-        usual = x1.dtype
+        kind, usual = type(x1), x1.dtype
         allowed.add(usual)
         return settled(kernel(x1, x2))
 

@@ -24,21 +24,20 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
 
 
 def _matmul(ground: Ground) -> Callable[..., Any]:
-    mine, kernel = ground.mine, ground.kernels.matmul
+    kernel = ground.kernels.matmul
+    kind: Any = None
     usual: Any = None
 
     def matmul(x1: Any, x2: Any, /) -> Any:
-        nonlocal usual
-        if type(x1) in mine and type(x2) in mine and x1.dtype is usual and x2.dtype is usual:  # noqa: SIM102
-            if x1.ndim == 2 == x2.ndim:
-                try:
-                    return kernel(x1, x2)
-                except Exception:
-                    _require_fit(x1, x2)  # asked only now: it takes as long as a small product
-                    raise
+        nonlocal kind, usual
+        if type(x1) is kind is type(x2) and x1.dtype is usual is x2.dtype:
+            try:  # first: a look at the shapes takes as long as a small product
+                return kernel(x1, x2)
+            except Exception:  # noqa: S110, SIM105  # what follows says why, or raises it again
+                pass
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
         _require_fit(x1, x2)
-        usual = x1.dtype
+        kind, usual = type(x1), x1.dtype
         return _product(ground, x1, x2)
 
     return matmul

@@ -56,7 +56,7 @@ SHAPING: Final = {
     "concat": "concat(tensors, axis)",
     "expand_dims": "expand_dims(x, axis)",
     "flip": "flip(x, axes)",
-    "matmul": "matmul(x1, x2): matrices, or stacks of them",
+    "matmul": "matmul(x1, x2): matrices, or stacks of them; vectors, and what does not fit, are tried and may raise",
     "permute_dims": "permute_dims(x, axes)",
     "reshape": "reshape(x, shape)",
     "roll": "roll(x, shift, axis): by less than the axis is long",
