@@ -1,10 +1,13 @@
 """Runs the official suite of the Python Array API standard over `xdevice.array_namespace`.
 
-    python tests/arithmetic/run_array_api_tests.py PATH_TO_CHECKOUT BACKEND [--examples 20] [arguments of pytest ...]
+    python tests/arithmetic/run_array_api_tests.py PATH BACKEND ... [--examples 20] [--device gpu:1] [pytest's ...]
 
-The suite is not on PyPI. It is github.com/data-apis/array-api-tests, with its submodule array-api, and needs the
-packages `ndindex` and `pytest-json-report` beside those of the extra `test`. It runs in a temporary copy, changed in
-two ways: complex dtypes may be missing, and a shape may be another sequence than a tuple, as Paddle's is.
+PATH is a checkout of github.com/data-apis/array-api-tests with its submodule array-api; the suite is not on PyPI. It
+needs the packages `ndindex` and `pytest-json-report` beside those of the extra `test`. With a device, every test runs
+there, and whatever a function gives is checked to be there: `XDEVICE_VIRTUAL_GPUS=2` makes one on any machine.
+
+The suite runs in a temporary copy, changed in two ways: complex dtypes may be missing, and a shape may be another
+sequence than a tuple, as Paddle's is.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from functools import wraps
 from pathlib import Path
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Final
 
 FILES: Final = (
@@ -47,6 +53,7 @@ SKIPPED: Final[dict[str, dict[str, str]]] = {
         "remainder(x1_i is -0 and x2_i > 0)": SIGN,
         "remainder(x1_i is +0 and x2_i < 0)": SIGN,
     },
+    "numpy": {},
     "torch": {
         "remainder(x1_i is -0 and x2_i > 0)": SIGN,
         "remainder(x1_i is +0 and x2_i < 0)": SIGN,
@@ -75,6 +82,9 @@ SKIPPED: Final[dict[str, dict[str, str]]] = {
 }
 """By backend, or "*", and by a test's name or the case in its brackets: why it is left out."""
 
+DEVICE: Final = "ARRAY_API_TESTS_DEVICE"
+"""The variable that says where tests run; empty is the CPU."""
+
 OTHER_DTYPES: Final = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "complex64", "complex128")
 
 NO_COMPLEX: Final = (
@@ -86,33 +96,26 @@ NO_COMPLEX: Final = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], usage=__doc__.splitlines()[2].strip())
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("backend")
+    parser.add_argument("backends", nargs="+", choices=sorted(SKIPPED.keys() - {"*"}), metavar="backend")
     parser.add_argument("--examples", type=int, default=20)
+    parser.add_argument("--device")
     arguments, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         copied = _copy(arguments.checkout, Path(folder) / "suite")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdevice",
-            "-p",
-            Path(__file__).stem,
-        ]
-        command += [
-            "--timeout",
-            "120",
-            "--disable-deadline",
-            "--max-examples",
-            str(arguments.examples),
-            "--derandomize",
-        ]
+        command = [sys.executable, "-m", "pytest", "-q", "--timeout=120", "--disable-warnings"]
+        command += ["-p", "no:cacheprovider", "-p", "no:xdevice", "-p", Path(__file__).stem]
+        command += ["--disable-deadline", "--derandomize", f"--max-examples={arguments.examples}"]
         command += [f"array_api_tests/test_{name}.py" for name in FILES] + rest
-        return subprocess.run(command, cwd=copied, env=_environment(arguments.backend), check=False).returncode
+        failed = []
+        for backend in arguments.backends:
+            begun = time.monotonic()
+            environment = _environment(backend, arguments.device)
+            if subprocess.run(command, cwd=copied, env=environment, check=False).returncode:
+                failed.append(backend)
+            print(f"= {backend}: {time.monotonic() - begun:.0f} s", flush=True)
+    if failed:
+        print("failed:", *failed)
+    return 1 if failed else 0
 
 
 def _copy(checkout: Path, copied: Path) -> Path:
@@ -127,15 +130,45 @@ def _copy(checkout: Path, copied: Path) -> Path:
     return copied
 
 
-def _environment(backend: str) -> dict[str, str]:
-    environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": "1"}
+def _environment(backend: str, device: str | None) -> dict[str, str]:
+    environment = {**os.environ, "XDEVICE_BACKEND": backend, "JAX_ENABLE_X64": "1", DEVICE: device or ""}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), environment.get("PYTHONPATH", "")])
-    environment["ARRAY_API_TESTS_MODULE"] = "exec('import xdevice; xp = xdevice.array_namespace()')"
+    environment["ARRAY_API_TESTS_MODULE"] = f"exec('from {Path(__file__).stem} import tested; xp = tested()')"
     environment["ARRAY_API_TESTS_SKIP_DTYPES"] = ",".join(OTHER_DTYPES)
     return environment
 
 
-# what pytest asks of this file as a plugin
+# what the suite and pytest ask of this file
+
+
+def tested():
+    """The namespace; with a device, one that checks where results are."""
+    import xdevice
+
+    xp = xdevice.array_namespace()
+    if not os.environ[DEVICE]:
+        return xp
+    xdevice.device(os.environ[DEVICE]).__enter__()  # for as long as the process lasts
+    checked = SimpleNamespace(__name__=xp.__name__, __array_api_version__=xp.__array_api_version__)
+    for name in dir(xp):
+        found = getattr(xp, name)
+        setattr(checked, name, _checked(found) if isinstance(found, FunctionType | MethodType) else found)
+    return checked
+
+
+def _checked(function):
+    import xdevice
+
+    @wraps(function)
+    def checked(*args, **kwargs):
+        made = function(*args, **kwargs)
+        for x in made if isinstance(made, list | tuple) else [made]:
+            if hasattr(x, "shape"):
+                place = str(xdevice.device_of(x))
+                assert place == os.environ[DEVICE], f"{function.__name__} gave a tensor on {place}"
+        return made
+
+    return checked
 
 
 def pytest_collection_modifyitems(config, items) -> None:

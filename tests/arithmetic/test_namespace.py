@@ -224,7 +224,7 @@ def test_integers_are_not_rounded(xp, dtype):
     for function in ("max", "min", "argmax", "argmin", "sort", "argsort", "flip", "positive", "sum", "cumulative_sum"):
         wanted = getattr(np, {"cumulative_sum": "cumsum"}.get(function, function))(x)
         close(getattr(xp, function)(here), wanted, "int64" if "sum" in function else None)
-    root = int(math.isqrt(np.iinfo(dtype).max))
+    root = math.isqrt(np.iinfo(dtype).max)
     close(xp.square(xp.asarray([root], dtype=held)), np.asarray([root * root], dtype))
     places = xp.asarray([0, 3, -1])
     for made, wanted in (

@@ -33,7 +33,7 @@ def _matmul(ground: Ground) -> Callable[..., Any]:
         if type(x1) is kind is type(x2) and x1.dtype is usual is x2.dtype:
             try:  # first: a look at the shapes takes as long as a small product
                 return kernel(x1, x2)
-            except Exception:  # noqa: S110, SIM105  # what follows says why, or raises it again
+            except Exception:  # what follows says why, or raises it again
                 pass
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
         _require_fit(x1, x2)
