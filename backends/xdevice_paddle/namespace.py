@@ -121,11 +121,12 @@ def pow(x1: Any, x2: Any) -> Any:
 
 def _whole_power(x: Any, exponent: Any) -> Any:
     """By squaring; beyond 63 only the powers of 0, 1 and -1 do not overflow, which are those of 62 or 63."""
-    left = paddle.where(exponent > 63, exponent % 2 + 62, exponent)
+    two = number(2, "int64", x)  # numbers of Python make a vector of a tensor without dimensions
+    left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     made = paddle.ones_like(x)
     for _ in range(6):
-        made = paddle.where(left % 2 == 1, made * x, made)
-        x, left = x * x, left // 2
+        made = paddle.where(paddle.remainder(left, two) == 1, made * x, made)
+        x, left = x * x, paddle.floor_divide(left, two)
     return made
 
 

@@ -154,9 +154,10 @@ where = _placed(tf.where)
 def floor_divide(x1: Any, x2: Any) -> Any:
     if not x1.dtype.is_floating:
         return tf.math.floordiv(x1, x2)
-    rest = tf.truncatemod(x1, x2)
+    rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
     times = (x1 - rest) / x2 - tf.cast((rest != 0) & ((rest < 0) != (x2 < 0)), x1.dtype)
-    return tf.stop_gradient(tf.where(x2 == 0, x1 / x2, tf.round(times)))
+    times = tf.where(times == 0, rounded * 0, tf.round(times))  # a zero of the right sign
+    return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 
 
 @_placed
