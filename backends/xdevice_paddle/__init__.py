@@ -314,7 +314,7 @@ class PaddleBackend(Backend):
         return new
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        return bool(x.is_dense())
+        return not isinstance(x, paddle.Tensor) or bool(x.is_dense())  # while to_static traces it is something else
 
     def can_write(self, x: paddle.Tensor) -> bool:
         return True

@@ -35,8 +35,12 @@ def astype(x: Any, name: str) -> Any:
     return paddle.cast(x, name)
 
 
+def _where(x: Any) -> Any:
+    return x.place if isinstance(x, paddle.Tensor) else None  # of what is traced
+
+
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
-    return paddle.to_tensor(array, place=getattr(like, "place", None))
+    return paddle.to_tensor(array, place=_where(like))
 
 
 def copy(x: Any) -> Any:
@@ -50,7 +54,7 @@ def full_like(x: Any, value: complex, name: str) -> Any:
 
 
 def number(value: complex, name: str, like: Any) -> Any:
-    return paddle.to_tensor(value, name, place=getattr(like, "place", None))
+    return paddle.to_tensor(value, name, place=_where(like))
 
 
 # of each element

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT
+from support import ROOT, python
 
 import xdevice
 
@@ -36,3 +36,22 @@ for expression in {EXPRESSIONS}:
     head = [cell.strip() for cell in re.search(r"^\| \| (torch .*)\|$", PAGE, re.MULTILINE)[1].split("|")]
     told = [row.split("|")[head.index(backend)].strip() for row in rows]
     assert done.stdout == shown + "\n".join(told) + "\n"
+
+
+def test_parity_finds_where_an_operator_misleads_and_that_the_namespace_does_not(tmp_path):
+    if not {"torch", "tensorflow"} <= set(xdevice.backends()):
+        pytest.skip("PyTorch and TensorFlow are not both installed")
+    code = """
+import xdevice
+b = xdevice.tensor([True, False])
+xdevice.record("{name}", {value})
+"""
+    for name, value, status in (
+        ("operator", "b * 1.5", 1),
+        ("namespace", "xdevice.array_namespace().multiply(b, 1.5)", 0),
+    ):
+        script = tmp_path / f"with_{name}.py"
+        script.write_text(code.format(name=name, value=value))
+        done = python("-m", "xdevice", "parity", script, "--backends", "torch,tensorflow", COLUMNS="200")
+        assert done.returncode == status, done.stdout + done.stderr
+        assert "bool" in done.stdout or name == "namespace"

@@ -54,7 +54,7 @@ def xp(name):
             return
         import jax
 
-        with jax.experimental.enable_x64():
+        with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
             yield xdevice.array_namespace()
 
 
@@ -560,6 +560,60 @@ def test_what_is_refused_by_name(xp, name):
     with pytest.raises(AttributeError, match="the shape of what it gives depends on values"):
         xp.nonzero(floats)
     assert not hasattr(xp, "linalg")
+
+
+ALONG_AN_AXIS = (
+    "all", "argmax", "argsort", "cumulative_sum", "expand_dims", "flip", "max", "mean", "sort", "squeeze", "sum", "var",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [3, -4, "0", 1.0])
+def test_an_axis_that_is_not_there_is_the_same_error_everywhere(xp, axis):
+    x, places = xp.ones((2, 3)), xp.asarray([[0]])
+    calls = [lambda function=function: getattr(xp, function)(x, axis=axis) for function in ALONG_AN_AXIS]
+    calls += [
+        lambda: xp.concat([x, x], axis=axis),
+        lambda: xp.moveaxis(x, axis, 0),
+        lambda: xp.permute_dims(x, (0, axis)),
+        lambda: xp.repeat(x, 2, axis=axis),
+        lambda: xp.roll(x, 1, axis=axis),
+        lambda: xp.stack([x, x], axis=axis),
+        lambda: xp.take(x, places[0], axis=axis),
+        lambda: xp.take_along_axis(x, places, axis=axis),
+        lambda: xp.tensordot(x, x, axes=((axis,), (0,))),
+        lambda: xp.vecdot(x, x, axis=axis),
+    ]
+    for call in calls:
+        with pytest.raises(xdevice.ShapeError, match="axis") as raised:
+            call()
+        assert isinstance(raised.value, IndexError) == isinstance(axis, int)
+
+
+# compiled
+
+
+def compiled(name, function):
+    framework = xdevice.backend().framework
+    if name == "torch":
+        return framework.compile(function, backend="eager", fullgraph=True)
+    if name == "paddle":
+        return framework.jit.to_static(function, full_graph=True)
+    return framework.function(function) if name == "tensorflow" else framework.jit(function)
+
+
+def test_a_function_of_several_calls_compiles_and_gives_the_same(xp, name):
+    if name in ("mxnet", "numpy"):
+        pytest.skip("it does not compile functions of arrays")
+
+    def function(x, y):
+        z = xp.maximum(xp.add(xp.matmul(x, y), 0.5), 0.0)
+        z = xp.where(xp.less(z, 1.0), z, xp.sqrt(xp.square(z)))
+        z = xp.concat([z, xp.reshape(xp.permute_dims(z, (1, 0)), (3, 3))], axis=1)
+        return xp.sum(z), xp.argmax(z, axis=1), xp.mean(z, axis=0), xp.std(xp.clip(z, 0, 2))
+
+    x = xp.reshape(xp.linspace(-1, 1, 9), (3, 3))
+    for made, wanted in zip(compiled(name, function)(x, x), function(x, x), strict=True):
+        close(made, xdevice.to_numpy(wanted))
 
 
 def test_the_namespace_of_tensors(xp, name):

@@ -214,9 +214,10 @@ class Manipulation:
         x1, x2 = self._ground.operands("vecdot", NUMERIC, (x1, x2))
         shapes = shape_of(x1), shape_of(x2)
         shorter = min(map(len, shapes))
-        if not -shorter <= axis < (shorter if len(shapes[0]) == len(shapes[1]) else 0):
-            raise ShapeError(f"vecdot: there is no axis {axis} in tensors of the shapes {shapes[0]} and {shapes[1]}")
-        axis = axis if axis < 0 else axis - shorter
+        place = self._ground.axis(axis, shorter, "vecdot")
+        if axis >= 0 and len(shapes[0]) != len(shapes[1]):
+            raise ShapeError(f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}")
+        axis = place - shorter
         if shapes[0][axis] != shapes[1][axis]:
             raise ShapeError(f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}")
         product = self._kernels.multiply(x1, x2)
@@ -226,7 +227,7 @@ class Manipulation:
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape of tensors together; raises `ShapeError` where they do not fit."""
-    ndim = max(map(len, shapes), default=0)
+    ndim = max([0, *[len(shape) for shape in shapes]])  # as torch.compile can follow it
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
     for sizes in zip(*rows, strict=True):
