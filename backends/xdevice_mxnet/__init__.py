@@ -2,8 +2,9 @@
 
 What this adapter must keep:
 - Everything is asynchronous, on the CPU too, and the only waits are for one array or for all work.
-- 0-d and zero-size arrays exist only under NumPy's shape semantics, which is off until the user calls `npx.set_np()`,
-  and per thread. So whatever makes or reads an array here turns it on and restores it.
+- 0-d and zero-size arrays exist only under NumPy's shape semantics, which is per thread, and off in threads that only
+  move arrays (semantics.py). So whatever makes or reads an array here turns it on and restores it; what makes one for
+  the program calls `semantics.creating()` before.
 - A `Context` remembers the scope it replaced: one that is shared restores the wrong scope when nested, so each is new.
 - `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
   long. It is called without releasing the GIL, which it never holds for long.
@@ -41,7 +42,7 @@ if is_blocking_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import layers, models, optimizers, sharing, threads, virtual
+from . import layers, models, optimizers, semantics, sharing, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,10 +61,6 @@ _SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
 """What MXNet exports under its own name: bool goes out as uint8 of 1 bit, bfloat16 not at all."""
 _CPUS = 16
 """`kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices are the same cores and memory."""
-
-# MXNet announces NumPy semantics by logging.info, which on a root logger without handlers calls basicConfig, and after
-# that the user's own logging.basicConfig does nothing
-mx.util._set_np_shape_logged = mx.util._set_np_array_logged = True
 
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
 _get_data = ctypes.CDLL(mx.base._LIB._name).MXNDArrayGetData
@@ -199,12 +196,14 @@ class MxnetBackend(Backend):
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         _refuse_long(array.shape)
+        semantics.creating()
         with mx.util.np_shape(True):
             return mx.np.array(array, dtype=array.dtype, ctx=self.to_native(device))
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         if array.dtype == "int8":  # from_numpy knows no int8
             return self.from_numpy(array, devices.CPU)
+        semantics.creating()
         return mx.nd.from_numpy(array, zero_copy=True).as_np_ndarray()
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
@@ -232,11 +231,13 @@ class MxnetBackend(Backend):
         _refuse_long(shape)
         if abs(value) > 2**53:  # mx.np.full goes by way of float64
             return self.from_numpy(np.full(shape, value, dtype), device)
+        semantics.creating()
         with mx.util.np_shape(True):
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
         _refuse_long(shape)
+        semantics.creating()
         with mx.util.np_shape(True):
             # MXNet draws 1.0 too: once in 4,000 in float16, once in ten million in float32
             return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
@@ -266,6 +267,7 @@ class MxnetBackend(Backend):
         return sharing.export(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
+        semantics.creating()
         return sharing.adopt(lent)
 
     # models
@@ -372,6 +374,8 @@ class MxnetBackend(Backend):
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> Any:
+        if not isinstance(x, mx.nd.NDArray):
+            semantics.creating()
         # a thread that records beside another one segfaults
         with mx.util.np_shape(True), mx.autograd.pause():
             context = self.to_native(device)

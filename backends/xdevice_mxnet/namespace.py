@@ -12,8 +12,6 @@ What this must keep:
 
 from __future__ import annotations
 
-import gc
-import logging
 import threading
 from functools import cache, wraps
 from string import ascii_letters
@@ -26,6 +24,8 @@ from mxnet.ndarray.numpy import _internal as _npi
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.errors import UnsupportedError
 
+from . import semantics
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -33,7 +33,6 @@ TAKE_NUMBERS = frozenset(["add", "divide", "multiply", "subtract"])
 RESHAPE_IS_VIEW = False
 
 _np = mx.np
-_log = logging.getLogger("xdevice")
 _here = threading.local()
 
 
@@ -41,41 +40,16 @@ _here = threading.local()
 
 
 def enter() -> None:
-    """Turns NumPy's semantics on for this thread when it first asks for the namespace."""
+    """The first time that a thread asks for the namespace. Later each kernel looks for itself."""
     try:
         _here.has_asked  # noqa: B018  # the quickest way to ask
     except AttributeError:
-        _require_numpy_semantics()
+        semantics.enter()
         _here.has_asked = True
 
 
-def _require_numpy_semantics() -> None:
-    if mx.util.is_np_shape():
-        return
-    legacy = _legacy()
-    if legacy is not None:
-        raise UnsupportedError(
-            f"mxnet has no neutral arithmetic in a thread without NumPy's semantics, and this program has made "
-            f"{legacy}, which may not work with them; call mxnet.npx.set_np() first if it does"
-        )
-    mx.npx.set_np()
-    _log.warning(
-        "xdevice has called mxnet.npx.set_np() for this thread: the Array API standard needs NumPy's semantics"
-    )
-
-
-def _legacy() -> str | None:
-    """What is there of the kind that NumPy's semantics break, in words."""
-    for x in gc.get_objects():
-        if type(x) is mx.nd.NDArray:
-            return "mx.nd arrays"
-        if isinstance(type(x), type) and issubclass(type(x), mx.gluon.Block):
-            return f"a Gluon block, {type(x).__name__}"
-    return None
-
-
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    is_on, switch = mx.util.is_np_shape, _require_numpy_semantics
+    is_on, switch = mx.util.is_np_shape, semantics.enter
 
     @wraps(function)
     def kernel(*arguments: Any) -> Any:

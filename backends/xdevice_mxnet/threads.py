@@ -7,25 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from . import semantics
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
-def thread_state() -> Callable[[], AbstractContextManager[Any]]:
-    scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause
-    is_training = mx.autograd.is_training()
-    is_shape, is_array = mx.util.is_np_shape(), mx.util.is_np_array()
-    here = mx.current_context()
+class _State:
+    """The state of the thread that makes this, to be entered in another one."""
+
+    def __init__(self) -> None:
+        self._scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause
+        self._is_training = mx.autograd.is_training()
+        self._here = mx.current_context()
+        self._semantics = semantics.Carried()
+        self.rejoin = self._semantics.rejoin
 
     @contextmanager
-    def state() -> Iterator[None]:
-        with (
-            mx.util.np_shape(is_shape),
-            mx.util.np_array(is_array),
-            mx.Context(here.device_type, here.device_id),
-            scope(is_training),
-        ):
+    def __call__(self) -> Iterator[None]:
+        here = mx.Context(self._here.device_type, self._here.device_id)
+        with self._semantics.entered(), here, self._scope(self._is_training):
             yield
 
-    return state
+
+def thread_state() -> Callable[[], AbstractContextManager[Any]]:
+    return _State()

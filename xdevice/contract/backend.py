@@ -510,7 +510,8 @@ class Backend(ABC):
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the calling thread's state (device scope, gradient mode, autocast, recording, ...) and gives a function
-        that makes a context manager of it for another thread. What threads may not do at once is serialised inside."""
+        that makes a context manager of it for another thread. What threads may not do at once is serialised inside.
+        If it has an attribute `rejoin`, that is called in the first thread when the other one has given a result."""
         return nullcontext
 
     # copying in the background

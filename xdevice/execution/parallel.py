@@ -30,7 +30,7 @@ from xdevice.errors import ArgumentError, UnsupportedError
 from .graphs import refuse_in_capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
@@ -92,6 +92,8 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     runs = [_Run(task, backend, forks) for task in tasks]
     try:
         _run_all(runs, backend)
+        for run in runs:
+            run.rejoin()
         _join(runs, backend, forks)
         _raise_first(runs)
         return [run.result for run in runs]
@@ -143,6 +145,9 @@ class _Run:
         except BaseException as error:  # raised in the caller
             self.error = error
 
+    def rejoin(self) -> None:
+        rejoin(self._states)
+
     def _run(self) -> None:
         with ExitStack() as stack:
             streams = [self._branch(fork, stack) for fork in self._forks]
@@ -168,6 +173,15 @@ class _Run:
 def carried() -> list[Callable[[], AbstractContextManager[Any]]]:
     """This thread's state of every backend loaded, to be entered in another thread."""
     return [backend.thread_state() for backend in registry.loaded() if backend.refusal is None]
+
+
+def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
+    """In the thread that they are of: the other one has given results."""
+    for state in states:
+        getattr(state, "rejoin", _nothing)()
+
+
+def _nothing() -> None: ...
 
 
 def _run_all(runs: Sequence[_Run], backend: Backend) -> None:

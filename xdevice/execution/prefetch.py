@@ -26,7 +26,7 @@ from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import traced
 
 from .graphs import refuse_in_capture
-from .parallel import carried, keep
+from .parallel import carried, keep, rejoin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -174,6 +174,7 @@ class _Producer(workers.Worker):
         made = self._made.get()
         workers.park()
         self._free.put(None)
+        rejoin(self._states)
         if isinstance(made, BaseException):
             raise made
         return made
