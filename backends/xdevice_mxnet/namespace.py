@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from functools import cache, wraps
 from string import ascii_letters
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -33,23 +34,16 @@ TAKE_NUMBERS = frozenset(["add", "divide", "multiply", "subtract"])
 RESHAPE_IS_VIEW = False
 
 _np = mx.np
-_here = threading.local()
 
 
 # the semantics of the thread
 
-
-def enter() -> None:
-    """The first time that a thread asks for the namespace. Later each kernel looks for itself."""
-    try:
-        _here.has_asked  # noqa: B018  # the quickest way to ask
-    except AttributeError:
-        semantics.enter()
-        _here.has_asked = True
+enter = semantics.enter
+leave = semantics.leave
 
 
 def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    is_on, switch = mx.util.is_np_shape, semantics.enter
+    is_on, switch = mx.util.is_np_shape, semantics.require
 
     @wraps(function)
     def kernel(*arguments: Any) -> Any:

@@ -50,6 +50,8 @@ class _Thread:
         """Whether creation needs to ask no more: somebody has called `set_np`, or it was found that nobody must."""
         self.is_ours = False
         """Whether xdevice has called it."""
+        self.has_entered = False
+        """Whether it has asked for arithmetic."""
 
 
 class _Here(threading.local):
@@ -87,7 +89,14 @@ _told: set[str] = set()
 
 
 def enter() -> None:
-    """Gives this thread NumPy's semantics, for arithmetic, gradients and neural networks.
+    """`require` when this thread asks for arithmetic for the first time: later each kernel does."""
+    if not _here.thread.has_entered:
+        require()
+        _here.thread.has_entered = True
+
+
+def require() -> None:
+    """Gives this thread NumPy's semantics, or leaves them on: before anything is computed or recorded by xdevice.
 
     Raises:
         UnsupportedError: the program has made legacy arrays or blocks before, or XDEVICE_MXNET_NP=0.
@@ -119,7 +128,7 @@ def creating() -> None:
 
 
 def leave() -> None:
-    """Takes away what `enter` or `creating` have given this thread."""
+    """Takes away what `require` or `creating` have given this thread."""
     if _here.thread.is_ours and mx.util.is_np_array():
         mx.npx.reset_np()
     _here.thread = _Thread()

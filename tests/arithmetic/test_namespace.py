@@ -43,12 +43,7 @@ def name(request):
 @pytest.fixture
 def xp(name):
     """The namespace of a backend, with 64 bits in JAX."""
-    with xdevice.use(name) as backend:
-        if name == "mxnet":
-            backend.framework.npx.set_np()
-            yield xdevice.array_namespace()
-            backend.framework.npx.reset_np()
-            return
+    with xdevice.use(name):
         if name != "jax":
             yield xdevice.array_namespace()
             return

@@ -68,6 +68,10 @@ SHAPING: Final = {
 ENTER: Final = "enter"
 """Called, where there is one, when the namespace is asked for: it makes the calling thread fit for the kernels."""
 
+LEAVE: Final = "leave"
+"""Called, where there is one, when a test for every backend has ended, which began with `ENTER`: the calling thread is
+again what it was before."""
+
 SETTLED: Final = "settled"
 """Called, where there is one, with what a kernel of two tensors gave that is of another type than they: its tensor."""
 

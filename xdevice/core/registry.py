@@ -7,7 +7,7 @@ import os
 import sys
 
 from xdevice.base import devices
-from xdevice.errors import BackendImportError, BackendNotFoundError, ContractError, UnsupportedError
+from xdevice.errors import BackendImportError, BackendNotFoundError, ContractError, SettingError, UnsupportedError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -205,6 +205,8 @@ def _load(name: str) -> Backend:
     environment.check()
     try:
         cls = point.load()
+    except SettingError:  # of a variable of the adapter's own
+        raise
     except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
         raise _import_failed(name, error) from error
     adapter = check(cls, name, _source(point))
