@@ -1,7 +1,7 @@
 """MXNet's own networks, gradients and devices, for the tour and the conformance suite.
 
-NumPy's semantics is a flag of the thread. Each sample turns it on for itself, by `use_np`, so that it runs whether the
-program has called `npx.set_np()` or not.
+NumPy's semantics are a flag of the thread. Each sample turns them on for itself, by `use_np`, so that it runs whether
+the thread has them or not.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ if TYPE_CHECKING:
 
 
 _NETWORK = """\
-from mxnet import gluon, npx
-npx.set_np()
+from mxnet import gluon
 net = gluon.nn.Dense(1, in_units=3)
 net.initialize()
 """
 _GRADIENT = """\
-from mxnet import autograd, npx
-npx.set_np()
+from mxnet import autograd
 
 def gradient(part, w):
     w.attach_grad()

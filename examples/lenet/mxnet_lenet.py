@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mxnet import autograd, np, npx
-from mxnet.util import use_np
 
 
 def convolution(x, weight, bias, pad):
@@ -23,7 +22,6 @@ def lenet(parameters, x):
     return np.dot(h, w4) + b4
 
 
-@use_np
 def loss_and_gradients(parameters, x, y):
     with autograd.record():
         loss = -npx.pick(npx.log_softmax(lenet(parameters, x)), y).sum()
@@ -31,13 +29,11 @@ def loss_and_gradients(parameters, x, y):
     return loss.detach(), [parameter.grad for parameter in parameters]
 
 
-@use_np
 def update(parameters, gradients, rate):
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter -= rate * gradient
     return parameters
 
 
-@use_np
 def predict(parameters, x):
     return lenet(parameters, x)
