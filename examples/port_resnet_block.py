@@ -82,8 +82,8 @@ def run_paddle(block):
 
 def gluon_block():
     xdevice.set_backend("mxnet")
-    mx = xdevice.backend().framework
-    nn = mx.gluon.nn
+    xdevice.array_namespace()  # Gluon takes xdevice's tensors from here on
+    nn = xdevice.backend().framework.gluon.nn
 
     class Block(nn.HybridBlock):
         def __init__(self):
@@ -96,9 +96,9 @@ def gluon_block():
             self.down_bn = nn.BatchNorm(in_channels=OUTPUTS)
 
         def hybrid_forward(self, F, x):  # noqa: N803  # the argument is Gluon's
-            y = F.relu(self.bn1(self.conv1(x)))
+            y = F.npx.relu(self.bn1(self.conv1(x)))
             y = self.bn2(self.conv2(y))
-            return F.relu(y + self.down_bn(self.down_conv(x)))
+            return F.npx.relu(y + self.down_bn(self.down_conv(x)))
 
     block = Block()
     block.initialize()
@@ -106,7 +106,7 @@ def gluon_block():
 
 
 def run_gluon(block):
-    return xdevice.to_numpy(block(xdevice.tensor(IMAGES).as_nd_ndarray()))
+    return xdevice.to_numpy(block(xdevice.tensor(IMAGES)))
 
 
 def keras_block():

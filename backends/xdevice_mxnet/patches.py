@@ -11,6 +11,7 @@ from . import blocking, watching
 PATCHES: Final = (
     Patch("mxnet.nd.NDArray", (*watching.READS, *watching.MOVES), "`transfers`: reads and moves", "block"),
     Patch("mxnet.np.ndarray", (*watching.NUMPY_READS, *watching.NUMPY_MOVES), "the same", "block"),
+    Patch("numpy", ("asarray", "array"), "`transfers`: NumPy reads by a protocol of its own", "block"),
     Patch("mxnet.base._LIB", blocking.CALLS, "`blocking`: MXNet waits for one array or for all work only", "block"),
     Patch(
         "mxnet.base._LIB",
@@ -21,13 +22,14 @@ PATCHES: Final = (
     Patch(
         "mxnet.util",
         ("_set_np_shape_logged", "_set_np_array_logged"),
-        "MXNet announces NumPy semantics by the root logger, and so configures it",
+        "MXNet announces NumPy's semantics by the root logger, and so configures it; whether the program has set them",
         "process",
     ),
 )
 
 PRIVATE: Final = (
     Private("mxnet.base", ("_LIB",), "MXNet's library"),
+    Private("mxnet.sym.np", ("_Symbol",), "whether a program is a legacy one"),
     Private("mxnet.gluon.HybridBlock", ("_get_graph",), "whether a hybridized block would freeze random numbers"),
     Private(
         "mxnet.gluon.Trainer",

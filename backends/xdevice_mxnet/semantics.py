@@ -3,10 +3,10 @@
 A thread that makes tensors by xdevice, or asks for arithmetic, is neutral: it gets them, once and for good. What this
 must keep:
 - Moving, copying, waiting and asking where something is never switch.
-- A program that has made legacy arrays, symbols or Gluon blocks without them keeps what it has: with them `mx.nd` arrays
-  have dimensions of 0 elements, and blocks that were built before refuse every array.
-- They are never switched around a part of the program: a loss that is recorded with them and differentiated without may
-  end the process, and arrays without dimensions or elements cannot be computed on there.
+- A program that has made legacy arrays, symbols or Gluon blocks without them keeps what it has: with them layers that
+  were built before refuse every array, and 0 no longer stands for a size that is not known yet.
+- They are never switched for a part of what a program computes: a loss that is recorded with them and differentiated
+  without may end the process, and arrays without dimensions or elements cannot be computed on there.
 - What the program itself switches, off too, stays; only arithmetic, which is impossible without, switches on again.
 """
 
@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import mxnet as mx
 
@@ -60,8 +60,8 @@ class _Here(threading.local):
 
 
 class _Calls:
-    """Stands for "`set_np` has logged what it does", which MXNet asks when it is called: so it is seen, and logs nothing
-    by the root logger, on which the user's own logging.basicConfig would do nothing after that."""
+    """Stands for "`set_np` has logged what it does", which MXNet asks when it is called. So a call is seen; and it logs
+    nothing by the root logger, which MXNet would configure, so that the user's own logging.basicConfig does nothing."""
 
     def __init__(self, has_logged: bool) -> None:
         self.seen = has_logged
@@ -106,7 +106,7 @@ def require() -> None:
     why_not = _switch()
     if why_not is not None:
         raise UnsupportedError(
-            f"mxnet has no neutral arithmetic in a thread without NumPy's semantics, and {why_not}; call "
+            f"arithmetic by xdevice needs NumPy's semantics on mxnet, which are off in this thread: {why_not}; call "
             f"mxnet.npx.set_np() first if the program works with them"
         )
 
@@ -122,8 +122,8 @@ def creating() -> None:
     if why_not is not None and _IS_ALLOWED:
         _tell(
             logging.WARNING,
-            f"xdevice makes mxnet.np arrays, and does not call mxnet.npx.set_np(), because {why_not}: Gluon refuses "
-            f"such arrays, and what has no dimensions cannot be computed on; call it first if the program works with it",
+            f"xdevice makes mxnet.np arrays, but does not call mxnet.npx.set_np(), because {why_not}. So Gluon refuses "
+            f"these arrays, and those without dimensions cannot be computed on; call it first if the program can",
         )
 
 
@@ -138,15 +138,15 @@ def _switch() -> str | None:
     """Switches on in this thread; or gives the reason why not."""
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
-        return f"{VARIABLE}=0 forbids to switch them on"
+        return f"{VARIABLE}=0 leaves them off"
     made = _legacy_things()
     if made is not None:
-        return f"this program has made {made} without them, which may not work with them"
+        return f"this program has made {made} without NumPy's semantics, and they may not work with them"
     mx.npx.set_np()
     _here.thread.is_ours = True
     _tell(
         logging.INFO,
-        f"xdevice calls mxnet.npx.set_np() in each thread that makes tensors by it or computes; {VARIABLE}=0 forbids it",
+        f"xdevice calls mxnet.npx.set_np() in threads that make tensors or compute by it; {VARIABLE}=0 forbids that",
     )
     return None
 

@@ -31,6 +31,7 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
 
     with Hooks(backend, report, _size) as hooks:
         hooks.verbs()
+        hooks.numpy_reads()
         for cls in _family(mx.nd.NDArray):
             hooks.reads(cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls)))
             for name in (*MOVES, *NUMPY_MOVES):

@@ -34,7 +34,7 @@ for line in sys.stdin:
         if not child:
             os.dup2(errors.fileno(), 2)
             try:
-                exec(json.loads(line), {name: globals()[name] for name in ("threading", "xdevice", "mx", "flags", "ON", "OFF")})
+                exec(json.loads(line), dict(globals()))
             except BaseException:
                 traceback.print_exc()
                 os._exit(1)
@@ -166,7 +166,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 images, labels = xdevice.random.normal(8, 1, 12, 12), xdevice.random.integers(8, high=10)
 net = nn.HybridSequential()
-net.add(nn.Conv2D(4, 3, activation="relu"), nn.MaxPool2D(2), nn.BatchNorm(), nn.Flatten(), nn.Dropout(0.5), nn.Dense(10))
+net.add(nn.Conv2D(4, 3, activation="relu"), nn.MaxPool2D(2), nn.BatchNorm(), nn.Flatten(), nn.Dropout(0.1))
+net.add(nn.Dense(10))
 net.initialize()
 net.hybridize()
 loss = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -265,7 +266,7 @@ assert xdevice.item(xdevice.array_namespace().sum(x)) == 6
 xdevice.parallel(lambda: xdevice.ones(2).sum() * 2)
 """
     told = run(code)
-    assert told.count("does not call mxnet.npx.set_np()") == 1, told
+    assert told.count("but does not call mxnet.npx.set_np()") == 1, told
 
 
 def test_what_was_made_before_xdevice_came_is_seen():
