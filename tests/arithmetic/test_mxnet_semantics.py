@@ -81,7 +81,7 @@ def in_a_thread(work):
     return found[0]
 total = in_a_thread(created)
 assert flags() == OFF
-with ThreadPoolExecutor(4) as pool:  # which all ask at once whether the program is a legacy one
+with ThreadPoolExecutor(4) as pool:
     totals = list(pool.map(created, range(20)))
 assert flags() == OFF
 there = xdevice.copy_to(xdevice.to_device(total, "cpu:1"), "cpu:0")  # without dimensions, in a thread without them
@@ -94,6 +94,27 @@ assert in_a_thread(lambda: xdevice.parallel(flags)) == [OFF]
 assert xdevice.parallel(flags) == [ON]
 """
     assert run(code) == ""
+
+
+def test_threads_that_are_the_first_at_once_are_neutral(run):
+    code = """
+import gc
+from concurrent.futures import ThreadPoolExecutor
+look, barrier = gc.get_objects, threading.Barrier(4)
+def get_objects():  # while the others make and drop arrays
+    asked.wait(1)
+    return look()
+asked, gc.get_objects = threading.Event(), get_objects
+def created(_):
+    barrier.wait()
+    for _ in range(3):
+        assert (xdevice.ones(2).sum() * 2).item() == 4
+    asked.set()
+    return flags()
+with ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(created, range(4))) == [ON] * 4
+"""
+    run(code)
 
 
 MADE = {
