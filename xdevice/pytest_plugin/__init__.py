@@ -10,13 +10,12 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
 from xdevice.base import devices
 from xdevice.base.version import __version__
-from xdevice.contract import arithmetic
 from xdevice.core import registry, selection
 from xdevice.errors import BackendNotFoundError, DeviceNotFoundError, ParityError, UnsupportedError, XDeviceError
 
@@ -240,7 +239,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         with random.restored():
             return (yield)
     finally:
-        _tell_kernels(backend_of(item), arithmetic.LEAVE)
+        _tell_kernels(item, "LEAVE")
         selection.restore_default(before)
 
 
@@ -251,7 +250,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     backend = _load(name)
     # the process default: a context variable would not reach the test's own threads, nor an event loop made before
     selection.set_backend(backend)
-    _tell_kernels(name, arithmetic.ENTER)  # before fixtures make what is the framework's own
+    _tell_kernels(item, "ENTER")
     _seed(_FIXTURES)
     wanted = max((*mark.args, 1)[0] for mark in item.iter_markers("xd_needs_gpu")) if needs_gpu(item) else 0
     here = backend.count("gpu") if wanted else 0
@@ -273,11 +272,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
 
 
-def _tell_kernels(name: str | None, hook: str) -> None:
+def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
+    """What kernels need of the thread, they need from the first fixture on, and not in the next test."""
+    from xdevice.contract import arithmetic
+
     for backend in registry.loaded():
-        if backend.name == name:
-            with suppress(UnsupportedError):  # a thread that is not fit for them, or no kernels
-                getattr(backend.namespace(), hook, _nothing)()
+        if backend.name == backend_of(item):
+            with suppress(UnsupportedError):  # a thread that cannot be made fit, or no kernels
+                getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
 
 
 def _nothing() -> None: ...
