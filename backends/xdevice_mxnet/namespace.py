@@ -12,10 +12,8 @@ What this must keep:
 
 from __future__ import annotations
 
-import threading
 from functools import cache, wraps
 from string import ascii_letters
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
