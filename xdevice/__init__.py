@@ -60,7 +60,7 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import random
+    from . import nn, random
     from .arithmetic.namespace import array_namespace
     from .containers.trees import register
     from .execution.blocking import blocking
@@ -90,6 +90,7 @@ _LAZY: dict[str, str] = {
     "gather": "replicas.spread",
     "load": "weights.files",
     "local_device": "replicas.launch",
+    "nn": "nn",
     "parallel": "execution.parallel",
     "prefetch": "execution.prefetch",
     "random": "random",
@@ -201,6 +202,7 @@ __all__ = [
     "measure",
     "memory",
     "native",
+    "nn",
     "num_gpus",
     "ones",
     "parallel",

@@ -204,6 +204,11 @@ class JaxBackend(Backend):
 
         return namespace
 
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

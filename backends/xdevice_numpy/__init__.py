@@ -120,6 +120,11 @@ class NumpyBackend(Backend):
 
         return namespace
 
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

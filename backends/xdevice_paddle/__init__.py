@@ -224,6 +224,11 @@ class PaddleBackend(Backend):
 
         return namespace
 
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

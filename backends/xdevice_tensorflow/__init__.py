@@ -238,6 +238,11 @@ class TensorflowBackend(Backend):
 
         return namespace
 
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

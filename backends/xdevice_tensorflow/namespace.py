@@ -10,10 +10,11 @@ What this must keep:
 from __future__ import annotations
 
 import math
-from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
+
+from .placing import placed as _placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,25 +39,6 @@ TAKE_NUMBERS = frozenset(
     ]
 )
 RESHAPE_IS_VIEW = True  # tensors do not change, so that nobody sees a copy
-
-
-@cache
-def _is_one_device() -> bool:
-    return len(tf.config.list_logical_devices()) == 1
-
-
-def _placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, on the device of its first operand."""
-
-    @wraps(kernel)
-    def placed(x: Any, *rest: Any) -> Any:
-        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # of what is traced
-            return kernel(x, *rest)
-        with tf.device(place):
-            return kernel(x, *rest)
-
-    return placed
-
 
 # making
 

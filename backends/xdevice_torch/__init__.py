@@ -214,6 +214,11 @@ class TorchBackend(Backend):
 
         return namespace
 
+    def nn(self) -> ModuleType:
+        from . import nn
+
+        return nn
+
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:

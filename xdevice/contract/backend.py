@@ -254,6 +254,11 @@ class Backend(ABC):
         says which, and what they are promised."""
         raise self.unsupported("array namespace", "compute with the framework's own functions")
 
+    def nn(self) -> Any:
+        """The kernels that `xdevice.nn` is made of, as a module or object; `xdevice.contract.nn` says which, and what
+        they are promised. For a backend with a namespace."""
+        raise self.unsupported("functions of layers", "compute with the framework's own functions")
+
     # sharing memory with another framework: what is not said here goes through the host
 
     def takes(self) -> Takes | None:

@@ -1,0 +1,59 @@
+"""JAX's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from xdevice.base.dtypes import host_dtype
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    Pair = tuple[int, int]
+
+relu = jax.nn.relu
+sigmoid = jax.nn.sigmoid
+softmax = jax.nn.softmax
+log_softmax = jax.nn.log_softmax
+
+
+@jax.jit
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1, mode="fill")
+    return -jnp.mean(chosen)
+
+
+def one_hot(indices: Array, n: int, name: str) -> Array:
+    return jax.nn.one_hot(indices, n, dtype=host_dtype(name))
+
+
+@partial(jax.jit, static_argnames=("stride", "padding"))
+def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
+    made = lax.conv_general_dilated(x, kernel, stride, _around(padding), dimension_numbers=("NCHW", "OIHW", "NCHW"))
+    return made if bias is None else made + bias[:, None, None]
+
+
+@partial(jax.jit, static_argnames=("size", "stride", "padding"))
+def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    around = [(0, 0), (0, 0), *_around(padding)]
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, *size), (1, 1, *stride), around)
+
+
+@partial(jax.jit, static_argnames=("size", "stride", "padding"))
+def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    around = [(0, 0), (0, 0), *_around(padding)]
+    return lax.reduce_window(x, 0.0, lax.add, (1, 1, *size), (1, 1, *stride), around) / (size[0] * size[1])
+
+
+@jax.jit
+def dropout(x: Array, mask: Array, keep: float) -> Array:
+    return x * mask / keep
+
+
+def _around(padding: Pair) -> list[Pair]:
+    return [(length, length) for length in padding]

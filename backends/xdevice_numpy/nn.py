@@ -1,0 +1,70 @@
+"""NumPy's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
+
+NumPy has no functions of layers, and no gradients: these are formulas, kept short.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xdevice.base.dtypes import host_dtype
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+    Pair = tuple[int, int]
+
+
+def relu(x: Array) -> Array:
+    return np.asarray(np.maximum(x, x.dtype.type(0)))
+
+
+def sigmoid(x: Array) -> Array:
+    small = np.exp(-np.abs(x))  # which does not overflow
+    return np.asarray(np.where(x < 0, small, x.dtype.type(1)) / (x.dtype.type(1) + small))
+
+
+def softmax(x: Array, axis: int) -> Array:
+    with np.errstate(all="ignore"):
+        parts = np.exp(x - np.max(x, axis, keepdims=True))
+        return np.asarray(parts / np.sum(parts, axis, keepdims=True))
+
+
+def log_softmax(x: Array, axis: int) -> Array:
+    with np.errstate(all="ignore"):
+        x = x - np.max(x, axis, keepdims=True)
+        return np.asarray(x - np.log(np.sum(np.exp(x), axis, keepdims=True)))
+
+
+def cross_entropy(logits: Array, labels: Array) -> Array:
+    return np.asarray(-np.mean(np.take_along_axis(log_softmax(logits, 1), labels[:, None], 1)))
+
+
+def one_hot(indices: Array, n: int, name: str) -> Array:
+    return (indices[..., None] == np.arange(n)).astype(host_dtype(name))
+
+
+def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
+    windows = _windows(x, kernel.shape[2:], stride, padding, 0)
+    made = np.moveaxis(np.tensordot(windows, kernel, ((1, 4, 5), (1, 2, 3))), -1, 1)
+    return np.ascontiguousarray(made if bias is None else made + bias[:, None, None])
+
+
+def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    return np.asarray(np.max(_windows(x, size, stride, padding, -np.inf), (4, 5)))
+
+
+def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
+    return np.asarray(np.mean(_windows(x, size, stride, padding, 0), (4, 5)))
+
+
+def dropout(x: Array, mask: Array, keep: float) -> Array:
+    return np.asarray(x * mask / x.dtype.type(keep))
+
+
+def _windows(x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value: float) -> Array:
+    """(N, C, rows, columns, height, width): a view of every window."""
+    if padding != (0, 0):
+        x = np.pad(x, ((0, 0), (0, 0), *((length, length) for length in padding)), constant_values=value)
+    return np.lib.stride_tricks.sliding_window_view(x, size, (2, 3))[:, :, :: stride[0], :: stride[1]]

@@ -1,0 +1,70 @@
+"""TensorFlow's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
+
+What this must keep:
+- convolutions and pools of (N, C, H, W) have no kernel for the CPU: images are transposed there and back;
+- an operation runs on the device of the scope, not of its operands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from .placing import placed
+
+Pair = tuple[int, int]
+
+relu = placed(tf.nn.relu)
+sigmoid = placed(tf.sigmoid)
+softmax = placed(tf.nn.softmax)
+log_softmax = placed(tf.nn.log_softmax)
+
+
+@placed
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+
+@placed
+def one_hot(indices: Any, n: int, name: str) -> Any:
+    if name == "bool":
+        return tf.one_hot(indices, n, True, False, dtype=name)
+    return tf.one_hot(indices, n, dtype=name)
+
+
+@placed
+def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
+    made = tf.nn.conv2d(_channels_last(x), tf.transpose(kernel, (2, 3, 1, 0)), stride, _around(padding))
+    return _channels_first(made if bias is None else tf.nn.bias_add(made, bias))
+
+
+@placed
+def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    return _channels_first(tf.nn.max_pool2d(_channels_last(x), size, stride, _around(padding)))
+
+
+@placed
+def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
+    x = _channels_last(x)
+    if padding != (0, 0):
+        x = tf.pad(x, _around(padding))  # its own padding does not count
+    return _channels_first(tf.nn.avg_pool2d(x, size, stride, "VALID"))
+
+
+@placed
+def dropout(x: Any, mask: Any, keep: float) -> Any:
+    return x * tf.cast(mask, x.dtype) / keep
+
+
+def _channels_last(x: Any) -> Any:
+    return tf.transpose(x, (0, 2, 3, 1))
+
+
+def _channels_first(x: Any) -> Any:
+    return tf.transpose(x, (0, 3, 1, 2))
+
+
+def _around(padding: Pair) -> list[list[int]]:
+    height, width = padding
+    return [[0, 0], [height, height], [width, width], [0, 0]]

@@ -1,0 +1,29 @@
+"""Where TensorFlow runs an operation: on the device of the scope, not of its operands."""
+
+from __future__ import annotations
+
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@cache
+def _is_one_device() -> bool:
+    return len(tf.config.list_logical_devices()) == 1
+
+
+def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, on the device of its first operand."""
+
+    @wraps(kernel)
+    def run(x: Any, *rest: Any) -> Any:
+        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # of what is traced
+            return kernel(x, *rest)
+        with tf.device(place):
+            return kernel(x, *rest)
+
+    return run

@@ -1,0 +1,31 @@
+"""What `Backend.nn()` gives: the kernels that `xdevice.nn` is written on.
+
+Each is the framework's own function where that keeps this, else mended. The core promises a kernel that
+
+- tensors are dense, of this backend and on one device, `x`, `logits`, `kernel` and `bias` of floats and of one dtype;
+- images are (N, C, H, W), kernels (O, C, kh, kw), biases (O,), logits (N, C), and sizes fit. Nothing but a batch of
+  images, and what `relu` and `sigmoid` take, is empty;
+- `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints for height and width;
+- `labels` and `indices` are int32 or int64, and name what is there, except where a function is traced;
+- `padding` is at most half of the window in pools, and every window fits into what is padded.
+
+The result has the dtype of `x` and is where `x` is. Gradients flow to all floats that are given, where the framework
+has them: that of `relu` is 0 at 0, that of `max_pool2d` goes to the first of equal elements in a window.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KERNELS: Final = {
+    "relu": "relu(x)",
+    "sigmoid": "sigmoid(x)",
+    "softmax": "softmax(x, axis)",
+    "log_softmax": "log_softmax(x, axis): without a bound below",
+    "cross_entropy": "cross_entropy(logits, labels): the mean over the batch, without a bound above",
+    "one_hot": "one_hot(indices, n, name): of a dtype",
+    "conv2d": "conv2d(x, kernel, bias, stride, padding): the kernel is not flipped, the bias may be None",
+    "max_pool2d": "max_pool2d(x, size, stride, padding): padding is below all numbers",
+    "avg_pool2d": "avg_pool2d(x, size, stride, padding): padding counts as zeros",
+    "dropout": "dropout(x, mask, keep): x * mask / keep",
+}

@@ -1,0 +1,427 @@
+"""Functions of layers: the framework's own fast ones, with the same arguments, numbers and refusals on every backend.
+
+Young: it may change in a minor version.
+
+Images are (N, C, H, W): batch, channels, height, width. Kernels of convolutions are (O, C, height, width). `size`,
+`stride` and `padding` are an int for both, or (height, width); padding is the same on both sides.
+
+Tensors of one call are of one backend, one device and one float dtype; results are too. float32 and float64 go
+everywhere, float16 and bfloat16 where the framework has them. Gradients are the framework's; NumPy's tensors have none.
+"""
+
+from __future__ import annotations
+
+from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
+from xdevice.arithmetic.ground import Ground
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, UnsupportedError, shown
+from xdevice.tensors.verbs import check_same_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    from xdevice.contract import Backend
+
+    Lengths = int | tuple[int, int]
+
+__all__ = [
+    "avg_pool2d",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "log_softmax",
+    "max_pool2d",
+    "one_hot",
+    "relu",
+    "sigmoid",
+    "softmax",
+]
+
+_INDICES: Final = ("int32", "int64")
+_IMAGES: Final = ("batch", "channels", "height", "width")
+_KERNELS: Final = ("filters", "channels", "height", "width")
+
+
+# of each element
+
+
+def relu(x: Any) -> Any:
+    """max(x, 0) for each element; the gradient at 0 is 0.
+
+    Raises:
+        DTypeError: not floats. NotATensorError: not a tensor.
+        UnsupportedError: the adapter of a third party that has no kernels.
+
+    Costs what the framework's own does, and 1 us.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.relu(xdevice.tensor([-1.0, 0.0, 2.0]))).tolist()
+        [0.0, 0.0, 2.0]
+    """
+    on, x = _begin(x, "relu")
+    return on.kernels.relu(x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)) for each element, without overflow.
+
+    Raises and costs as `relu`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.sigmoid(xdevice.tensor([-1000.0, 0.0, 1000.0]))).tolist()
+        [0.0, 0.5, 1.0]
+    """
+    on, x = _begin(x, "sigmoid")
+    return on.kernels.sigmoid(x)
+
+
+def dropout(x: Any, mask: Any, p: float) -> Any:
+    """`x * mask / (1 - p)`: what the mask drops is 0, and the mean is kept where it drops with the probability `p`.
+
+    Args:
+        mask: bool, of the shape of `x`: `xdevice.random.bernoulli(x.shape, p=1 - p)` drops the same everywhere.
+        p: from 0 to 1; with 1 all is 0, whatever the mask.
+
+    Raises:
+        ArgumentError: `p` is not such a number. ShapeError: shapes that differ.
+        DTypeError: a mask that is not bool. The others are those of `relu`.
+        DeviceMismatchError: tensors on several devices.
+
+    Costs three passes over `x`.
+
+    Example:
+        >>> x, mask = xdevice.tensor([1.0, 2.0]), xdevice.tensor([True, False])
+        >>> xdevice.to_numpy(xdevice.nn.dropout(x, mask, 0.5)).tolist()
+        [2.0, 0.0]
+    """
+    on, x = _begin(x, "dropout")
+    mask = on.ground.require(mask, BOOL, "dropout")
+    on.require_together(x=x, mask=mask)
+    if not _fit(_shape(x), _shape(mask)):
+        raise ShapeError(f"dropout takes a mask of the shape of x, {_shape(x)}, not {_shape(mask)}")
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
+        raise ArgumentError(f"dropout drops with a probability from 0 to 1, and p is {shown(p)}")
+    if p == 1:
+        return on.ground.kernels.multiply(x, on.ground.number(0.0, on.ground.name(x), x))
+    return on.kernels.dropout(x, mask, 1.0 - p)
+
+
+# along an axis
+
+
+def softmax(x: Any, *, axis: int = -1) -> Any:
+    """exp(x) over its sum along an axis, without overflow.
+
+    Raises:
+        ShapeError: there is no such axis. The others are those of `relu`.
+
+    Costs as `relu`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.softmax(xdevice.tensor([[1000.0, 1000.0]]))).tolist()
+        [[0.5, 0.5]]
+    """
+    return _along("softmax", x, axis)
+
+
+def log_softmax(x: Any, *, axis: int = -1) -> Any:
+    """The logarithm of `softmax`, without a bound below.
+
+    Raises and costs as `softmax`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.log_softmax(xdevice.tensor([0.0, -200.0]))).tolist()
+        [0.0, -200.0]
+    """
+    return _along("log_softmax", x, axis)
+
+
+def _along(function: str, x: Any, axis: int) -> Any:
+    on, x = _begin(x, function)
+    place = on.ground.axis(axis, len(x.shape), function)
+    return getattr(on.kernels, function)(x, place) if 0 not in x.shape else on.ground.kernels.copy(x)
+
+
+def cross_entropy(logits: Any, labels: Any) -> Any:
+    """The mean over the batch of `-log_softmax(logits)` at the labels: a tensor without dimensions.
+
+    Args:
+        logits: floats of the shape (n, classes).
+        labels: the classes, from 0 to classes - 1, of the shape (n,), int32 or int64. Probabilities are refused: for
+            those, `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits), axis=1))` is the loss.
+
+    Raises:
+        IndexError: a label that is not a class. While a function is traced nobody can tell: there JAX gives NaN, and
+            the others do what their own function does.
+        ShapeError: other shapes, or no rows, of which there is no mean.
+        DTypeError: labels that are not int32 or int64. The others are those of `relu`.
+        DeviceMismatchError: tensors on several devices.
+
+    Costs as `relu`, and the reading of the labels by the host, which waits for a GPU to have them.
+
+    Example:
+        >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
+        >>> round(xdevice.item(xdevice.nn.cross_entropy(logits, labels)), 4)
+        100.3466
+    """
+    on, logits = _begin(logits, "cross_entropy")
+    labels = on.indices(labels, "cross_entropy")
+    shape = _shape(logits)
+    if len(shape) != 2 or len(labels.shape) != 1 or not _fit(shape[:1], _shape(labels)):
+        raise ShapeError(
+            f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and "
+            f"{_shape(labels)}"
+        )
+    if 0 in shape:
+        raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
+    on.require_together(logits=logits, labels=labels)
+    on.require_range(labels, shape[1], "cross_entropy")
+    return on.kernels.cross_entropy(logits, labels)
+
+
+def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
+    """1 at the index and 0 elsewhere, along a new last axis of the length `n`; float32 unless `dtype` says otherwise.
+
+    Args:
+        indices: int32 or int64, of any shape, from 0 to n - 1.
+        n: an int of 1 or more.
+        dtype: any dtype that the backend has, in any framework's form.
+
+    Raises:
+        IndexError: an index that is not below `n`, or below 0. While a function is traced nobody can tell: there the
+            framework's own function gives zeros or an error.
+        ArgumentError: `n` is not such an int.
+        DTypeError: indices that are not int32 or int64, or a dtype that the backend does not have here.
+        NotATensorError, UnsupportedError: as `relu`.
+
+    Costs as `relu`, and the reading of the indices by the host, which waits for a GPU to have them.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    on = _of(indices, "one_hot")
+    indices = on.indices(indices, "one_hot")
+    (classes,) = _whole("n", n, 1, 1, "one_hot")
+    name = "float32" if dtype is None else on.ground.held(on.ground.dtype(dtype))
+    on.require_range(indices, classes, "one_hot")
+    return on.kernels.one_hot(indices, classes, name)
+
+
+# of images
+
+
+def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, padding: Lengths = 0) -> Any:
+    """The convolution of images as layers have it, the kernel not flipped: (N, C, H, W) to (N, O, rows, columns).
+
+    Args:
+        x: images of the shape (N, C, H, W); N may be 0.
+        kernel: of the shape (O, C, height, width).
+        bias: of the shape (O,), added to each filter's result.
+        stride: 1 or more. Steps that do not fit are left out: rows = (H + 2 * padding - height) // stride + 1.
+        padding: zeros on both sides of height and width, 0 or more.
+
+    Raises:
+        ShapeError: shapes that do not fit each other. ArgumentError: lengths that are not such ints.
+        DTypeError: not floats, or of several dtypes. The others are those of `relu`.
+        DeviceMismatchError: tensors on several devices.
+
+    Costs as `relu`, with 3 us for the checks; on TensorFlow also three transpositions.
+
+    Example:
+        >>> x, kernel = xdevice.ones(1, 1, 3, 3), xdevice.ones(1, 1, 2, 2)
+        >>> xdevice.to_numpy(xdevice.nn.conv2d(x, kernel, stride=2, padding=1)).tolist()
+        [[[[1.0, 2.0], [2.0, 4.0]]]]
+    """
+    on, x = _begin(x, "conv2d")
+    kernel = on.ground.require(kernel, REAL_FLOATING, "conv2d")
+    strides, paddings = _whole("stride", stride, 2, 1, "conv2d"), _whole("padding", padding, 2, 0, "conv2d")
+    images, filters = _sizes("x", x, _IMAGES, "conv2d"), _sizes("kernel", kernel, _KERNELS, "conv2d")
+    if not _fit(images[1:2], filters[1:2]):
+        raise ShapeError(f"conv2d: x of the shape {images} has {images[1]} channels, the kernel {filters} {filters[1]}")
+    given = {"x": x, "kernel": kernel}
+    if bias is not None:
+        given["bias"] = bias = on.ground.require(bias, REAL_FLOATING, "conv2d")
+        if len(bias.shape) != 1 or not _fit(_shape(bias), filters[:1]):
+            raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {_shape(bias)}")
+    _require_room("conv2d", images, filters[2:], paddings)
+    on.require_together(**given)
+    return on.kernels.conv2d(x, kernel, bias, strides, paddings)
+
+
+def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
+    """The greatest of each window of each channel: (N, C, H, W) to (N, C, rows, columns).
+
+    Of equal elements in a window the first gets the gradient.
+
+    Args:
+        x: images of the shape (N, C, H, W); N may be 0.
+        size: of a window, 1 or more.
+        stride: 1 or more, `size` if left out. Windows that do not fit are left out, as in `conv2d`.
+        padding: from 0 to half of `size`; it is never the greatest.
+
+    Raises:
+        ShapeError: not images, or no window fits. ArgumentError: lengths that are not such ints.
+        DTypeError, NotATensorError, UnsupportedError: as `relu`.
+
+    Costs as `relu`, with 2 us for the checks; on TensorFlow also two transpositions.
+
+    Example:
+        >>> x = xdevice.tensor([[[[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]]])
+        >>> xdevice.to_numpy(xdevice.nn.max_pool2d(x, 2)).tolist()
+        [[[[4.0]]]]
+    """
+    return _pooled("max_pool2d", x, size, stride, padding)
+
+
+def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
+    """The mean of each window of each channel: (N, C, H, W) to (N, C, rows, columns). Padding counts, as zeros.
+
+    Arguments, errors and costs are those of `max_pool2d`.
+
+    Example:
+        >>> xdevice.to_numpy(xdevice.nn.avg_pool2d(xdevice.ones(1, 1, 2, 2), 2, padding=1)).tolist()
+        [[[[0.25, 0.25], [0.25, 0.25]]]]
+    """
+    return _pooled("avg_pool2d", x, size, stride, padding)
+
+
+def _pooled(function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths) -> Any:
+    on, x = _begin(x, function)
+    sizes = _whole("size", size, 2, 1, function)
+    strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
+    paddings = _whole("padding", padding, 2, 0, function)
+    if 2 * paddings[0] > sizes[0] or 2 * paddings[1] > sizes[1]:
+        raise ArgumentError(f"{function} takes a padding of half of the size {size} at most, not {padding}")
+    _require_room(function, _sizes("x", x, _IMAGES, function), sizes, paddings)
+    return getattr(on.kernels, function)(x, sizes, strides, paddings)
+
+
+# the backend
+
+
+class _On:
+    """One backend: what its tensors must be, and its kernels."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.ground = Ground(backend)
+        self.kernels = backend.nn()
+        self.enter = getattr(self.ground.kernels, "enter", None)
+
+    def indices(self, x: Any, function: str) -> Any:
+        """`x` as a tensor of integers that name places."""
+        x = self.ground.tensor(x, function)
+        if self.ground.name(x) not in _INDICES:
+            raise DTypeError(
+                f"{function} takes classes as int32 or int64, not {self.ground.name(x)}; xp.astype(x, xp.int64) makes "
+                "them, and of the probabilities of classes xp.argmax(x, axis=1) the most probable"
+            )
+        return x
+
+    def require_range(self, indices: Any, n: int | None, function: str) -> None:
+        """Raises `IndexError` for what is not from 0 to n - 1: frameworks answer with an error, zeros, NaN, or by what
+        is elsewhere. While a function is traced there are no values to read."""
+        if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
+            return
+        least, most = self.backend.eagerly(lambda: _range(self.backend.peek(indices)))
+        if least < 0 or most >= n:
+            raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
+
+    def require_together(self, **tensors: Any) -> None:
+        """Raises for tensors on several devices, and for floats of several dtypes. What is traced is on none, and what
+        is spread is the framework's business."""
+        names = {self.ground.name(x) for x in tensors.values()} - {"bool", *_INDICES}
+        if len(names) > 1:
+            raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
+        if not all(map(_holds_values, tensors.values())):
+            return
+        try:
+            if len({self.backend.device_of(x) for x in tensors.values()}) > 1:
+                check_same_device(**tensors)
+        except UnsupportedError:
+            return
+
+
+_seen: dict[type, _On] = {}
+_made: dict[str, _On] = {}
+
+
+def _of(x: Any, function: str) -> _On:
+    """What stands for the backend of a tensor, whose thread is fit for the kernels then."""
+    on = _seen.get(type(x))
+    if on is None or on.backend.refusal is not None:
+        on = _found(x, function)
+    if on.enter is not None:
+        on.enter()
+    return on
+
+
+def _begin(x: Any, function: str) -> tuple[_On, Any]:
+    on = _of(x, function)
+    return on, on.ground.require(x, REAL_FLOATING, function)
+
+
+def _found(x: Any, function: str) -> _On:
+    found = registry.kind_of(type(registry.as_array(x)))
+    if found is None:
+        raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
+    on = _made.get(found[0].name)
+    if on is None or on.backend is not found[0]:
+        on = _made[found[0].name] = _On(found[0])
+    if found[1] != "model":
+        _seen[type(x)] = on
+    return on
+
+
+# arguments
+
+
+def _range(values: Any) -> tuple[int, int]:
+    return (int(values.min()), int(values.max())) if values.size else (0, 0)
+
+
+def _holds_values(x: Any) -> bool:
+    found = registry.kind_of(type(x))
+    return found is not None and found[1] == "tensor"
+
+
+def _shape(x: Any) -> tuple[int | None, ...]:
+    """The shape; what is not known while a function is traced is None."""
+    return tuple(None if length is None or length < 0 else length for length in x.shape)
+
+
+def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
+    """Whether two shapes are the same, as far as they are known."""
+    return len(shape) == len(other) and all(
+        one is None or two is None or one == two for one, two in zip(shape, other, strict=True)
+    )
+
+
+def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[int | None, ...]:
+    """The shape of images or of a kernel, of which only the batch may be empty."""
+    shape = _shape(x)
+    if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
+        raise ShapeError(f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}")
+    return shape
+
+
+def _require_room(function: str, images: Any, window: Any, padding: tuple[int, ...]) -> None:
+    for length, size, more in zip(images[2:], window, padding, strict=True):
+        if length is not None and size is not None and length + 2 * more < size:
+            raise ShapeError(f"{function}: a window of {tuple(window)} does not fit into {images}, padded by {padding}")
+
+
+def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
+    """As many ints as are wanted, of which one may stand for all."""
+    lengths = tuple(value) if isinstance(value, tuple | list) and number > 1 else (value,) * number
+    if len(lengths) != number or any(
+        isinstance(length, bool) or not hasattr(type(length), "__index__") for length in lengths
+    ):
+        pair = " or a pair of ints" if number > 1 else ""
+        raise ArgumentError(f"{function}: {what} is an int{pair}, not {shown(value)}")
+    whole = tuple(length.__index__() for length in lengths)
+    if min(whole) < least:
+        raise ArgumentError(f"{function}: {what} is {least} or more, not {shown(value)}")
+    return whole
