@@ -20,6 +20,7 @@ softmax = functional.softmax
 
 
 def log_softmax(x: Any, axis: int) -> Any:
+    x = x - paddle.max(x.detach(), axis, keepdim=True)
     return x - paddle.logsumexp(x, axis, keepdim=True)  # of 1000 classes five times faster than its own
 
 

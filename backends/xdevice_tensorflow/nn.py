@@ -2,6 +2,7 @@
 
 What this must keep:
 - convolutions and pools of (N, C, H, W) have no kernel for the CPU: images are transposed there and back;
+- a convolution of no images gives them back unchanged (2.21): where that is known, one of zeros goes with them;
 - an operation runs on the device of the scope, not of its operands.
 """
 
@@ -35,6 +36,9 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
 
 @placed
 def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
+    if x.shape[0] == 0:
+        blank = tf.zeros((1, *x.shape[1:]), x.dtype)
+        return conv2d(tf.concat([x, blank], 0), kernel, bias, stride, padding)[:0]
     made = tf.nn.conv2d(_channels_last(x), tf.transpose(kernel, (2, 3, 1, 0)), stride, _around(padding))
     return _channels_first(made if bias is None else tf.nn.bias_add(made, bias))
 

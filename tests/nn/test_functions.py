@@ -1,0 +1,311 @@
+"""Every function on every backend, against formulas of one number or one window at a time, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import nn
+
+FLOATS = ("float32", "float64")
+
+
+@pytest.fixture(params=xdevice.backends(), scope="module")
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def xp(name):
+    """The namespace of a backend, with 64 bits in JAX."""
+    with xdevice.use(name) as backend:
+        if name == "mxnet":
+            backend.framework.npx.set_np()
+            yield xdevice.array_namespace()
+            backend.framework.npx.reset_np()
+            return
+        if name != "jax":
+            yield xdevice.array_namespace()
+            return
+        import jax
+
+        with jax.experimental.enable_x64():
+            yield xdevice.array_namespace()
+
+
+def numbers(*shape, dtype="float64", seed=0):
+    return np.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def close(got, wanted, dtype, rtol=None):
+    got = xdevice.to_numpy(got)
+    assert got.dtype == dtype
+    assert got.shape == wanted.shape
+    rtol = rtol or (2e-5 if dtype == "float32" else 1e-12)
+    np.testing.assert_allclose(got, wanted.astype("float64"), rtol=rtol, atol=rtol / 10)
+
+
+# formulas
+
+
+def log_softmax(x, axis=-1):
+    wide = x.astype(np.longdouble)
+    return wide - np.logaddexp.reduce(wide, axis=axis, keepdims=True)
+
+
+def padded(x, padding, value):
+    (above, left), (n, c, height, width) = padding, x.shape
+    wide = np.full((n, c, height + 2 * above, width + 2 * left), value, x.dtype)
+    wide[:, :, above : above + height, left : left + width] = x
+    return wide
+
+
+def windows(x, size, stride, padding, value, function):
+    """What a function gives of each window, one by one."""
+    wide = padded(x, padding, value)
+    rows, columns = ((wide.shape[i + 2] - size[i]) // stride[i] + 1 for i in (0, 1))
+    places = itertools.product(range(rows), range(columns))
+    made = [
+        function(wide[:, :, i * stride[0] : i * stride[0] + size[0], j * stride[1] : j * stride[1] + size[1]])
+        for i, j in places
+    ]
+    return np.stack(made, -1).reshape(*made[0].shape, rows, columns)
+
+
+def convolved(x, kernel, bias, stride, padding):
+    made = windows(x, kernel.shape[2:], stride, padding, 0, lambda part: np.einsum("nchw,ochw->no", part, kernel))
+    return made if bias is None else made + bias.reshape(1, -1, 1, 1)
+
+
+# values
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(), (5,), (3, 7), (2, 3, 4, 5), (0,), (2, 0, 3)])
+def test_of_each_element(xp, shape, dtype):
+    x = np.asarray(4 * numbers(*shape), dtype)
+    here = xp.asarray(x, dtype=x.dtype)
+    close(nn.relu(here), np.where(x > 0, x, 0), dtype)
+    close(nn.sigmoid(here), (1 + np.tanh(x.astype(np.longdouble) / 2)) / 2, dtype)
+    mask = np.asarray(numbers(*shape, seed=1) > 0)
+    for p in (0, 0.3, 1):
+        wanted = np.where(mask, x / x.dtype.type(1 - p), 0) if p < 1 else np.zeros_like(x)
+        dropped = nn.dropout(here, xp.asarray(mask, dtype=mask.dtype), p)
+        np.testing.assert_array_equal(xdevice.to_numpy(dropped), wanted)
+        assert xdevice.to_numpy(dropped).dtype == dtype
+
+
+def test_a_mask_of_random_drops_the_same_on_every_backend(xp):
+    with xdevice.random.seed(3):
+        x = nn.dropout(xdevice.random.normal(50), xdevice.random.bernoulli(50, p=0.7), 0.3)
+    generator = np.random.Generator(np.random.Philox(3))
+    drawn = generator.standard_normal(50, "float32")
+    kept = generator.random(50) < 0.7
+    np.testing.assert_array_equal(xdevice.to_numpy(x), np.where(kept, drawn / np.float32(0.7), 0))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((5,), -1), ((3, 7), -1), ((3, 7), 0), ((2, 3, 4), 1), ((3, 1), 1), ((0, 3), 1), ((3, 0), 1)]
+)
+def test_along_an_axis(xp, shape, axis, dtype):
+    x = 3 * numbers(*shape, dtype=dtype)
+    here = xp.asarray(x, dtype=x.dtype)
+    wanted = log_softmax(x, axis) if x.size else x
+    close(nn.log_softmax(here, axis=axis), wanted, dtype)
+    close(nn.softmax(here, axis=axis), np.exp(wanted), dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_large_numbers(xp, dtype):
+    x = np.asarray([[0, -100, -200], [1000, 0, 999], [-3, -3, -3]], dtype)
+    here = xp.asarray(x, dtype=x.dtype)
+    close(nn.sigmoid(here), np.asarray([[0.5, 0, 0], [1, 0.5, 1], [1 / (1 + np.exp(3.0))] * 3]), dtype)
+    close(nn.log_softmax(here), log_softmax(x), dtype)
+    close(nn.softmax(here), np.exp(log_softmax(x)), dtype)
+    close(
+        nn.cross_entropy(here, xp.asarray([2, 1, 0])), np.asarray((200 + 1000.3132616875 + np.log(3)) / 3), dtype, 1e-6
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("indices", ["int32", "int64"])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (7, 3), (64, 10)])
+def test_cross_entropy(xp, shape, indices, dtype):
+    x = 3 * numbers(*shape, dtype=dtype)
+    labels = np.random.default_rng(1).integers(0, shape[1], shape[0]).astype(indices)
+    wanted = -np.mean([log_softmax(row)[label] for row, label in zip(x, labels, strict=True)])
+    close(nn.cross_entropy(xp.asarray(x, dtype=x.dtype), xp.asarray(labels, dtype=labels.dtype)), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "bool", None])
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (0,)])
+def test_one_hot(xp, shape, dtype):
+    indices = np.asarray(np.random.default_rng(0).integers(0, 5, shape))
+    for of in ("int32", "int64"):
+        made = xdevice.to_numpy(nn.one_hot(xp.asarray(indices, dtype=of), 5, dtype=dtype))
+        assert made.dtype == (dtype or "float32")
+        np.testing.assert_array_equal(made, np.eye(5)[indices])
+
+
+CONVOLUTIONS = [
+    ((1, 1, 3, 3), (1, 1, 2, 2), 1, 0), ((2, 3, 7, 5), (4, 3, 3, 2), (2, 1), (1, 2)), ((3, 2, 6, 6), (5, 2, 1, 1), 3, 0),
+    ((1, 2, 4, 9), (3, 2, 4, 3), 2, (0, 4)), ((0, 3, 7, 5), (4, 3, 3, 2), 1, 1), ((2, 1, 8, 8), (6, 1, 5, 5), 1, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+def test_conv2d(xp, case, dtype):
+    images, filters, stride, padding = case
+    x, kernel, bias = numbers(*images, dtype=dtype), numbers(*filters, dtype=dtype), numbers(filters[0], dtype=dtype)
+    here, k, b = (xp.asarray(part, dtype=part.dtype) for part in (x, kernel, bias))
+    pairs = [value if isinstance(value, tuple) else (value, value) for value in (stride, padding)]
+    for given, added in ((None, None), (b, bias)):
+        made = nn.conv2d(here, k, given, stride=stride, padding=padding)
+        close(made, convolved(x, kernel, added, *pairs), dtype, 1e-4 if dtype == "float32" else 1e-11)
+
+
+POOLS = [
+    ((1, 1, 4, 4), 2, None, 0), ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1)), ((2, 1, 7, 7), 2, 3, 1), ((0, 2, 4, 4), 2, None, 0),
+    ((1, 2, 5, 9), (1, 3), None, (0, 1)), ((3, 1, 3, 3), 3, 1, 1), ((1, 1, 1, 1), 2, None, 1), ((2, 2, 9, 4), 4, 2, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("case", POOLS, ids=str)
+def test_pools(xp, case, dtype):
+    images, size, stride, padding = case
+    x = numbers(*images, dtype=dtype) - 5  # padding with zeros would be the greatest
+    here = xp.asarray(x, dtype=x.dtype)
+    pairs = [value if isinstance(value, tuple) else (value, value) for value in (size, stride or size, padding)]
+    made = nn.max_pool2d(here, size, stride=stride, padding=padding)
+    close(made, windows(x, *pairs, -np.inf, lambda part: part.max((2, 3))), dtype)
+    made = nn.avg_pool2d(here, size, stride=stride, padding=padding)
+    close(
+        made,
+        windows(x, *pairs, 0, lambda part: part.sum((2, 3)) / part[0, 0].size if part.size else part[..., 0, 0]),
+        dtype,
+    )
+
+
+def test_tensors_that_are_not_in_c_order(xp):
+    x, kernel = numbers(2, 7, 5, 3, dtype="float32"), numbers(3, 2, 4, 3, dtype="float32")
+    here = xp.permute_dims(xp.asarray(x, dtype=x.dtype), (0, 3, 1, 2))
+    there = xp.permute_dims(xp.asarray(kernel, dtype=x.dtype), (2, 3, 0, 1))
+    x, kernel = x.transpose(0, 3, 1, 2), kernel.transpose(2, 3, 0, 1)
+    close(nn.conv2d(here, there), convolved(x, kernel, None, (1, 1), (0, 0)), "float32", 1e-4)
+    close(nn.max_pool2d(here, 2), windows(x, (2, 2), (2, 2), (0, 0), 0, lambda part: part.max((2, 3))), "float32")
+    close(nn.relu(here), np.where(x > 0, x, 0), "float32")
+    close(nn.log_softmax(here, axis=1), log_softmax(x, 1), "float32")
+    close(
+        nn.cross_entropy(here[:, :, 0, 0], xp.asarray([1, 2])),
+        -log_softmax(x[:, :, 0, 0])[[0, 1], [1, 2]].mean(),
+        "float32",
+    )
+
+
+def test_results_are_where_the_tensors_are(xp, name):
+    places = [place for place in xdevice.backend().devices() if place.kind in ("cpu", "gpu")]
+    other = places[-1]
+    x, labels, kernel = (
+        xdevice.to_device(xp.asarray(value, dtype=dtype), other)
+        for value, dtype in ((numbers(2, 3), "float32"), ([0, 1], "int64"), (numbers(1, 1, 2, 2), "float32"))
+    )
+    images = xp.reshape(x, (1, 1, 2, 3))
+    made = [
+        nn.relu(x),
+        nn.sigmoid(x),
+        nn.softmax(x),
+        nn.log_softmax(x),
+        nn.cross_entropy(x, labels),
+        nn.one_hot(labels, 2),
+    ]
+    made += [nn.conv2d(images, kernel), nn.max_pool2d(images, 2), nn.avg_pool2d(images, 2), nn.dropout(x, xp.greater(x, 0.0), 0.5)]
+    assert {xdevice.device_of(one) for one in made} == {other}
+    if len(places) > 1:
+        with pytest.raises(xdevice.DeviceMismatchError, match=r"labels is on .*, expected .* where logits is"):
+            nn.cross_entropy(x, xdevice.to_device(labels, places[0]))
+        with pytest.raises(xdevice.DeviceMismatchError):
+            nn.conv2d(images, xdevice.to_device(kernel, places[0]))
+
+
+# refusals
+
+
+def test_what_is_refused_by_name(xp, name):
+    ints, floats, images = xp.asarray([1, 2]), xp.asarray([[1.0, 2.0]]), xp.ones((1, 2, 4, 5))
+    kernel = xp.ones((3, 2, 2, 2))
+    with xdevice.use("torch" if name == "numpy" else "numpy"):
+        stranger = xdevice.ones(1, 2)
+    wide = xp.astype(kernel, xp.float64)
+    refusals = [
+        (xdevice.DTypeError, "relu takes real floats, not int64", lambda: nn.relu(ints)),
+        (xdevice.DTypeError, "softmax takes real floats, not bool", lambda: nn.softmax(xp.asarray([True]))),
+        (xdevice.DTypeError, "conv2d takes", lambda: nn.conv2d(images, xp.astype(kernel, xp.int32))),
+        (xdevice.DTypeError, "x and kernel are of float32 and float64", lambda: nn.conv2d(images, wide)),
+        (xdevice.DTypeError, "classes as int32 or int64, not float32", lambda: nn.cross_entropy(floats, floats)),
+        (xdevice.DTypeError, "classes as int32 or int64, not bool", lambda: nn.one_hot(xp.asarray([True]), 2)),
+        (xdevice.DTypeError, "dropout takes bool", lambda: nn.dropout(floats, floats, 0.5)),
+        (xdevice.NotATensorError, "relu takes tensors", lambda: nn.relu(1.5)),
+        (xdevice.NotATensorError, "relu takes tensors", lambda: nn.relu([1.5])),
+        (xdevice.NotATensorError, "cross_entropy takes tensors", lambda: nn.cross_entropy(floats, [1])),
+        (xdevice.ArgumentError, "was given a tensor of", lambda: nn.dropout(floats, stranger > 0, 0.5)),
+        (xdevice.ArgumentError, "was given a tensor of", lambda: nn.conv2d(images, stranger)),
+        (xdevice.ArgumentError, "from 0 to 1", lambda: nn.dropout(floats, floats > 0, 1.5)),
+        (xdevice.ArgumentError, "from 0 to 1", lambda: nn.dropout(floats, floats > 0, True)),
+        (xdevice.ArgumentError, "an int or a pair", lambda: nn.max_pool2d(images, 1.5)),
+        (xdevice.ArgumentError, "an int or a pair", lambda: nn.avg_pool2d(images, (1, 2, 3))),
+        (xdevice.ArgumentError, "stride is 1 or more", lambda: nn.conv2d(images, kernel, stride=0)),
+        (xdevice.ArgumentError, "padding is 0 or more", lambda: nn.conv2d(images, kernel, padding=(0, -1))),
+        (xdevice.ArgumentError, "half of the size", lambda: nn.max_pool2d(images, 3, padding=2)),
+        (xdevice.ArgumentError, "n is an int", lambda: nn.one_hot(ints, 2.0)),
+        (xdevice.ArgumentError, "n is 1 or more", lambda: nn.one_hot(ints, 0)),
+        (xdevice.ShapeError, "no axis 2", lambda: nn.softmax(floats, axis=2)),
+        (xdevice.ShapeError, "no axis -1", lambda: nn.log_softmax(xp.asarray(1.0))),
+        (xdevice.ShapeError, "takes x of the shape", lambda: nn.max_pool2d(floats, 2)),
+        (xdevice.ShapeError, "takes x of the shape", lambda: nn.conv2d(xp.ones((1, 2, 0, 5)), kernel)),
+        (xdevice.ShapeError, "takes kernel of the shape", lambda: nn.conv2d(images, floats)),
+        (xdevice.ShapeError, "2 channels, the kernel", lambda: nn.conv2d(images, xp.ones((3, 1, 2, 2)))),
+        (xdevice.ShapeError, "a bias of the shape", lambda: nn.conv2d(images, kernel, xp.ones(2))),
+        (xdevice.ShapeError, "does not fit into", lambda: nn.conv2d(images, xp.ones((3, 2, 5, 5)))),
+        (xdevice.ShapeError, "does not fit into", lambda: nn.avg_pool2d(images, 6)),
+        (xdevice.ShapeError, "labels of the shape", lambda: nn.cross_entropy(floats, ints)),
+        (xdevice.ShapeError, "labels of the shape", lambda: nn.cross_entropy(images, ints)),
+        (xdevice.ShapeError, "have none", lambda: nn.cross_entropy(xp.ones((0, 2)), ints[:0])),
+        (xdevice.ShapeError, "a mask of the shape", lambda: nn.dropout(floats, floats[0] > 0, 0.5)),
+        (IndexError, "no index 2; expected 0 to 1", lambda: nn.cross_entropy(floats, xp.asarray([2]))),
+        (IndexError, "no index -1", lambda: nn.cross_entropy(floats, xp.asarray([-1]))),
+        (IndexError, "no index -100", lambda: nn.cross_entropy(floats, xp.asarray([-100]))),
+        (IndexError, "no index 2; expected 0 to 1", lambda: nn.one_hot(ints, 2)),
+        (IndexError, "no index -1", lambda: nn.one_hot(xp.asarray([-1]), 2)),
+    ]
+    for error, message, call in refusals:
+        with pytest.raises(error, match=message):
+            call()
+
+
+def test_variables_and_numbers_of_numpy_are_tensors(xp, name):
+    if name == "tensorflow":
+        import tensorflow as tf
+
+        close(nn.relu(tf.Variable([-1.0, 2.0])), np.asarray([0.0, 2.0]), "float32")
+    if name == "numpy":
+        close(nn.relu(np.float32(2.5)), np.asarray(2.5), "float32")
+
+
+def test_16_bit_floats_where_the_framework_has_them(name):
+    if name not in ("torch", "tensorflow", "jax", "numpy"):
+        pytest.skip(f"{name} has no kernels of them on the CPU")
+    with xdevice.use(name):
+        x = numbers(2, 3, 4, 4)
+        for dtype in ("float16", "bfloat16"):
+            here, kernel = (xdevice.tensor(part, dtype=dtype) for part in (x, numbers(2, 3, 2, 2)))
+            for made in (nn.relu(here), nn.softmax(here), nn.conv2d(here, kernel), nn.avg_pool2d(here, 2)):
+                assert xdevice.to_numpy(made).dtype == dtype
+            loss = nn.cross_entropy(here[:, :, 0, 0], xdevice.tensor([0, 2]))
+            wanted = -log_softmax(x[:, :, 0, 0])[[0, 1], [0, 2]].mean()
+            assert abs(float(xdevice.to_numpy(loss)) - wanted) < 0.02
