@@ -325,9 +325,7 @@ class _On:
         is elsewhere. While a function is traced there are no values to read."""
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
-        least, most = self.backend.eagerly(lambda: _range(self.backend.peek(indices)))
-        if least < 0 or most >= n:
-            raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
+        self.backend.eagerly(lambda: _require_range(self.backend.peek(indices), n, function))
 
     def require_together(self, **tensors: Any) -> None:
         """Raises for tensors on several devices, and for floats of several dtypes. What is traced is on none, and what
@@ -378,8 +376,12 @@ def _found(x: Any, function: str) -> _On:
 # arguments
 
 
-def _range(values: Any) -> tuple[int, int]:
-    return (int(values.min()), int(values.max())) if values.size else (0, 0)
+def _require_range(values: Any, n: int, function: str) -> None:
+    if not values.size:
+        return
+    least, most = int(values.min()), int(values.max())
+    if least < 0 or most >= n:
+        raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
 
 
 def _holds_values(x: Any) -> bool:

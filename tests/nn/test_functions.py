@@ -152,8 +152,9 @@ def test_one_hot(xp, shape, dtype):
 
 
 CONVOLUTIONS = [
-    ((1, 1, 3, 3), (1, 1, 2, 2), 1, 0), ((2, 3, 7, 5), (4, 3, 3, 2), (2, 1), (1, 2)), ((3, 2, 6, 6), (5, 2, 1, 1), 3, 0),
-    ((1, 2, 4, 9), (3, 2, 4, 3), 2, (0, 4)), ((0, 3, 7, 5), (4, 3, 3, 2), 1, 1), ((2, 1, 8, 8), (6, 1, 5, 5), 1, 2),
+    ((1, 1, 3, 3), (1, 1, 2, 2), 1, 0), ((2, 3, 7, 5), (4, 3, 3, 2), (2, 1), (1, 2)),
+    ((3, 2, 6, 6), (5, 2, 1, 1), 3, 0), ((1, 2, 4, 9), (3, 2, 4, 3), 2, (0, 4)), ((0, 3, 7, 5), (4, 3, 3, 2), 1, 1),
+    ((2, 1, 8, 8), (6, 1, 5, 5), 1, 2),
 ]  # fmt: skip
 
 
@@ -170,7 +171,8 @@ def test_conv2d(xp, case, dtype):
 
 
 POOLS = [
-    ((1, 1, 4, 4), 2, None, 0), ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1)), ((2, 1, 7, 7), 2, 3, 1), ((0, 2, 4, 4), 2, None, 0),
+    ((1, 1, 4, 4), 2, None, 0), ((2, 3, 7, 5), (3, 2), (2, 1), (1, 1)), ((2, 1, 7, 7), 2, 3, 1),
+    ((0, 2, 4, 4), 2, None, 0),
     ((1, 2, 5, 9), (1, 3), None, (0, 1)), ((3, 1, 3, 3), 3, 1, 1), ((1, 1, 1, 1), 2, None, 1), ((2, 2, 9, 4), 4, 2, 2),
 ]  # fmt: skip
 
@@ -224,7 +226,12 @@ def test_results_are_where_the_tensors_are(xp, name):
         nn.cross_entropy(x, labels),
         nn.one_hot(labels, 2),
     ]
-    made += [nn.conv2d(images, kernel), nn.max_pool2d(images, 2), nn.avg_pool2d(images, 2), nn.dropout(x, xp.greater(x, 0.0), 0.5)]
+    made += [
+        nn.conv2d(images, kernel),
+        nn.max_pool2d(images, 2),
+        nn.avg_pool2d(images, 2),
+        nn.dropout(x, xp.greater(x, 0.0), 0.5),
+    ]
     assert {xdevice.device_of(one) for one in made} == {other}
     if len(places) > 1:
         with pytest.raises(xdevice.DeviceMismatchError, match=r"labels is on .*, expected .* where logits is"):

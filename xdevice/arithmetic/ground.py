@@ -63,7 +63,7 @@ class Ground:
             if held is None:
                 raise NotATensorError(f"{function} takes tensors, not a {type(x).__qualname__}, which is a model")
             return held
-        if not self.backend.is_dense(x):
+        if found[1] == "tensor" and not self.backend.is_dense(x):
             raise self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
         if found[1] == "tensor" and hasattr(self.kernels, "require"):
             self.kernels.require(x)

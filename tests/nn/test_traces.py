@@ -1,0 +1,113 @@
+"""The functions inside compiled ones: the same numbers, the rules that shapes and dtypes tell, no check of labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice import nn
+
+SHAPES = {"images": (2, 1, 8, 7), "kernel": (3, 1, 3, 2), "bias": (3,)}
+TRACED = [name for name in xdevice.backends() if name in ("torch", "tensorflow", "paddle", "jax")]
+
+
+def step(images, kernel, bias, labels, mask):
+    """A loss by way of every function but `one_hot`."""
+    xp = xdevice.array_namespace(images)
+    x = nn.sigmoid(nn.avg_pool2d(nn.relu(nn.conv2d(images, kernel, bias, padding=1)), 2))
+    x = nn.dropout(x, mask, 0.5)
+    x = nn.max_pool2d(x, 2, stride=1, padding=1)
+    x = xp.mean(x, axis=(2, 3))
+    return xp.add(nn.cross_entropy(x, labels), xp.mean(nn.softmax(nn.log_softmax(x), axis=0)))
+
+
+def arguments():
+    draw = np.random.default_rng(0)
+    with xdevice.random.seed(0):
+        mask = xdevice.random.bernoulli(2, 3, 4, 4)
+    floats = [xdevice.tensor(draw.normal(size=shape).astype("float32")) for shape in SHAPES.values()]
+    return [*floats, xdevice.tensor([0, 2]), mask]
+
+
+def compiled(name, function):
+    if name == "torch":
+        import torch
+
+        return torch.compile(function, backend="eager")
+    if name == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function)
+    if name == "paddle":
+        import paddle
+
+        return paddle.jit.to_static(function, full_graph=True)
+    import jax
+
+    return jax.jit(function)
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_compiled_functions_give_the_same(name):
+    with xdevice.use(name):
+        given = arguments()
+        wanted = xdevice.item(step(*given))
+        got = xdevice.item(compiled(name, step)(*given))
+    with xdevice.use("numpy"):
+        reference = xdevice.item(step(*arguments()))
+    assert got == pytest.approx(wanted, rel=1e-5)
+    assert got == pytest.approx(reference, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
+    with xdevice.use(name):
+        x = xdevice.ones(2, 3)
+        with pytest.raises(Exception, match=r"takes x of the shape \(batch, channels, height, width\)"):
+            compiled(name, lambda x: nn.max_pool2d(x, 2))(x)
+        with pytest.raises(Exception, match="relu takes real floats, not int"):
+            compiled(name, nn.relu)(xdevice.tensor([1]))
+
+
+@pytest.mark.skipif("tensorflow" not in TRACED, reason="TensorFlow is not installed")
+def test_a_batch_whose_size_is_not_known():
+    import tensorflow as tf
+
+    with xdevice.use("tensorflow"):
+        images, kernel, bias, labels, mask = arguments()
+        signature = [tf.TensorSpec((None, *x.shape[1:]), x.dtype) for x in (images, kernel, bias, labels, mask)]
+        traced = tf.function(step, input_signature=signature)
+        assert xdevice.item(traced(images, kernel, bias, labels, mask)) == pytest.approx(
+            xdevice.item(step(images, kernel, bias, labels, mask)), rel=1e-5
+        )
+
+
+@pytest.mark.skipif("jax" not in TRACED, reason="JAX is not installed")
+def test_labels_that_are_no_classes_in_jit():
+    import jax
+
+    with xdevice.use("jax"):
+        loss = jax.jit(nn.cross_entropy)(xdevice.ones(2, 3), xdevice.tensor([0, 3]))
+        assert np.isnan(xdevice.item(loss))
+        assert xdevice.to_numpy(jax.jit(lambda i: nn.one_hot(i, 2))(xdevice.tensor([5]))).tolist() == [[0, 0]]
+
+
+@pytest.mark.skipif("torch" not in TRACED, reason="PyTorch is not installed")
+def test_labels_that_are_no_classes_under_torch_compile():
+    with xdevice.use("torch"), pytest.raises(IndexError, match="no index 3; expected 0 to 2"):
+        compiled("torch", nn.cross_entropy)(xdevice.ones(2, 3), xdevice.tensor([0, 3]))
+
+
+@pytest.mark.skipif("torch" not in TRACED, reason="PyTorch is not installed")
+def test_torch_traces_and_exports():
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, *given):
+            return step(*given)
+
+    with xdevice.use("torch"):
+        given = arguments()
+        wanted = xdevice.item(step(*given))
+        assert xdevice.item(torch.export.export(Module(), tuple(given)).module()(*given)) == pytest.approx(wanted)
