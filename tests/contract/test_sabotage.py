@@ -84,6 +84,65 @@ def convert_gives_the_bytes_of_a_bool(adapter, patch, suite):
     patch.setattr(adapter, "from_buffer", from_bytes)
 
 
+# functions of layers
+
+LAYERS = ("test_functions_of_layers_are_whole_and_right_or_refused", "numpy", "torch", "tensorflow", "paddle", "mxnet")
+
+
+@caught_by(*LAYERS)
+def logarithms_have_a_bound(adapter, patch, suite):
+    kernels, xp = adapter.nn(), adapter.namespace()
+    original = kernels.log_softmax
+    patch.setattr(kernels, "log_softmax", lambda x, axis: xp.maximum(original(x, axis), xp.number(-64, "float32", x)))
+
+
+@caught_by(*LAYERS)
+def losses_are_added(adapter, patch, suite):
+    kernels = adapter.nn()
+    original = kernels.cross_entropy
+    patch.setattr(kernels, "cross_entropy", lambda logits, labels: original(logits, labels) * 2)
+
+
+@caught_by(*LAYERS)
+def convolutions_are_those_of_mathematics(adapter, patch, suite):
+    kernels, xp = adapter.nn(), adapter.namespace()
+    original = kernels.conv2d
+    patch.setattr(kernels, "conv2d", lambda x, kernel, *rest: original(x, xp.flip(kernel, (2, 3)), *rest))
+
+
+@caught_by(*LAYERS)
+def height_and_width_change_places(adapter, patch, suite):
+    kernels = adapter.nn()
+    original = kernels.conv2d
+    patch.setattr(kernels, "conv2d", lambda *given: original(*given[:-1], given[-1][::-1]))
+
+
+@caught_by(*LAYERS)
+def pools_are_padded_with_zeros(adapter, patch, suite):
+    kernels, xp = adapter.nn(), adapter.namespace()
+    original = kernels.max_pool2d
+
+    def pool(x, size, stride, padding):
+        made = original(x, size, stride, padding)
+        return made if padding == (0, 0) else xp.maximum(made, xp.number(0, "float32", x))
+
+    patch.setattr(kernels, "max_pool2d", pool)
+
+
+@caught_by(*LAYERS)
+def one_hot_is_always_float32(adapter, patch, suite):
+    kernels = adapter.nn()
+    original = kernels.one_hot
+    patch.setattr(kernels, "one_hot", lambda indices, n, name: original(indices, n, "float32"))
+
+
+@caught_by(*LAYERS)
+def dropout_forgets_what_is_kept(adapter, patch, suite):
+    kernels = adapter.nn()
+    original = kernels.dropout
+    patch.setattr(kernels, "dropout", lambda x, mask, keep: original(x, mask, 1.0))
+
+
 # moves
 
 

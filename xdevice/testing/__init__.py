@@ -22,11 +22,25 @@ from .creation import Creation
 from .devices import Devices
 from .models import Models
 from .moving import Batch, Moving, Pair
+from .nn import FunctionsOfLayers
 from .processes import Processes, in_child
 from .several import Several
 
 __all__ = ["Batch", "Conformance", "Failure", "Pair", "in_child"]
 
 
-class Conformance(Devices, Creation, Arithmetic, Moving, Models, Several, Waiting, Streams, Side, Seeing, Processes):
+class Conformance(
+    Devices,
+    Creation,
+    Arithmetic,
+    FunctionsOfLayers,
+    Moving,
+    Models,
+    Several,
+    Waiting,
+    Streams,
+    Side,
+    Seeing,
+    Processes,
+):
     """Subclass it, name the `backend`, and let pytest collect the tests."""

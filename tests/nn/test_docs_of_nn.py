@@ -1,0 +1,39 @@
+"""The page on functions of layers: its example prints the same on every backend, its table has every function."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+import xdevice
+from xdevice.contract import nn as contract
+
+PAGE = (ROOT / "docs" / "nn.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("backend", xdevice.backends())
+def test_the_example_prints_what_it_shows(backend):
+    example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL).groups()
+    environment = {**os.environ, "XDEVICE_BACKEND": backend}
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, env=environment, timeout=800, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == shown
+
+
+def test_the_names_are_those_of_the_page_and_of_the_contract():
+    told = re.findall(r"`(\w+)\([^)]*\)`", PAGE.partition("## What there is")[2].partition("\n- ")[0])
+    assert sorted(told) == sorted(xdevice.nn.__all__) == sorted(contract.KERNELS)
+
+
+def test_xdevice_itself_does_not_load_it():
+    code = "import xdevice, sys; assert not {'xdevice.nn', 'xdevice.arithmetic', 'numpy', 'typing'} & set(sys.modules)"
+    subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"], check=True, timeout=60
+    )

@@ -1,0 +1,58 @@
+"""The conformance suite's checks of the kernels that `xdevice.nn` is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xdevice
+from xdevice.contract import nn as contract
+from xdevice.errors import UnsupportedError
+
+from .base import Suite, in_thread
+
+
+class FunctionsOfLayers(Suite):
+    """An adapter may refuse functions of layers by name; those that it gives are whole and right."""
+
+    def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
+        try:
+            kernels = self.adapter.nn()
+        except UnsupportedError:
+            return
+        missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
+        assert not missing, f"nn() lacks {', '.join(missing)}"
+        self.needs_kernels()
+        in_thread(self.compute_layers, self.patience)  # what it may turn on for a thread ends with that
+
+    def compute_layers(self) -> None:
+        nn = xdevice.nn
+        x, labels = self.make([[0.0, -200.0], [-3.0, -3.0]]), self.make([1, 0])
+        image = self.make([[[[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]]])
+        kernel, bias = self.make([[[[1.0, 10.0], [100.0, 1000.0]]]]), self.make([0.5])
+        about_log_2 = 0.69315
+        expected: list[tuple[Any, Any]] = [
+            (nn.relu(self.make([-1.0, 0.0, 2.5])), [0.0, 0.0, 2.5]),
+            (nn.sigmoid(self.make([-1000.0, 0.0, 1000.0])), [0.0, 0.5, 1.0]),
+            (nn.softmax(x), [[1.0, 0.0], [0.5, 0.5]]),
+            (nn.log_softmax(x), [[0.0, -200.0], [-about_log_2, -about_log_2]]),
+            (nn.cross_entropy(x, labels), (200 + about_log_2) / 2),
+            (nn.one_hot(labels, 3), [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+            (nn.conv2d(image, kernel, bias, stride=2), [[[[-5420.5]]]]),
+            (nn.conv2d(image, kernel, padding=(0, 1)), [[[[-4010.0, -5421.0, -6532.0, -603.0]]]]),
+            (nn.max_pool2d(image, 2, stride=1, padding=1), [[[[-1, -1, -2, -3]] * 2 + [[-4, -4, -5, -6]]]]),
+            (nn.max_pool2d(image, 2), [[[[-1.0]]]]),
+            (nn.avg_pool2d(image, 2, padding=(0, 1)), [[[[-1.25, -4.0]]]]),
+            (nn.dropout(self.make([1.0, 3.0]), self.make([False, True]), 0.25), [0.0, 4.0]),
+        ]
+        for place, (made, wanted) in enumerate(expected):
+            assert xdevice.device_of(made) is self.here(), f"result {place} is on {xdevice.device_of(made)}"
+            self.assert_near(made, wanted)
+        assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
+
+    def assert_near(self, made: Any, wanted: Any) -> None:
+        import numpy
+
+        found = xdevice.to_numpy(made)
+        assert found.dtype == "float32"
+        assert found.shape == numpy.shape(wanted), f"{found.shape}, expected {numpy.shape(wanted)}"
+        assert numpy.allclose(found, wanted, rtol=1e-5, atol=1e-5), f"{found.tolist()}, expected {wanted}"
