@@ -417,7 +417,7 @@ def _require_room(function: str, images: Any, window: Any, padding: tuple[int, .
 
 def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
     """As many ints as are wanted, of which one may stand for all."""
-    lengths = tuple(value) if isinstance(value, tuple | list) and number > 1 else (value,) * number
+    lengths: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) and number > 1 else (value,) * number
     if len(lengths) != number or any(
         isinstance(length, bool) or not hasattr(type(length), "__index__") for length in lengths
     ):

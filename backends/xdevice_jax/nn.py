@@ -22,7 +22,7 @@ softmax = jax.nn.softmax
 log_softmax = jax.nn.log_softmax
 
 
-@jax.jit
+@partial(jax.jit)
 def cross_entropy(logits: Array, labels: Array) -> Array:
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1, mode="fill")
     return -jnp.mean(chosen)
@@ -50,7 +50,7 @@ def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     return lax.reduce_window(x, 0.0, lax.add, (1, 1, *size), (1, 1, *stride), around) / (size[0] * size[1])
 
 
-@jax.jit
+@partial(jax.jit)
 def dropout(x: Array, mask: Array, keep: float) -> Array:
     return x * mask / keep
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Pair = tuple[int, int]
 
+_view: Any = np.lib.stride_tricks.sliding_window_view  # whose types do not know of several axes
+
 
 def relu(x: Array) -> Array:
     return np.asarray(np.maximum(x, x.dtype.type(0)))
@@ -42,7 +44,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 def one_hot(indices: Array, n: int, name: str) -> Array:
-    return (indices[..., None] == np.arange(n)).astype(host_dtype(name))
+    return np.asarray(indices[..., None] == np.arange(n)).astype(host_dtype(name))
 
 
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
@@ -67,4 +69,5 @@ def _windows(x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value
     """(N, C, rows, columns, height, width): a view of every window."""
     if padding != (0, 0):
         x = np.pad(x, ((0, 0), (0, 0), *((length, length) for length in padding)), constant_values=value)
-    return np.lib.stride_tricks.sliding_window_view(x, size, (2, 3))[:, :, :: stride[0], :: stride[1]]
+    rows, columns = stride
+    return np.asarray(_view(x, size, (2, 3))[:, :, ::rows, ::columns])
