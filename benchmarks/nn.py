@@ -111,7 +111,7 @@ def names_of(framework: object, shape: tuple[int, int], images: tuple[int, ...])
     names["images_last"] = xp.permute_dims(names["images"], (0, 2, 3, 1))
     names["kernel_last"] = xp.permute_dims(names["kernel"], (2, 3, 1, 0))
     functional = getattr(getattr(framework, "nn", None), "functional", None)
-    names |= {name: framework for name in ("torch", "tf", "paddle", "mx", "jax")}
+    names |= dict.fromkeys(("torch", "tf", "paddle", "mx", "jax"), framework)
     names |= {"F": functional, "npx": getattr(framework, "npx", None), "jnp": getattr(framework, "numpy", None)}
     return names | {"nn": xdevice.nn, "np": np, "lax": getattr(framework, "lax", None)}
 

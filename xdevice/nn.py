@@ -265,7 +265,7 @@ def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
         ShapeError: not images, or no window fits. ArgumentError: lengths that are not such ints.
         DTypeError, NotATensorError, UnsupportedError: as `relu`.
 
-    Costs as `relu`, with 2 us for the checks; on TensorFlow also two transpositions.
+    Costs as `relu`, with 2 us for the checks.
 
     Example:
         >>> x = xdevice.tensor([[[[1.0, 2.0, 9.0], [3.0, 4.0, 9.0]]]])
@@ -325,7 +325,7 @@ class _On:
         is elsewhere. While a function is traced there are no values to read."""
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
-        self.backend.eagerly(lambda: _require_range(self.backend.peek(indices), n, function))
+        self.backend.eagerly(lambda: _require_range(self.backend.to_numpy(indices), n, function))
 
     def require_together(self, **tensors: Any) -> None:
         """Raises for tensors on several devices, and for floats of several dtypes. What is traced is on none, and what

@@ -1,18 +1,22 @@
 """TensorFlow's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
 
 What this must keep:
-- convolutions and pools of (N, C, H, W) have no kernel for the CPU: images are transposed there and back;
+- there are no kernels of (N, C, H, W) for the CPU: for convolutions images are transposed there and back, which for
+  pools takes longer than to make each channel an image;
 - a convolution of no images gives them back unchanged (2.21): where that is known, one of zeros goes with them;
 - an operation runs on the device of the scope, not of its operands.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from .placing import placed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Pair = tuple[int, int]
 
@@ -45,15 +49,15 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
 
 @placed
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    return _channels_first(tf.nn.max_pool2d(_channels_last(x), size, stride, _around(padding)))
+    return _each_channel(lambda each: tf.nn.max_pool2d(each, size, stride, _around(padding)), x)
 
 
 @placed
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    x = _channels_last(x)
     if padding != (0, 0):
-        x = tf.pad(x, _around(padding))  # its own padding does not count
-    return _channels_first(tf.nn.avg_pool2d(x, size, stride, "VALID"))
+        height, width = padding
+        x = tf.pad(x, [[0, 0], [0, 0], [height, height], [width, width]])  # its own padding does not count
+    return _each_channel(lambda each: tf.nn.avg_pool2d(each, size, stride, "VALID"), x)
 
 
 @placed
@@ -67,6 +71,16 @@ def _channels_last(x: Any) -> Any:
 
 def _channels_first(x: Any) -> Any:
     return tf.transpose(x, (0, 3, 1, 2))
+
+
+def _each_channel(pool: Callable[[Any], Any], x: Any) -> Any:
+    n, channels, height, width = _sizes(x)
+    made = pool(tf.reshape(x, (n * channels, height, width, 1)))
+    return tf.reshape(made, (n, channels, *_sizes(made)[1:3]))
+
+
+def _sizes(x: Any) -> Any:
+    return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 
 
 def _around(padding: Pair) -> list[list[int]]:

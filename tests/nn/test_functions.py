@@ -295,6 +295,15 @@ def test_what_is_refused_by_name(xp, name):
             call()
 
 
+def test_the_reading_of_labels_is_listed_as_a_transfer(xp, name):
+    x, labels = xp.ones((2, 3)), xp.asarray([0, 2])
+    if name == "numpy":
+        pytest.skip("NumPy's tensors are the host's")
+    with xdevice.transfers() as seen:
+        nn.cross_entropy(x, labels)
+    assert len(seen) == 1
+
+
 def test_variables_and_numbers_of_numpy_are_tensors(xp, name):
     if name == "tensorflow":
         import tensorflow as tf
