@@ -83,6 +83,8 @@ def _sizes(x: Any) -> Any:
     return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 
 
-def _around(padding: Pair) -> list[list[int]]:
+def _around(padding: Pair) -> Any:
     height, width = padding
+    if padding == (0, 0):
+        return "VALID"  # a pool takes three times as long where zeros are spelled out
     return [[0, 0], [height, height], [width, width], [0, 0]]
