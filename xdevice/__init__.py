@@ -61,6 +61,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import nn, random
+    from . import random
+    from .arithmetic.gradients import grad, update, value_and_grad
     from .arithmetic.namespace import array_namespace
     from .containers.trees import register
     from .execution.blocking import blocking
@@ -88,6 +90,7 @@ _LAZY: dict[str, str] = {
     "capture": "execution.graphs",
     "close_pool": "execution.parallel",
     "gather": "replicas.spread",
+    "grad": "arithmetic.gradients",
     "load": "weights.files",
     "local_device": "replicas.launch",
     "nn": "nn",
@@ -97,6 +100,8 @@ _LAZY: dict[str, str] = {
     "replicate": "replicas.spread",
     "save": "weights.files",
     "split_batch": "replicas.spread",
+    "update": "arithmetic.gradients",
+    "value_and_grad": "arithmetic.gradients",
     "Benchmark": "execution.timing",
     "Comparison": "parity.comparing",
     "Event": "execution.streams",
@@ -195,6 +200,7 @@ __all__ = [
     "device_of",
     "gather",
     "gpu",
+    "grad",
     "item",
     "load",
     "load_state",
@@ -224,7 +230,9 @@ __all__ = [
     "transfers",
     "try_all_gpus",
     "try_gpu",
+    "update",
     "use",
+    "value_and_grad",
     "virtual_gpus",
     "zeros",
 ]

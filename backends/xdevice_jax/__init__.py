@@ -37,7 +37,7 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import reducing, sharing, threads, unstarted
+    from . import gradients, reducing, sharing, threads, unstarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -208,6 +208,14 @@ class JaxBackend(Backend):
         from . import nn
 
         return nn
+
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        return gradients.value_and_grad(leaves, call, nested)
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        return gradients.update(leaves, grads, rule, nested)
 
     # sharing memory with another framework
 

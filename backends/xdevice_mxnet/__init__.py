@@ -43,6 +43,7 @@ with importing(), restored("mxnet"):
     import mxnet as mx
 
 from . import layers, models, optimizers, semantics, sharing, threads, virtual
+from . import gradients, layers, models, optimizers, sharing, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -259,6 +260,14 @@ class MxnetBackend(Backend):
         from . import nn
 
         return nn
+
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        return gradients.value_and_grad(leaves, call, nested, self)
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        return gradients.update(leaves, grads, rule, nested, self)
 
     # sharing memory with another framework
 

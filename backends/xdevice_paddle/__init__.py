@@ -35,7 +35,19 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
-    from . import copying, layers, loading, models, optimizers, scopes, sharing, threads, tracing, virtual_operations
+    from . import (
+        copying,
+        gradients,
+        layers,
+        loading,
+        models,
+        optimizers,
+        scopes,
+        sharing,
+        threads,
+        tracing,
+        virtual_operations,
+    )
 
 from . import driver, memory, streams
 
@@ -228,6 +240,14 @@ class PaddleBackend(Backend):
         from . import nn
 
         return nn
+
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        return gradients.value_and_grad(leaves, call, nested, self)
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        return gradients.update(leaves, grads, rule, nested, self)
 
     # sharing memory with another framework
 

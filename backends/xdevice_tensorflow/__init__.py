@@ -41,7 +41,7 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import layers, loading, models, names, reducing, sharing
+    from . import gradients, layers, loading, models, names, reducing, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -242,6 +242,14 @@ class TensorflowBackend(Backend):
         from . import nn
 
         return nn
+
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        return gradients.value_and_grad(leaves, call, nested, self)
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        return gradients.update(leaves, grads, rule, nested, self)
 
     # sharing memory with another framework
 

@@ -21,7 +21,7 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import blocking, layers, models, optimizers, reducing, sharing, staging, threads, virtual
+    from . import blocking, gradients, layers, models, optimizers, reducing, sharing, staging, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -218,6 +218,14 @@ class TorchBackend(Backend):
         from . import nn
 
         return nn
+
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        return gradients.value_and_grad(leaves, call, nested)
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        return gradients.update(leaves, grads, rule, nested)
 
     # sharing memory with another framework
 

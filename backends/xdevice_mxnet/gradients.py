@@ -1,0 +1,76 @@
+"""Gradients of MXNet.
+
+What this must keep:
+- recording and its gradient are under the same flag of NumPy's shapes, else the process ends with a segmentation fault;
+- `backward()` would write into the `.grad` of every array that has one and that the loss depends on, so
+  `autograd.grad` is asked, which wants that the loss depends on each variable;
+- hardly an operation has a second gradient;
+- `attach_grad` fills an array that is never read, which takes five times as long as an array without memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from . import namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+
+_UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
+
+
+def value_and_grad(
+    leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
+) -> tuple[Any, list[Any], list[Any]]:
+    if nested or mx.autograd.is_recording():
+        raise backend.unsupported(
+            "gradients while it records: of most operations it has no second gradient",
+            "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
+        )
+    namespace.enter()
+    with mx.util.np_shape(True):
+        inputs = [x.detach() for x in leaves]
+        mx.autograd.mark_variables(inputs, [_unmade(x) for x in inputs])
+        with mx.autograd.record():
+            loss, rest = call(inputs)
+        gradients = _gradients(loss, inputs)
+        return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
+
+
+def _unmade(x: Any) -> Any:
+    """An array like `x` whose memory is made when it is first written."""
+    return type(x)(mx.ndarray.ndarray._new_alloc_handle(x.shape, x.ctx, True, x.dtype))
+
+
+def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
+    found: list[Any] = [None] * len(inputs)
+    asked = list(range(len(inputs)))
+    while asked:
+        try:
+            given = mx.autograd.grad(loss, [inputs[i] for i in asked])
+        except mx.MXNetError as error:
+            if "not in a computational graph" in str(error):
+                return found
+            unreachable = _UNREACHABLE.search(str(error))
+            if unreachable is None:
+                raise
+            del asked[int(unreachable[1]) - 1]
+            continue
+        for i, g in zip(asked, given, strict=True):
+            found[i] = g.as_np_ndarray() if isinstance(inputs[i], mx.np.ndarray) else g
+        break
+    return found
+
+
+def update(
+    leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
+) -> list[Any]:
+    namespace.enter()
+    with mx.util.np_shape(True), mx.autograd.pause():
+        return [rule(x.copy(), g.copy()) for x, g in zip(leaves, grads, strict=True)]

@@ -1,0 +1,65 @@
+"""Gradients of Paddle.
+
+What this must keep:
+- `backward()` would write into the `.grad` of every tensor with `stop_gradient=False` that the loss depends on;
+- a detached alias stands for a leaf; one that is the result of recorded work, or nested, goes through `assign`, and
+  gradients flow on through that;
+- of many operations Paddle has no second gradient, and raises RuntimeError.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import paddle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+
+
+def value_and_grad(
+    leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
+) -> tuple[Any, list[Any], list[Any]]:
+    if not paddle.in_dynamic_mode():
+        raise backend.unsupported(
+            "gradients inside a function that paddle.jit.to_static traces", "trace the function that they are taken of"
+        )
+    goes_on = paddle.is_grad_enabled() and (nested or any(not x.is_leaf for x in leaves))
+    with paddle.enable_grad():
+        inputs = [_input(x, goes_on) for x in leaves]
+        loss, rest = call(inputs)
+        gradients: list[Any] = [None] * len(inputs)
+        if not loss.stop_gradient:
+            gradients = _gradients(loss, inputs, goes_on, backend)
+    if goes_on:
+        return loss, gradients, rest
+    return loss.detach(), gradients, [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest]
+
+
+def _input(x: Any, goes_on: bool) -> Any:
+    if goes_on and not x.stop_gradient:
+        return paddle.assign(x)
+    new = x.detach()
+    new.stop_gradient = False
+    return new
+
+
+def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Backend) -> list[Any]:
+    try:
+        return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+    except RuntimeError as error:
+        if "doesn't have any grad op" not in str(error):
+            raise
+        raise backend.unsupported(
+            "the gradient of this gradient: " + str(error).partition("(Unavailable) ")[2].partition(".")[0],
+            "write the function in operations that have one (x * x for x ** 2)",
+        ) from error
+
+
+def update(
+    leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
+) -> list[Any]:
+    with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
+        return [rule(paddle.assign(x), paddle.assign(g)) for x, g in zip(leaves, grads, strict=True)]

@@ -1,0 +1,63 @@
+"""Gradients of TensorFlow.
+
+What this must keep:
+- an operation runs on the device of the scope, not of its operands: those of the gradient too;
+- a tape follows objects, so each input is an object of its own;
+- the gradient of `tf.gather` is `tf.IndexedSlices`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from xdevice.contract import Backend
+
+
+def value_and_grad(
+    leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
+) -> tuple[Any, list[Any], list[Any]]:
+    with _beside(leaves[0]):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            inputs = [_input(x) for x in leaves]
+            tape.watch(inputs)
+            loss, rest = call(inputs)
+        found = tape.gradient(loss, inputs)
+    return loss, [_settled(g, x, backend) for g, x in zip(found, leaves, strict=True)], rest
+
+
+def _beside(x: Any) -> AbstractContextManager[Any]:
+    """The device of a tensor; of what is traced, that of the function."""
+    place = getattr(x, "backing_device", None)
+    return nullcontext() if place is None else tf.device(place)
+
+
+def _input(x: Any) -> Any:
+    with _beside(x):
+        return tf.identity(x)
+
+
+def _settled(g: Any, x: Any, backend: Backend) -> Any:
+    """A gradient, dense and where its leaf is."""
+    if g is None:
+        return None
+    g = tf.convert_to_tensor(g)
+    if not hasattr(x, "backing_device") or backend.device_of(g) is backend.device_of(x):
+        return g
+    return backend.move(g, backend.device_of(x))
+
+
+def update(
+    leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
+) -> list[Any]:
+    new = []
+    for x, g in zip(leaves, grads, strict=True):
+        with _beside(x):
+            new.append(rule(x, g))
+    return new

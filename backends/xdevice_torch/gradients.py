@@ -1,0 +1,50 @@
+"""Gradients of PyTorch.
+
+What this must keep:
+- `backward()` would write into the `.grad` of every leaf that the loss depends on, so `autograd.grad` is asked;
+- a detached alias stands for a leaf; one that is the result of recorded work, or nested, is a view instead, through
+  which gradients flow on;
+- tensors made in inference mode cannot be recorded: copies of them can.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def value_and_grad(
+    leaves: list[torch.Tensor], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+) -> tuple[Any, list[Any], list[Any]]:
+    goes_on = torch.is_grad_enabled() and (nested or any(x.grad_fn is not None for x in leaves))
+    with ExitStack() as recording:
+        if torch.is_inference_mode_enabled():
+            recording.enter_context(torch.inference_mode(False))
+        recording.enter_context(torch.enable_grad())
+        inputs = [_input(x, goes_on) for x in leaves]
+        loss, rest = call(inputs)
+        gradients: list[Any] = [None] * len(inputs)
+        if loss.requires_grad:
+            found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+            gradients = [g if g is None or g.layout is torch.strided else g.to_dense() for g in found]
+    if goes_on:
+        return loss, gradients, rest
+    return loss.detach(), gradients, [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
+
+
+def _input(x: torch.Tensor, goes_on: bool) -> torch.Tensor:
+    if goes_on and x.requires_grad:
+        return x.view_as(x)
+    return (x.clone() if x.is_inference() else x).detach().requires_grad_()
+
+
+def update(
+    leaves: list[torch.Tensor], grads: list[torch.Tensor], rule: Callable[[Any, Any], Any], nested: bool
+) -> list[Any]:
+    with torch.set_grad_enabled(nested and torch.is_grad_enabled()):
+        return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]
