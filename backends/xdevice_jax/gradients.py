@@ -1,4 +1,7 @@
-"""Gradients of JAX, which gets a list: its dicts come back with sorted keys."""
+"""Gradients of JAX, which gets a list: its dicts come back with sorted keys.
+
+What this must keep: a gradient that does not depend on values is made on the default device, wherever its leaf is.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,20 @@ def value_and_grad(
     def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
         nonlocal depends
         loss, rest = call(inputs)
-        depends = type(loss) is type(inputs[0])
+        depends = getattr(loss, "_trace", None) is inputs[0]._trace
         return loss, rest
 
     (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
-    return loss, gradients if depends else [None] * len(leaves), rest
+    if not depends:
+        return loss, [None] * len(leaves), rest
+    return loss, [_beside(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
+
+
+def _beside(x: Any, g: Any) -> Any:
+    """A gradient where its leaf is; what is traced has no place yet."""
+    if isinstance(g, jax.core.Tracer) or isinstance(x, jax.core.Tracer) or g.sharding == x.sharding:
+        return g
+    return jax.device_put(g, x.sharding)
 
 
 def update(leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:

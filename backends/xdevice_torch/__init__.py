@@ -222,7 +222,7 @@ class TorchBackend(Backend):
     def value_and_grad(
         self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
     ) -> tuple[Any, list[Any], list[Any]]:
-        return gradients.value_and_grad(leaves, call, nested)
+        return gradients.value_and_grad(leaves, call, nested, self)
 
     def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
         return gradients.update(leaves, grads, rule, nested)

@@ -4,7 +4,8 @@ What this must keep:
 - `backward()` would write into the `.grad` of every leaf that the loss depends on, so `autograd.grad` is asked;
 - a detached alias stands for a leaf; one that is the result of recorded work, or nested, is a view instead, through
   which gradients flow on;
-- tensors made in inference mode cannot be recorded: copies of them can.
+- tensors made in inference mode cannot be recorded: copies of them can;
+- inside of `torch.func` no tensor can be told to require its gradient.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from xdevice.contract import Backend
+
 
 def value_and_grad(
-    leaves: list[torch.Tensor], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    leaves: list[torch.Tensor], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
 ) -> tuple[Any, list[Any], list[Any]]:
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise backend.unsupported(
+            "gradients by autograd inside of torch.func's transformations",
+            "take all of them by torch.func, or nest xdevice.grad",
+        )
     goes_on = torch.is_grad_enabled() and (nested or any(x.grad_fn is not None for x in leaves))
     with ExitStack() as recording:
         if torch.is_inference_mode_enabled():

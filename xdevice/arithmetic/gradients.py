@@ -211,7 +211,7 @@ def _parameters(tree: Tree, name: str, floats: bool = True) -> tuple[Backend, li
                 f"{name}{tree.path(i)} is {_name(x.dtype)}, and only {', '.join(_FLOATS)} have gradients; pass it as "
                 "another argument of the function"
             )
-        if not backend.is_dense(x):
+        if found.kind != "symbol" and not backend.is_dense(x):
             raise backend.unsupported(f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first")
         leaves.append(x)
     if backend is None:
