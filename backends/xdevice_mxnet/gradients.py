@@ -11,6 +11,7 @@ What this must keep:
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -72,5 +73,5 @@ def update(
     leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
 ) -> list[Any]:
     namespace.enter()
-    with mx.util.np_shape(True), mx.autograd.pause():
+    with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
         return [rule(x.copy(), g.copy()) for x, g in zip(leaves, grads, strict=True)]

@@ -40,7 +40,7 @@ def value_and_grad(
 
 def _input(x: Any, goes_on: bool) -> Any:
     if goes_on and not x.stop_gradient:
-        return paddle.assign(x)
+        return paddle._C_ops.assign(x)
     new = x.detach()
     new.stop_gradient = False
     return new
@@ -62,4 +62,4 @@ def update(
     leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
 ) -> list[Any]:
     with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
-        return [rule(paddle.assign(x), paddle.assign(g)) for x, g in zip(leaves, grads, strict=True)]
+        return [rule(paddle._C_ops.assign(x), paddle._C_ops.assign(g)) for x, g in zip(leaves, grads, strict=True)]

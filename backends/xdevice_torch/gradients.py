@@ -10,13 +10,13 @@ What this must keep:
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from xdevice.contract import Backend
 
@@ -29,11 +29,9 @@ def value_and_grad(
             "gradients by autograd inside of torch.func's transformations",
             "take all of them by torch.func, or nest xdevice.grad",
         )
-    goes_on = torch.is_grad_enabled() and (nested or any(x.grad_fn is not None for x in leaves))
-    with ExitStack() as recording:
-        if torch.is_inference_mode_enabled():
-            recording.enter_context(torch.inference_mode(False))
-        recording.enter_context(torch.enable_grad())
+    was_on = torch.is_grad_enabled()
+    goes_on = was_on and (nested or any(x.grad_fn is not None for x in leaves))
+    with nullcontext() if was_on else _recording():
         inputs = [_input(x, goes_on) for x in leaves]
         loss, rest = call(inputs)
         gradients: list[Any] = [None] * len(inputs)
@@ -43,6 +41,12 @@ def value_and_grad(
     if goes_on:
         return loss, gradients, rest
     return loss.detach(), gradients, [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def _input(x: torch.Tensor, goes_on: bool) -> torch.Tensor:

@@ -34,8 +34,10 @@ _FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 _inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether a function runs here whose gradient `value_and_grad` was asked for."""
 
-_names: dict[Any, str] = {}
-"""Of the frameworks' dtypes, as far as they have been seen."""
+_owners: dict[type, Backend] = {}
+"""Of the types of tensors that have been parameters so far."""
+_are_floats: set[Any] = set()
+"""The frameworks' dtypes of `_FLOATS`, as far as they have been seen."""
 
 
 def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
@@ -90,7 +92,7 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
         tree = trees.Tree(params)
-        backend, leaves = _parameters(tree, "params")
+        backend, leaves = _parameters(tree, "params", has_floats=True)
         others: list[Tree] = []
 
         def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
@@ -171,16 +173,19 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     """
     _require_callable("update", rule)
     tree, other = trees.Tree(params), trees.Tree(grads)
-    backend, leaves = _parameters(tree, "params", floats=False)
-    owner, gradients = _parameters(other, "grads", floats=False)
+    backend, leaves = _parameters(tree, "params")
+    owner, gradients = _parameters(other, "grads")
     if owner is not backend:
         raise _two_backends("params", backend, "grads", owner)
-    gradients = _paired(tree, other, gradients)
+    if not tree.has_keys_of(other):
+        gradients = _paired(tree, other, gradients)
     for i, (x, g) in enumerate(zip(leaves, gradients, strict=True)):
-        _require_beside(x, g, backend, tree, i)
-    new = [registry.as_array(x) for x in backend.update(leaves, gradients, rule, _inside.get())]
+        if type(x) in _owners and type(g) in _owners and backend.device_of(x) is not backend.device_of(g):
+            raise _elsewhere(x, g, backend, tree, i)
+    new = backend.update(leaves, gradients, rule, _inside.get())
     for i, (x, made) in enumerate(zip(leaves, new, strict=True)):
-        _require_like(x, made, backend, tree, i)
+        if type(made) not in _owners or made.shape != x.shape or made.dtype != x.dtype:
+            new[i] = _checked(x, made, backend, tree, i)
     return tree.rebuilt(new)
 
 
@@ -192,8 +197,24 @@ def _require_callable(name: str, f: object) -> None:
         raise ArgumentError(f"{name} takes a function, not {shown(f)} of type {type(f).__qualname__}")
 
 
-def _parameters(tree: Tree, name: str, floats: bool = True) -> tuple[Backend, list[Any]]:
+def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backend, list[Any]]:
     """The backend of a container of parameters, and its tensors."""
+    backend = None
+    for x in tree.leaves:
+        owner = _owners.get(type(x))
+        if owner is None or (backend is not None and owner is not backend):
+            break
+        if has_floats and not (x.dtype in _are_floats and owner.is_dense(x)):
+            break
+        backend = owner
+    else:
+        if backend is not None and backend.refusal is None:
+            return backend, tree.leaves
+    return _parameters_one_by_one(tree, name, has_floats)
+
+
+def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
+    """Where a type has not been seen so far, or something is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -206,13 +227,17 @@ def _parameters(tree: Tree, name: str, floats: bool = True) -> tuple[Backend, li
             backend = found.backend
         elif found.backend is not backend:
             raise _two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", found.backend)
-        if floats and _name(x.dtype) not in _FLOATS:
+        if has_floats and not _is_float(x.dtype):
             raise DTypeError(
-                f"{name}{tree.path(i)} is {_name(x.dtype)}, and only {', '.join(_FLOATS)} have gradients; pass it as "
-                "another argument of the function"
+                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(_FLOATS)} have gradients; pass it "
+                "as another argument of the function"
             )
-        if found.kind != "symbol" and not backend.is_dense(x):
-            raise backend.unsupported(f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first")
+        if found.kind == "tensor":
+            if has_floats and not backend.is_dense(x):
+                raise backend.unsupported(
+                    f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
+                )
+            _owners[type(x)] = backend
         leaves.append(x)
     if backend is None:
         raise NotATensorError(f"{name} hold no tensor: {shown(tree.rebuilt(tree.leaves))}")
@@ -240,14 +265,13 @@ def _two_backends(name: str, backend: Backend, other: str, owner: Backend) -> Ar
     )
 
 
-def _name(dtype: Any) -> str:
-    try:
-        return _names[dtype]
-    except KeyError:
-        found = _names[dtype] = dtype_name(dtype)
-        return found
-    except TypeError:  # it has no hash
-        return dtype_name(dtype)
+def _is_float(dtype: Any) -> bool:
+    if dtype in _are_floats:
+        return True
+    if dtype_name(dtype) not in _FLOATS:
+        return False
+    _are_floats.add(dtype)
+    return True
 
 
 # the loss
@@ -271,8 +295,8 @@ def _require_loss(loss: Any, backend: Backend) -> None:
             f"the function gave a loss of {found.backend.name}, and its parameters are of {backend.name}; what goes "
             "through NumPy or another framework has no gradient"
         )
-    if _name(loss.dtype) not in _FLOATS:
-        raise DTypeError(f"the function gave a loss of {_name(loss.dtype)}, expected one of {', '.join(_FLOATS)}")
+    if not _is_float(loss.dtype):
+        raise DTypeError(f"the function gave a loss of {dtype_name(loss.dtype)}, expected one of {', '.join(_FLOATS)}")
     rank = _rank(loss)
     if rank:
         raise ShapeError(
@@ -298,7 +322,7 @@ def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list
             "what the function is given, without to_numpy, item, detach and the like on the way"
         )
     zeros = backend.namespace().full_like
-    return [zeros(x, 0.0, _name(x.dtype)) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
+    return [zeros(x, 0.0, dtype_name(x.dtype)) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
 
 
 # the step
@@ -319,16 +343,16 @@ def _paired(tree: Tree, other: Tree, gradients: list[Any]) -> list[Any]:
     return [by_place[place] for place in places]
 
 
-def _require_beside(x: Any, g: Any, backend: Backend, tree: Tree, i: int) -> None:
-    kinds = [registry.kind_of(type(one)) for one in (x, g)]
-    if any(found is None or found.kind == "symbol" for found in kinds):
-        return  # while a function is traced a tensor has no place yet
-    here, there = backend.device_of(x), backend.device_of(g)
-    if here is not there:
-        raise DeviceMismatchError(f"params{tree.path(i)} is on {here}, and its gradient on {there}")
+def _elsewhere(x: Any, g: Any, backend: Backend, tree: Tree, i: int) -> DeviceMismatchError:
+    return DeviceMismatchError(
+        f"params{tree.path(i)} is on {backend.device_of(x)}, and its gradient on {backend.device_of(g)}; "
+        "xdevice.to_device brings them together"
+    )
 
 
-def _require_like(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> None:
+def _checked(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> Any:
+    """What the rule gave, if it is fit to be the new parameter."""
+    made = registry.as_array(made)
     found = registry.kind_of(type(made))
     if found is None or found.backend is not backend or found.kind == "model":
         raise NotATensorError(
@@ -341,6 +365,7 @@ def _require_like(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> No
         )
     if made.dtype != x.dtype:
         raise DTypeError(
-            f"the rule gave {_name(made.dtype)} for params{tree.path(i)}, which is {_name(x.dtype)}; cast it: "
-            "xp.astype(x, p.dtype)"
+            f"the rule gave {dtype_name(made.dtype)} for params{tree.path(i)}, which is {dtype_name(x.dtype)}; a number "
+            "of Python keeps the dtype in the functions of array_namespace"
         )
+    return made

@@ -83,6 +83,10 @@ class Tree:
         """The keys on the way to each leaf."""
         return list(_paths(self._root, ())) if self._root is not None else [()]
 
+    def has_keys_of(self, other: Tree) -> bool:
+        """Whether another container has the same keys in the same order: whether `paths` are equal."""
+        return _have_same_keys(self._root, other._root)
+
     def path(self, index: int) -> str:
         """The way to a leaf, to be written behind the container's name."""
         return "".join(map(code, self.paths()[index]))
@@ -196,6 +200,14 @@ def _paths(node: _Node, before: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
             yield from _paths(node.inner[i], here)
         else:
             yield here
+
+
+def _have_same_keys(one: _Node | None, other: _Node | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if one.inner.keys() != other.inner.keys() or list(one.keys) != list(other.keys):
+        return False
+    return all(_have_same_keys(node, other.inner[i]) for i, node in one.inner.items())
 
 
 def _rebuild(node: _Node, changed: Iterator[Any], touched: Container[int]) -> Any:

@@ -1,0 +1,483 @@
+"""`value_and_grad`, `grad` and `update` on every framework that has gradients."""
+
+from __future__ import annotations
+
+import threading
+from collections import namedtuple
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS
+
+import xdevice
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def name(request):
+    """A framework, selected; MXNet with NumPy's semantics, for this test only."""
+    with xdevice.use(request.param) as backend:
+        if request.param == "mxnet":
+            backend.framework.npx.set_np()
+        yield request.param
+        if request.param == "mxnet":
+            backend.framework.npx.reset_np()
+
+
+@pytest.fixture
+def xp(name):
+    return xdevice.array_namespace()
+
+
+def read(x: Any) -> Any:
+    return xdevice.to_numpy(x)
+
+
+def lists(x: Any) -> Any:
+    return read(x).tolist()
+
+
+@pytest.fixture
+def squares(xp):
+    """The sum of squares of a tensor."""
+    return lambda x: xp.sum(xp.multiply(x, x))
+
+
+# what comes back
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass
+class Layer:
+    w: Any
+    b: Any
+
+
+def test_gradients_come_in_a_container_as_the_parameters(xp):
+    # keys that are not in order: JAX sorts those of its dicts
+    params = {
+        "w": xdevice.tensor([1.0, 2.0]),
+        "b": [xdevice.tensor(3.0), (xdevice.tensor([[4.0]]),)],
+        "a": Pair(xdevice.tensor([5.0]), Layer(xdevice.tensor([6.0]), xdevice.tensor([7.0]))),
+    }
+
+    def loss(p):
+        assert list(p) == ["w", "b", "a"]
+        assert type(p["a"].second) is Layer
+        whole = xp.sum(p["w"] * p["w"]) * p["b"][0]
+        return whole + xp.sum(p["b"][1][0] * 10.0) + xp.sum(p["a"].first * p["a"].second.w) * 100.0
+
+    value, grads = xdevice.value_and_grad(loss)(params)
+    assert xdevice.item(value) == 5 * 3 + 40 + 3000
+    assert list(grads) == ["w", "b", "a"]
+    assert lists(grads["w"]) == [6.0, 12.0]
+    assert lists(grads["b"][0]) == 5.0
+    assert lists(grads["b"][1][0]) == [[10.0]]
+    assert type(grads["a"]) is Pair
+    assert lists(grads["a"].first) == [600.0]
+    assert lists(grads["a"].second.w) == [500.0]
+    assert lists(grads["a"].second.b) == [0.0]
+
+
+def test_other_arguments_are_handed_on_and_a_tensor_may_stand_alone(xp):
+    value, slope = xdevice.value_and_grad(lambda x, y, *, z: xp.sum(x * y) * z)(
+        xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0]), z=2.0
+    )
+    assert xdevice.item(value) == 22.0
+    assert lists(slope) == [6.0, 8.0]
+    assert tuple(value.shape) == ()
+
+
+def test_what_is_given_beside_the_loss_comes_back_as_numbers(xp):
+    x = xdevice.tensor([1.0, 2.0])
+
+    def loss(x):
+        doubled = x * 2.0
+        return xp.sum(doubled), {"doubled": doubled, "note": "text", "nothing": None}
+
+    (value, aux), slope = xdevice.value_and_grad(loss, has_aux=True)(x)
+    assert xdevice.item(value) == 6.0
+    assert lists(aux["doubled"]) == [2.0, 4.0]
+    assert (aux["note"], aux["nothing"]) == ("text", None)
+    assert lists(slope) == [2.0, 2.0]
+    slope, aux = xdevice.grad(loss, has_aux=True)(x)
+    assert lists(slope) == [2.0, 2.0]
+    with pytest.raises(xdevice.ArgumentError, match=r"\(loss, aux\)"):
+        xdevice.grad(xp.sum, has_aux=True)(x)
+
+
+def test_a_tensor_in_two_places_is_a_parameter_in_each(xp):
+    x = xdevice.tensor([1.0, 2.0])
+    first, second = xdevice.grad(lambda p: xp.sum(p[0] * p[0] + p[1] * 3.0))([x, x])
+    assert (lists(first), lists(second)) == ([2.0, 4.0], [3.0, 3.0])
+
+
+def test_what_the_function_has_from_elsewhere_is_a_constant(xp):
+    x = xdevice.tensor([1.0, 2.0])
+    assert lists(xdevice.grad(lambda p: xp.sum(p * x))(x)) == [1.0, 2.0]
+
+
+def test_a_parameter_that_is_not_used_has_zeros(xp):
+    params = [xdevice.tensor([1.0]), xdevice.tensor([[1.0, 2.0]], dtype="float16"), xdevice.zeros(0, 3)]
+    _, unused, empty = xdevice.grad(lambda p: xp.sum(p[0]))(params)
+    assert lists(unused) == [[0.0, 0.0]]
+    assert (read(unused).dtype, read(empty).shape) == ("float16", (0, 3))
+
+
+def test_take_has_a_dense_gradient(xp):
+    x, places = xdevice.tensor([[1.0], [2.0], [3.0]]), xdevice.tensor([2, 0, 2])
+    slope = xdevice.grad(lambda x: xp.sum(xp.take(x, places, axis=0)))(x)
+    assert lists(slope) == [[1.0], [0.0], [2.0]]
+
+
+def test_dtypes_and_views(name, xp):
+    with _x64(name):
+        for dtype in DTYPES:
+            if dtype not in xdevice.backend().dtypes:
+                continue
+            x = xdevice.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=dtype)
+            slope = read(xdevice.grad(lambda x: x[0, 1])(x))
+            assert slope.dtype == read(x).dtype
+            assert slope.astype("float32").tolist() == [[0.0, 1.0], [0.0, 0.0]]
+        turned = xp.matrix_transpose(xdevice.tensor([[1.0, 2.0], [3.0, 4.0]]))
+        assert lists(xdevice.grad(lambda x: xp.sum(x * x))(turned)) == [[2.0, 6.0], [4.0, 8.0]]
+
+
+def _x64(name):
+    if name != "jax":
+        return nullcontext()
+    import jax
+
+    return jax.experimental.enable_x64()
+
+
+# what is left as it was
+
+
+def test_parameters_keep_their_flags_and_gradients(name, xp):
+    framework = xdevice.backend().framework
+    x, constant = (xdevice.tensor([1.0, 2.0]) for _ in range(2))
+    if name == "mxnet":
+        for tensor in (x, constant):
+            tensor.attach_grad()
+            tensor.grad[:] = 7.0
+    if name == "torch":
+        for tensor in (x, constant):
+            tensor.requires_grad_().grad = framework.full((2,), 7.0)
+    if name == "paddle":
+        for tensor in (x, constant):
+            tensor.stop_gradient = False
+            (tensor * 7.0).sum().backward()
+
+    def fails(p):
+        xp.sum(p * constant)
+        raise KeyError("on purpose")
+
+    grads = xdevice.grad(lambda p: xp.sum(p * constant * 3.0))(x)
+    with pytest.raises(KeyError, match="on purpose"):
+        xdevice.grad(fails)(x)
+    new = xdevice.update(x, grads, lambda p, g: p - g)
+    for tensor in (x, constant):
+        assert lists(tensor) == [1.0, 2.0]
+        if name in ("torch", "paddle", "mxnet"):
+            assert lists(tensor.grad) == [7.0, 7.0]
+    if name == "torch":
+        assert x.requires_grad
+        assert x.grad_fn is None
+        assert not any(one.requires_grad for one in (grads, new))
+    if name == "paddle":
+        assert not x.stop_gradient
+        assert all(one.stop_gradient for one in (grads, new))
+    if name == "mxnet":
+        assert not framework.autograd.is_recording()
+    assert lists(xdevice.grad(lambda p: xp.sum(p * p))(new)) == [-4.0, -8.0]
+
+
+def test_replicas_have_gradients(xp, squares):
+    (params,) = xdevice.replicate({"w": xdevice.tensor([1.0, 2.0])}, ["cpu"])
+    value, grads = xdevice.value_and_grad(lambda p: squares(p["w"]))(params)
+    assert lists(grads["w"]) == [2.0, 4.0]
+    new = xdevice.update(params, grads, lambda p, g: p - 0.5 * g)
+    assert lists(new["w"]) == [0.0, 0.0]
+    assert lists(params["w"]) == [1.0, 2.0]
+
+
+# the step
+
+
+def test_a_rule_may_write_into_what_it_is_given(xp, squares):
+    params = {"w": xdevice.tensor([1.0, 2.0]), "b": [xdevice.tensor(3.0)]}
+    grads = {"b": [xdevice.tensor(10.0)], "w": xdevice.tensor([4.0, 8.0])}  # in another order
+
+    def rule(p, g):
+        g *= 0.5
+        p -= g
+        return p
+
+    new = xdevice.update(params, grads, rule)
+    assert (lists(new["w"]), lists(new["b"][0])) == ([-1.0, -2.0], -2.0)
+    assert (lists(params["w"]), lists(params["b"][0])) == ([1.0, 2.0], 3.0)
+    assert (lists(grads["w"]), lists(grads["b"][0])) == ([4.0, 8.0], 10.0)
+    velocity = xdevice.update(grads, grads, lambda v, g: 0.9 * v + g)
+    assert lists(xdevice.update(params, velocity, lambda p, v: p - v)["b"][0]) == -16.0
+
+
+@pytest.mark.parametrize("backend", xdevice.backends())
+def test_numbers_are_updated_on_numpy_too(backend):
+    with xdevice.use(backend):
+        new = xdevice.update((xdevice.tensor(1.0),), (xdevice.tensor(2.0),), lambda p, g: p - g)
+        assert lists(new[0]) == -1.0
+        assert xdevice.backend().classify(type(new[0])) == "tensor"
+
+
+def test_rules_and_gradients_that_do_not_fit_are_refused(xp):
+    params = {"w": xdevice.tensor([1.0, 2.0])}
+    for rule, error, text in (
+        (lambda p, g: None, xdevice.NotATensorError, r"the rule gave None .* for params\['w'\]"),
+        (lambda p, g: xp.sum(p), xdevice.ShapeError, r"the shape \(\) for params\['w'\], which has \(2,\)"),
+        (lambda p, g: xp.astype(p, xp.int32), xdevice.DTypeError, r"int32 for params\['w'\], which is float32"),
+    ):
+        with pytest.raises(error, match=text):
+            xdevice.update(params, params, rule)
+    for grads, error, text in (
+        ({"w": params["w"], "b": params["w"]}, xdevice.ContainerError, r"grads\['b'\] has no parameter"),
+        ({"v": params["w"]}, xdevice.ContainerError, r"params\['w'\] has no gradient"),
+        ([params["w"]], xdevice.ContainerError, r"params\['w'\] has no gradient"),
+        (params["w"], xdevice.ContainerError, r"params\['w'\] has no gradient"),
+        ({"w": None}, xdevice.NotATensorError, r"grads\['w'\] is None"),
+        ({"w": np.ones(2, "float32")}, xdevice.ArgumentError, "params is of .*, and grads of numpy"),
+        ({}, xdevice.NotATensorError, "grads hold no tensor"),
+    ):
+        with pytest.raises(error, match=text):
+            xdevice.update(params, grads, lambda p, g: p)
+    with pytest.raises(xdevice.ArgumentError, match="takes a function"):
+        xdevice.update(params, params, 0.1)
+
+
+# what is refused
+
+
+def test_parameters_that_are_not_floats_are_refused(xp):
+    x = xdevice.tensor([1.0])
+    for params, error, text in (
+        ({"w": x, "i": xdevice.tensor([1])}, xdevice.DTypeError, r"params\['i'\] is int"),
+        (xdevice.tensor([True]), xdevice.DTypeError, "params is bool"),
+        ({"w": x, "rate": 0.1}, xdevice.NotATensorError, r"params\['rate'\] is 0.1 of type float"),
+        ({"w": x, "b": None}, xdevice.NotATensorError, r"params\['b'\] is None"),
+        ({"w": x, "a": np.ones(2, "float32")}, xdevice.ArgumentError, r"params\['a'\] of numpy"),
+        ({"w": []}, xdevice.NotATensorError, "params hold no tensor"),
+        ("w", xdevice.NotATensorError, "expected a tensor"),
+    ):
+        with pytest.raises(error, match=text):
+            xdevice.grad(lambda p: xp.sum(p["w"]))(params)
+    with pytest.raises(xdevice.ArgumentError, match="takes a function"):
+        xdevice.grad(x)
+
+
+def test_a_loss_that_is_not_one_float_is_refused(xp):
+    x = xdevice.tensor([1.0, 2.0])
+    for function, error, text in (
+        (lambda x: x, xdevice.ShapeError, r"a loss of the shape \(2,\)"),
+        (lambda x: xp.sum(xp.astype(x, xp.int32)), xdevice.DTypeError, "a loss of int"),
+        (lambda x: 3.0, xdevice.NotATensorError, r"gave 3.0 of type float"),
+        (lambda x: None, xdevice.NotATensorError, "gave None"),
+        (lambda x: np.ones((), "float32"), xdevice.ArgumentError, "a loss of numpy"),
+    ):
+        with pytest.raises(error, match=text):
+            xdevice.value_and_grad(function)(x)
+
+
+def test_a_loss_without_its_graph_is_refused(name, xp):
+    x = xdevice.tensor([1.0, 2.0])
+    framework = xdevice.backend().framework
+    with pytest.raises(xdevice.ArgumentError, match="does not depend on any parameter"):
+        xdevice.grad(lambda p: xdevice.tensor(1.0))([x, x])
+    with pytest.raises(xdevice.XDeviceError, match="does not depend on any parameter|as numbers"):
+        xdevice.grad(lambda p: xdevice.tensor(read(p).sum()))(x)
+    cut = {
+        "torch": lambda p: p.detach(),
+        "paddle": lambda p: p.detach(),
+        "mxnet": lambda p: p.detach(),
+        "tensorflow": lambda p: framework.stop_gradient(p),
+        "jax": lambda p: framework.lax.stop_gradient(p),
+    }[name]
+    with pytest.raises(xdevice.ArgumentError, match="does not depend on any parameter"):
+        xdevice.grad(lambda p: xp.sum(cut(p)))(x)
+    assert lists(xdevice.grad(lambda p: xp.sum(cut(p) * p))(x)) == [1.0, 2.0]
+
+
+def test_numpy_has_no_gradients():
+    with xdevice.use("numpy"), pytest.raises(xdevice.UnsupportedError, match="numpy does not support gradients"):
+        xdevice.grad(lambda x: x.sum())(xdevice.ones(2))
+
+
+# where it is called
+
+
+def test_gradients_nest_or_are_refused(name, xp):
+    x = xdevice.tensor(2.0)
+    second = xdevice.grad(xdevice.grad(lambda x: x * x * x))
+    # through the inner value, the inner gradient, and what the inner function has from outside
+    mixed = xdevice.grad(lambda x: _mixed(*xdevice.value_and_grad(lambda y: y * y * x)(x)))
+    step = xdevice.grad(lambda x: xdevice.update(x, x, lambda p, g: p * g))
+    if name == "mxnet":
+        for function in (second, mixed):
+            with pytest.raises(xdevice.UnsupportedError, match="no second gradient"):
+                function(x)
+        assert xdevice.item(step(x)) == 4.0
+        return
+    assert xdevice.item(second(x)) == 12.0
+    assert xdevice.item(mixed(x)) == 3 * 4 + 4 * 2
+    assert xdevice.item(step(x)) == 4.0
+    with pytest.raises(xdevice.ArgumentError, match="does not depend on any parameter"):
+        xdevice.grad(lambda x: xdevice.grad(lambda y: x * x)(x))(x)
+
+
+def _mixed(value, slope):
+    return value + slope
+
+
+def test_recording_that_is_switched_off_around_is_on_inside(name, squares):
+    x = xdevice.tensor([1.0, 2.0])
+    framework = xdevice.backend().framework
+    for off in {
+        "torch": (framework.no_grad, framework.inference_mode) if name == "torch" else (),
+        "paddle": (framework.no_grad,) if name == "paddle" else (),
+        "mxnet": (framework.autograd.pause,) if name == "mxnet" else (),
+    }.get(name, (nullcontext,)):
+        with off():
+            assert lists(xdevice.grad(squares)(x)) == [2.0, 4.0]
+            assert lists(xdevice.grad(squares)(xdevice.tensor([1.0]))) == [2.0]
+
+
+def test_the_frameworks_own_gradient_around_goes_through_or_raises(name, xp, squares):
+    """Of the sum of squares of the gradient of a sum of squares: 8 x, and 24 x with 3 x in between."""
+    framework = xdevice.backend().framework
+    x = xdevice.tensor([1.0, 2.0])
+    slope = xdevice.grad(squares)
+    if name == "jax":
+        assert lists(framework.grad(lambda x: squares(slope(x)))(x)) == [8.0, 16.0]
+    if name == "tensorflow":
+        with framework.GradientTape() as tape:
+            tape.watch(x)
+            y = squares(slope(x))
+        assert lists(tape.gradient(y, x)) == [8.0, 16.0]
+    if name == "mxnet":
+        x.attach_grad()
+        with framework.autograd.record(), pytest.raises(xdevice.UnsupportedError, match="while it records"):
+            slope(x)
+    if name == "torch":
+        x.requires_grad_()
+        squares(slope(x * 3.0)).backward()
+        assert lists(x.grad) == [72.0, 144.0]
+        with pytest.raises(RuntimeError, match="does not require grad"):
+            squares(slope(x)).backward()
+        with pytest.raises(xdevice.UnsupportedError, match=r"torch\.func"):
+            framework.func.grad(lambda x: squares(slope(x)))(x.detach())
+    if name == "paddle":
+        x.stop_gradient = False
+        squares(slope(x * 3.0)).backward()
+        assert lists(x.grad) == [72.0, 144.0]
+        assert squares(slope(x)).stop_gradient
+
+
+def test_what_has_no_second_gradient_on_paddle_is_named(name, xp):
+    if name != "paddle":
+        pytest.skip("all other frameworks that nest have them")
+    peak = xdevice.grad(lambda x: xp.max(x) * xp.max(x))
+    with pytest.raises(xdevice.UnsupportedError, match="amax_grad|max_grad"):
+        xdevice.grad(lambda x: xp.sum(peak(x)))(xdevice.tensor([1.0, 2.0]))
+
+
+def test_gradients_in_threads(name, squares):
+    x = xdevice.tensor([1.0, 2.0])
+    slope = xdevice.grad(squares)
+    assert [lists(one) for one in xdevice.parallel(*[lambda: slope(x)] * 4)] == [[2.0, 4.0]] * 4
+    found = []
+
+    def task():
+        if name == "mxnet":
+            xdevice.backend("mxnet").framework.npx.set_np()
+        found.append(lists(slope(x)))
+
+    threads = [threading.Thread(target=task) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[2.0, 4.0]] * 2
+
+
+def test_a_whole_step_is_compiled_or_refused(name, xp):
+    params = {"w": xdevice.tensor([1.0, 2.0]), "unused": xdevice.tensor([3.0])}
+
+    def step(params):
+        value, grads = xdevice.value_and_grad(lambda p: xp.sum(p["w"] * p["w"]))(params)
+        return value, xdevice.update(params, grads, lambda p, g: p - 0.25 * g)
+
+    framework = xdevice.backend().framework
+    compiled = {
+        "jax": lambda: framework.jit(step),
+        "tensorflow": lambda: framework.function(step),
+        "torch": lambda: framework.compile(step, backend="eager"),
+        "paddle": lambda: framework.jit.to_static(step, full_graph=True),
+        "mxnet": lambda: step,
+    }[name]()
+    if name == "paddle":
+        with pytest.raises(xdevice.UnsupportedError, match=r"to_static traces"):
+            compiled(params)
+        return
+    value, new = compiled(params)
+    assert xdevice.item(value) == 5.0
+    assert (lists(new["w"]), lists(new["unused"])) == ([0.5, 1.0], [3.0])
+
+
+# several devices
+
+
+@pytest.mark.virtual
+def test_a_step_on_several_devices_is_one_on_all_of_the_batch(name, xp):
+    gpus = xdevice.try_all_gpus()[:2]
+    with xdevice.random.seed(0):
+        params = {"w": xdevice.random.normal(3, 2), "b": xdevice.zeros(2)}
+        x, y = xdevice.random.normal(8, 3), xdevice.random.normal(8, 2)
+
+    def loss(p, x, y):
+        h = xp.tanh(xp.add(xp.matmul(x, p["w"]), p["b"]))
+        return xp.mean(xp.square(xp.subtract(h, y)))
+
+    step = xdevice.value_and_grad(loss)
+    replicas, xs, ys = xdevice.replicate(params, gpus), xdevice.split_batch(x, gpus), xdevice.split_batch(y, gpus)
+    for _ in range(3):
+        value, grads = step(params, x, y)
+        params = xdevice.update(params, grads, lambda p, g: p - 0.5 * g)
+        found = [step(*replica) for replica in zip(replicas, xs, ys, strict=True)]
+        assert [xdevice.device_of(one) for one in found] == gpus
+        total = xdevice.all_reduce([grads for _, grads in found], "mean")
+        replicas = [xdevice.update(p, g, lambda p, g: p - 0.5 * g) for p, g in zip(replicas, total, strict=True)]
+        assert np.isclose(sum(xdevice.item(value) for value, _ in found) / 2, xdevice.item(value), rtol=1e-5)
+    assert [xdevice.device_of(replica) for replica in replicas] == gpus
+    for replica in replicas:
+        xdevice.assert_parity(replica, params)
+
+
+@pytest.mark.virtual
+def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
+    gpus = xdevice.try_all_gpus()[:2]
+    params = [xdevice.tensor([float(i + 1), 2.0], device=gpu) for i, gpu in enumerate([*gpus, gpus[0]])]
+    value, grads = xdevice.value_and_grad(lambda p: xp.sum(xp.multiply(xdevice.to_device(p[0], gpus[1]), p[1])))(params)
+    assert xdevice.device_of(value) is gpus[1]
+    assert [xdevice.device_of(one) for one in grads] == [*gpus, gpus[0]]
+    assert [lists(one) for one in grads] == [[2.0, 2.0], [1.0, 2.0], [0.0, 0.0]]
+    new = xdevice.update(params, grads, lambda p, g: p - g)
+    assert [xdevice.device_of(one) for one in new] == [*gpus, gpus[0]]
+    constant, unused = xdevice.grad(lambda p: xp.sum(p[0]))(params[:2])
+    assert [xdevice.device_of(constant), xdevice.device_of(unused)] == gpus
+    with pytest.raises(xdevice.DeviceMismatchError, match="params is on gpu:0, and its gradient on gpu:1"):
+        xdevice.update(params[0], params[1], lambda p, g: p - g)
