@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import namedtuple
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS
+from support import FRAMEWORKS, ROOT
 
 import xdevice
 
@@ -201,7 +202,7 @@ def test_parameters_keep_their_flags_and_gradients(name, xp):
 
 def test_replicas_have_gradients(xp, squares):
     (params,) = xdevice.replicate({"w": xdevice.tensor([1.0, 2.0])}, ["cpu"])
-    value, grads = xdevice.value_and_grad(lambda p: squares(p["w"]))(params)
+    grads = xdevice.grad(lambda p: squares(p["w"]))(params)
     assert lists(grads["w"]) == [2.0, 4.0]
     new = xdevice.update(params, grads, lambda p, g: p - 0.5 * g)
     assert lists(new["w"]) == [0.0, 0.0]
@@ -298,7 +299,7 @@ def test_a_loss_without_its_graph_is_refused(name, xp):
     framework = xdevice.backend().framework
     with pytest.raises(xdevice.ArgumentError, match="does not depend on any parameter"):
         xdevice.grad(lambda p: xdevice.tensor(1.0))([x, x])
-    with pytest.raises(xdevice.XDeviceError, match="does not depend on any parameter|as numbers"):
+    with pytest.raises(xdevice.XDeviceError, match=r"does not depend on any parameter|as numbers"):
         xdevice.grad(lambda p: xdevice.tensor(read(p).sum()))(x)
     cut = {
         "torch": lambda p: p.detach(),
@@ -391,7 +392,7 @@ def test_what_has_no_second_gradient_on_paddle_is_named(name, xp):
     if name != "paddle":
         pytest.skip("all other frameworks that nest have them")
     peak = xdevice.grad(lambda x: xp.max(x) * xp.max(x))
-    with pytest.raises(xdevice.UnsupportedError, match="amax_grad|max_grad"):
+    with pytest.raises(xdevice.UnsupportedError, match=r"amax_grad|max_grad"):
         xdevice.grad(lambda x: xp.sum(peak(x)))(xdevice.tensor([1.0, 2.0]))
 
 
@@ -481,3 +482,28 @@ def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
     assert [xdevice.device_of(constant), xdevice.device_of(unused)] == gpus
     with pytest.raises(xdevice.DeviceMismatchError, match="params is on gpu:0, and its gradient on gpu:1"):
         xdevice.update(params[0], params[1], lambda p, g: p - g)
+
+
+# the page
+
+
+PAGE = (ROOT / "docs" / "arithmetic.md").read_text(encoding="utf-8").partition("\n## Gradients\n")[2]
+
+
+def test_the_page_prints_what_it_shows(name, capsys):
+    example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL).groups()
+    exec(example, {})
+    assert capsys.readouterr().out == shown
+
+
+def test_kinks_have_the_gradients_of_the_page(name, xp):
+    head, *rows = re.findall(r"^\| (.*) \|$", PAGE.partition("### Where a gradient")[2], re.MULTILINE)
+    place = [cell.strip() for cell in head.split("|")].index(name)
+    found, told = {}, {}
+    for row in rows:
+        cells = [cell.strip() for cell in row.split("|")]
+        function = eval(f"lambda x: xp.sum({cells[0].strip('`')})", {"xp": xp})
+        found[cells[0]] = [f"{one:g}" for one in lists(xdevice.grad(function)(xdevice.tensor([0.0, 0.0])))]
+        told[cells[0]] = [cells[place]] * 2
+    assert len(rows) > 10
+    assert found == told

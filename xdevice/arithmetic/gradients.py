@@ -321,8 +321,13 @@ def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list
             f"the loss does not depend on any parameter by operations that {backend.name} records; compute it from "
             "what the function is given, without to_numpy, item, detach and the like on the way"
         )
-    zeros = backend.namespace().full_like
-    return [zeros(x, 0.0, dtype_name(x.dtype)) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
+    return [_zeros(x, backend) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
+
+
+def _zeros(x: Any, backend: Backend) -> Any:
+    if type(x) in _owners:
+        return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
+    return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))  # where a function is traced
 
 
 # the step
@@ -365,7 +370,7 @@ def _checked(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> Any:
         )
     if made.dtype != x.dtype:
         raise DTypeError(
-            f"the rule gave {dtype_name(made.dtype)} for params{tree.path(i)}, which is {dtype_name(x.dtype)}; a number "
-            "of Python keeps the dtype in the functions of array_namespace"
+            f"the rule gave {dtype_name(made.dtype)} for params{tree.path(i)}, which is {dtype_name(x.dtype)}; the "
+            "functions of array_namespace keep the dtype beside numbers of Python"
         )
     return made

@@ -1,14 +1,22 @@
-"""The conformance suite's checks of the kernels that `xdevice.array_namespace` is made of."""
+"""The conformance suite's checks of the kernels that `xdevice.array_namespace` is made of, and of gradients."""
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import xdevice
 from xdevice.contract import arithmetic
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 
 class Arithmetic(Suite):
@@ -34,3 +42,90 @@ class Arithmetic(Suite):
         assert xdevice.to_numpy(made).dtype == "float32"
         assert xdevice.to_numpy(xp.matmul(made, made)).tolist() == [[22.0, 28.0], [36.0, 46.0]]
         assert xdevice.item(xp.sum(made)) == 16.0
+
+    # gradients, of sums of numbers: what every framework computes
+
+    def test_gradients_are_right_or_refused(self) -> None:
+        self.needs_kernels()
+        x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
+        if self.samples.requires_grad(constant) is not None:
+            constant = self.samples.marked(constant)
+        for mode, _ in ((nullcontext, None), *self.samples.modes().values()):
+            in_thread(partial(self.differentiate, [x, y, x, unused], constant, mode), self.patience)
+
+    def differentiate(self, leaves: list[Any], constant: Any, mode: Callable[[], AbstractContextManager[Any]]) -> None:
+        add, calls = self.samples.add, []
+
+        def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            calls.append(inputs)
+            twice = add(inputs[0], inputs[0])
+            return add(add(twice, constant), add(inputs[1], inputs[2])), [inputs[1], "text"]
+
+        before = [self.flags(x) for x in (*leaves, constant)]
+        try:
+            with mode():
+                value, grads, (beside, text) = self.adapter.value_and_grad(leaves, call, False)
+        except UnsupportedError:
+            return
+        assert len(calls) == 1, "the function was called more than once"
+        self.assert_holds(value, np.full((), 14.0, "float32"), "the value")
+        assert grads[3] is None, f"a gradient of what the loss does not depend on: {grads[3]}"
+        for g, number in zip(grads, (2.0, 1.0, 1.0), strict=False):
+            assert g is not None, "no gradient"
+            self.assert_holds(g, np.full((), number, "float32"), "a gradient")
+            assert self.adapter.device_of(g) is self.here(), "a gradient that is not where its tensor is"
+        self.assert_holds(beside, np.full((), 3.0, "float32"), "what came beside the loss")
+        assert text == "text"
+        for x in (value, *grads[:3], beside):
+            assert not self.samples.requires_grad(x), "a result is not detached"
+        assert [self.flags(x) for x in (*leaves, constant)] == before, "a tensor's gradient, or whether it asks for one"
+
+    def flags(self, x: Any) -> Any:
+        grad = getattr(x, "grad", None)
+        return self.samples.requires_grad(x), None if grad is None else self.adapter.to_numpy(grad).tolist()
+
+    def test_gradients_nest_or_are_refused(self) -> None:
+        self.needs_kernels()
+        x = self.make(2.0)
+        in_thread(partial(self.nest, x), self.patience)
+
+    def nest(self, x: Any) -> None:
+        add = self.samples.add
+
+        def outer(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            value, _, _ = self.adapter.value_and_grad(inputs, lambda again: (add(again[0], again[0]), []), True)
+            return value, []
+
+        try:
+            _, (slope,), _ = self.adapter.value_and_grad([x], outer, False)
+        except UnsupportedError:
+            return
+        assert slope is not None, "the inner value is cut off"
+        assert self.adapter.to_numpy(slope) == 2.0
+
+    def test_an_update_is_in_memory_of_its_own(self) -> None:
+        self.needs_kernels()
+        leaves, grads = (
+            [self.samples.marked(self.make(array)) for array in ([one, 2.0], [3.0])] for one in (1.0, 10.0)
+        )
+        in_thread(partial(self.update, leaves, grads), self.patience)
+
+    def update(self, leaves: list[Any], grads: list[Any]) -> None:
+        given = []
+
+        def rule(p: Any, g: Any) -> Any:
+            given.append((p, g))
+            return self.samples.add(p, g)
+
+        try:
+            new = self.adapter.update(leaves, grads, rule, False)
+        except UnsupportedError:
+            return
+        for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
+            self.assert_holds(x, np.float32(value), "a new parameter")
+            assert self.adapter.device_of(x) is self.here()
+            assert not self.samples.requires_grad(x), "the step was recorded"
+        for old, own in zip(zip(leaves, grads, strict=True), given, strict=True):
+            for x, y in zip(old, own, strict=True):
+                if self.adapter.can_write(x):
+                    self.assert_apart(x, y, "what the rule was given")

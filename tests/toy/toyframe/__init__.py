@@ -415,7 +415,12 @@ class ToyArray:
         return _op(lambda x, y: x @ y, [self, other], shape, self.dtype, backs, self.place)
 
     def backward(self):
-        order, seen = [], set()
+        for leaf, found in self._gradients().values():
+            leaf.grad = found if leaf.grad is None else leaf.grad + found
+
+    def _gradients(self):
+        """The leaves that it depends on, each with its gradient, by their `id`s."""
+        leaves, order, seen = {}, [], set()
 
         def visit(x):
             if id(x) not in seen:
@@ -432,11 +437,18 @@ class ToyArray:
                 if grad is None:
                     continue
                 if not x._from and x.requires_grad:
-                    x.grad = grad if x.grad is None else x.grad + grad
+                    leaves[id(x)] = x, grad
                 for source, back in x._from:
                     if source.requires_grad:
                         more = back(grad)
                         grads[id(source)] = grads[id(source)] + more if id(source) in grads else more
+        return leaves
+
+
+def gradients(y, leaves):
+    """The gradient of a number with respect to each leaf, None where it does not depend on it; `grad`s stay."""
+    found = y._gradients() if y.requires_grad else {}
+    return [found[id(x)][1] if id(x) in found else None for x in leaves]
 
 
 def _scattered(x, index, y):

@@ -116,6 +116,23 @@ class ToyBackend(Backend):
     def rand(self, shape, device, dtype):
         return toyframe.rand(shape, self.to_native(device), host_dtype(dtype))
 
+    # arithmetic
+
+    def value_and_grad(self, leaves, call, nested):
+        if nested:
+            raise self.unsupported("gradients of gradients", "take them one after the other")
+        with toyframe._with(grad=True):
+            inputs = [x.detach() for x in leaves]
+            for x in inputs:
+                x.requires_grad = True
+            loss, rest = call(inputs)
+        found = toyframe.gradients(loss, inputs)
+        return loss.detach(), found, [x.detach() if isinstance(x, toyframe.ToyArray) else x for x in rest]
+
+    def update(self, leaves, grads, rule, nested):
+        with toyframe._with(grad=nested):
+            return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]
+
     # sharing memory with another framework
 
     def takes(self):
