@@ -143,6 +143,35 @@ def dropout_forgets_what_is_kept(adapter, patch, suite):
     patch.setattr(kernels, "dropout", lambda x, mask, keep: original(x, mask, 1.0))
 
 
+# gradients
+
+
+@caught_by("test_gradients_are_right_or_refused", "torch", "paddle")
+def gradients_are_written_into_what_is_computed_with(adapter, patch, suite):
+    value_and_grad = adapter.value_and_grad
+
+    def by_backward(leaves, call, nested):
+        def calling(inputs):
+            loss, rest = call(inputs)
+            loss.backward(retain_graph=True)
+            return loss, rest
+
+        return value_and_grad(leaves, calling, nested)
+
+    patch.setattr(adapter, "value_and_grad", by_backward)
+
+
+@caught_by("test_gradients_nest_or_are_refused", "torch", "paddle")
+def the_gradient_of_a_gradient_is_cut(adapter, patch, suite):
+    value_and_grad = adapter.value_and_grad
+    patch.setattr(adapter, "value_and_grad", lambda leaves, call, nested: value_and_grad(leaves, call, False))
+
+
+@caught_by("test_an_update_is_in_memory_of_its_own", "torch", "paddle", "mxnet", "numpy")
+def a_rule_gets_the_parameters_themselves(adapter, patch, suite):
+    patch.setattr(adapter, "update", lambda leaves, grads, rule, nested: list(map(rule, leaves, grads)))
+
+
 # moves
 
 
