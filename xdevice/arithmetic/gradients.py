@@ -7,7 +7,7 @@ does not depend on a parameter. An adapter differentiates one function of a list
 from __future__ import annotations
 
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import dtype_name
@@ -91,27 +91,7 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
-        tree = trees.Tree(params)
-        backend, leaves = _parameters(tree, "params", has_floats=True)
-        others: list[Tree] = []
-
-        def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
-            loss = f(tree.rebuilt(inputs), *args, **kwargs)
-            if has_aux:
-                loss, aux = _parted(loss)
-                others.append(trees.Tree(aux))
-            loss = registry.as_array(loss)
-            _require_loss(loss, backend)
-            return loss, others[0].leaves if has_aux else []
-
-        nested = _inside.get()
-        token = _inside.set(True)
-        try:
-            value, gradients, rest = backend.value_and_grad(leaves, call, nested)
-        finally:
-            _inside.reset(token)
-        grads = tree.rebuilt(_complete(gradients, leaves, backend))
-        return ((value, others[0].rebuilt(rest)), grads) if has_aux else (value, grads)
+        return _eagerly(lambda: _differentiated(f, has_aux, params, args, kwargs))
 
     return differentiated
 
@@ -172,6 +152,43 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         [-1.0, 1.0]
     """
     _require_callable("update", rule)
+    return _eagerly(lambda: _updated(params, grads, rule))
+
+
+def _eagerly(function: Callable[[], Any]) -> Any:
+    """Keeps a compiler out of the walk through containers, which it would fail in; the tensors are not known yet."""
+    for backend in registry.loaded():
+        function = partial(backend.eagerly, function)
+    return function()
+
+
+def _differentiated(
+    f: Callable[..., Any], has_aux: bool, params: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    tree = trees.Tree(params)
+    backend, leaves = _parameters(tree, "params", has_floats=True)
+    others: list[Tree] = []
+
+    def call(inputs: list[Any]) -> tuple[Any, list[Any]]:
+        loss = f(tree.rebuilt(inputs), *args, **kwargs)
+        if has_aux:
+            loss, aux = _parted(loss)
+            others.append(trees.Tree(aux))
+        loss = registry.as_array(loss)
+        _require_loss(loss, backend)
+        return loss, others[0].leaves if has_aux else []
+
+    nested = _inside.get()
+    token = _inside.set(True)
+    try:
+        value, gradients, rest = backend.value_and_grad(leaves, call, nested)
+    finally:
+        _inside.reset(token)
+    grads = tree.rebuilt(_complete(gradients, leaves, backend))
+    return ((value, others[0].rebuilt(rest)), grads) if has_aux else (value, grads)
+
+
+def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     tree, other = trees.Tree(params), trees.Tree(grads)
     backend, leaves = _parameters(tree, "params")
     owner, gradients = _parameters(other, "grads")

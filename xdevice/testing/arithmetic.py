@@ -122,7 +122,7 @@ class Arithmetic(Suite):
         except UnsupportedError:
             return
         for x, value in zip(new, ([11.0, 4.0], [6.0]), strict=True):
-            self.assert_holds(x, np.float32(value), "a new parameter")
+            self.assert_holds(x, np.array(value, "float32"), "a new parameter")
             assert self.adapter.device_of(x) is self.here()
             assert not self.samples.requires_grad(x), "the step was recorded"
         for old, own in zip(zip(leaves, grads, strict=True), given, strict=True):
