@@ -225,6 +225,9 @@ def test_a_rule_may_write_into_what_it_is_given(xp, squares):
     assert (lists(new["w"]), lists(new["b"][0])) == ([-1.0, -2.0], -2.0)
     assert (lists(params["w"]), lists(params["b"][0])) == ([1.0, 2.0], 3.0)
     assert (lists(grads["w"]), lists(grads["b"][0])) == ([4.0, 8.0], 10.0)
+    if hasattr(params["w"], "subtract_"):  # PyTorch's and Paddle's own, where `-=` makes a new tensor
+        assert lists(xdevice.update(params, grads, lambda p, g: p.subtract_(g))["w"]) == [-3.0, -6.0]
+        assert lists(params["w"]) == [1.0, 2.0]
     velocity = xdevice.update(grads, grads, lambda v, g: 0.9 * v + g)
     assert lists(xdevice.update(params, velocity, lambda p, v: p - v)["b"][0]) == -16.0
 

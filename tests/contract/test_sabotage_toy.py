@@ -816,7 +816,11 @@ def _differently(does, change, check="gradients_are_right_or_refused", homes=HOM
 _differently("keeps the graph of the loss", lambda loss, grads, rest, leaves, kept: (kept[0], grads, rest))
 _differently("keeps the graph of what is beside it", lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]))
 _differently(
-    "gives zeros where the loss does not depend",
+    "has a gradient for what the loss does not depend on",
+    lambda loss, grads, rest, leaves, kept: (loss, [*grads[:3], toy().full((1, 2), 1, leaves[0].place)], rest),
+)
+_differently(
+    "gives zeros where the loss depends on nothing",
     lambda loss, grads, rest, leaves, kept: (
         loss,
         [toy().full(x.shape, 0, x.place, x.dtype) if g is None else g for x, g in zip(leaves, grads, strict=True)],

@@ -263,8 +263,9 @@ class Backend(ABC):
         self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
     ) -> tuple[Any, list[Any], list[Any]]:
         """Calls `call` once, on tensors that stand for `leaves`, which are dense and of floats, or symbols: it gives a
-        loss, which is one float, and a list of anything. Returns the loss, its gradient for each leaf (dense, with the
-        leaf's shape, dtype and device; None where the loss does not depend on it), and the list.
+        loss, which is one float, and a list of anything. Returns the loss, its gradient for each leaf, and the list. A
+        gradient is dense, with the leaf's shape, dtype and device; None, or zeros, where the loss does not depend on
+        the leaf, and None for all if it depends on none.
 
         Two leaves may be one object, and are two inputs. Leaves, and what else the loss depends on, keep their flags
         and gradients, also when `call` raises. Recording is on inside, whatever the caller has switched off. What is
