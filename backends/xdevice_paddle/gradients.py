@@ -4,11 +4,14 @@ What this must keep:
 - `backward()` would write into the `.grad` of every tensor with `stop_gradient=False` that the loss depends on;
 - a detached alias stands for a leaf; one that is the result of recorded work, or nested, goes through `assign`, and
   gradients flow on through that;
+- `paddle.grad` keeps what it computes in one place for the whole process, and lets other threads run: two at once end
+  the process with a segmentation fault (3.3.1);
 - of many operations Paddle has no second gradient, and raises RuntimeError.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.contract import Backend
+
+_one_at_a_time = threading.RLock()
 
 
 def value_and_grad(
@@ -48,7 +53,8 @@ def _input(x: Any, goes_on: bool) -> Any:
 
 def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Backend) -> list[Any]:
     try:
-        return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+        with _one_at_a_time:
+            return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
     except RuntimeError as error:
         if "doesn't have any grad op" not in str(error):
             raise

@@ -408,14 +408,14 @@ def test_gradients_in_threads(name, squares):
     def task():
         if name == "mxnet":
             xdevice.backend("mxnet").framework.npx.set_np()
-        found.append(lists(slope(x)))
+        found.extend(lists(slope(x)) for _ in range(50))  # two at once crashed Paddle after some
 
     threads = [threading.Thread(target=task) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [[2.0, 4.0]] * 2
+    assert found == [[2.0, 4.0]] * 100
 
 
 def test_a_whole_step_is_compiled_or_refused(name, xp):
