@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import nn, random
-    from . import random
     from .arithmetic.gradients import grad, update, value_and_grad
     from .arithmetic.namespace import array_namespace
     from .containers.trees import register

@@ -42,8 +42,7 @@ if is_blocking_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import layers, models, optimizers, semantics, sharing, threads, virtual
-from . import gradients, layers, models, optimizers, sharing, threads, virtual
+from . import gradients, layers, models, optimizers, semantics, sharing, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
