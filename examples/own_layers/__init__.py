@@ -14,7 +14,7 @@ Each `*_resnet.py` has one function:
 `x` is (n, 1, size, size) in float32, `y` is (n,) in integers, `examples` those of the whole batch. The gradients of all
 shares add up to those of the batch's mean loss, also where shares differ in size. Nothing in it waits for a device.
 
-The units are silu, which is smooth: see `lenet`.
+The units are silu, which is smooth: see `multiple_gpus`.
 
 Batch normalization takes mean and variance of the share that a device sees, as the frameworks' own data parallelism
 does unless it is told to synchronize. So training on two devices is not quite training on one; without it, it is. The
@@ -32,4 +32,4 @@ MOMENTUM = 0.9
 
 def of(backend: str) -> ModuleType:
     """The module of a framework."""
-    return import_module(f"resnet.{backend}_resnet")
+    return import_module(f"own_layers.{backend}_resnet")
