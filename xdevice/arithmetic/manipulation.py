@@ -249,7 +249,7 @@ def _sizes(shape: Any, function: str) -> tuple[int, ...]:
     return whole
 
 
-def _filled(old: tuple[Any, ...], shape: Sequence[int]) -> tuple[int, ...]:
+def _filled(old: tuple[Any, ...], shape: Sequence[Any]) -> tuple[int, ...]:
     """A new shape with the length that -1 stands for."""
     new = tuple(index(length) for length in shape)
     if None in old or not any(length < 0 for length in new):
