@@ -2,16 +2,20 @@
 
     XDEVICE_BACKEND=torch python examples/auto_parallelism.py
 
-With two GPUs it uses both, else it runs two tasks on one device.
+With two GPUs it uses both, else it runs two tasks on one device. Real GPUs want larger matrices to work on:
+
+    XDEVICE_BACKEND=torch python examples/auto_parallelism.py 4000
+
 The chapter: https://d2l.ai/chapter_computational-performance/auto-parallelism.html
 """
+
+import sys
 
 import xdevice
 
 print(f"This is {xdevice.backend().name} {xdevice.backend().version}.")
 devices = (xdevice.try_all_gpus() * 2)[:2]
-are_fast = devices[0].kind == "gpu" and not xdevice.backend().virtual
-size = 2000 if are_fast else 400
+size = int(sys.argv[1]) if len(sys.argv) > 1 else 400
 xs = [xdevice.rand(size, size, device=device) for device in devices]
 
 
