@@ -1,11 +1,11 @@
-"""JAX's own arrays, gradients and devices, for the tour and the conformance suite.
+"""JAX's own arrays, gradients and devices, for the conformance suite.
 
 JAX has no models: its users keep parameters in containers, which move as such.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-
-
-_GRADIENT = """\
-import jax
-
-def gradient(part, w):
-    return jax.grad(lambda w: (part @ w).sum())(w)
-"""
 
 
 class JaxSamples(Samples):
@@ -55,9 +47,6 @@ class JaxSamples(Samples):
     def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
         gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)
         return gradient
-
-    def lines(self, what: Literal["network", "gradient"]) -> str:
-        return _GRADIENT if what == "gradient" else ""
 
     def seed(self, number: int) -> None:
         np.random.seed(number)

@@ -1,4 +1,4 @@
-"""MXNet's own networks, gradients and devices, for the tour and the conformance suite.
+"""MXNet's own networks, gradients and devices, for the conformance suite.
 
 NumPy's semantics are a flag of the thread. Each sample turns them on for itself, by `use_np`, so that it runs whether
 the thread has them or not.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from mxnet.gluon import Trainer, nn
@@ -23,23 +23,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-
-
-_NETWORK = """\
-from mxnet import gluon
-net = gluon.nn.Dense(1, in_units=3)
-net.initialize()
-"""
-_GRADIENT = """\
-from mxnet import autograd
-
-def gradient(part, w):
-    w.attach_grad()
-    with autograd.record():
-        total = (part @ w).sum()
-    total.backward()
-    return w.grad
-"""
 
 
 class MxnetSamples(Samples):
@@ -89,9 +72,6 @@ class MxnetSamples(Samples):
 
     def network(self, inputs: int, outputs: int) -> Any:
         return _built(nn.Dense(outputs, in_units=inputs))
-
-    def lines(self, what: Literal["network", "gradient"]) -> str:
-        return _NETWORK if what == "network" else _GRADIENT
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {

@@ -1,4 +1,4 @@
-"""What NumPy has for the tour and the conformance suite: neither networks nor gradients."""
+"""What NumPy has for the conformance suite: neither networks nor gradients."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Paddle's own networks, gradients and devices, for the tour and the conformance suite."""
+"""Paddle's own networks, gradients and devices, for the conformance suite."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import paddle
 
@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-
-
-_NETWORK = """\
-import paddle
-net = paddle.nn.Linear(3, 1)
-"""
-_GRADIENT = """\
-def gradient(part, w):
-    w = w.detach()
-    w.stop_gradient = False
-    (part @ w).sum().backward()
-    return w.grad
-"""
 
 
 class PaddleSamples(Samples):
@@ -70,9 +57,6 @@ class PaddleSamples(Samples):
 
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
-
-    def lines(self, what: Literal["network", "gradient"]) -> str:
-        return _NETWORK if what == "network" else _GRADIENT
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {

@@ -1,4 +1,4 @@
-"""TensorFlow's and Keras's own networks, gradients and devices, for the tour and the conformance suite."""
+"""TensorFlow's and Keras's own networks, gradients and devices, for the conformance suite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -56,21 +56,6 @@ class Module(tf.Module):  # type: ignore[misc]
         return self.inner["dense"](x @ self.weight)
 
 
-_NETWORK = """\
-import keras
-net = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-"""
-_GRADIENT = """\
-import tensorflow as tf
-
-def gradient(part, w):
-    with tf.GradientTape() as tape:
-        tape.watch(w)
-        total = tf.reduce_sum(part @ w)
-    return tape.gradient(total, w)
-"""
-
-
 class TensorflowSamples(Samples):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -111,9 +96,6 @@ class TensorflowSamples(Samples):
     def network(self, inputs: int, outputs: int) -> Any:
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
-
-    def lines(self, what: Literal["network", "gradient"]) -> str:
-        return _NETWORK if what == "network" else _GRADIENT
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         kinds: dict[str, Callable[[], Any]] = {

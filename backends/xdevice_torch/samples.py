@@ -1,8 +1,8 @@
-"""PyTorch's own networks, gradients and devices, for the tour and the conformance suite."""
+"""PyTorch's own networks, gradients and devices, for the conformance suite."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-
-
-_NETWORK = """\
-import torch
-net = torch.nn.Linear(3, 1)
-"""
-_GRADIENT = """\
-def gradient(part, w):
-    w = w.detach().requires_grad_()
-    (part @ w).sum().backward()
-    return w.grad
-"""
 
 
 class TorchSamples(Samples):
@@ -65,9 +53,6 @@ class TorchSamples(Samples):
 
     def network(self, inputs: int, outputs: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
-
-    def lines(self, what: Literal["network", "gradient"]) -> str:
-        return _NETWORK if what == "network" else _GRADIENT
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {

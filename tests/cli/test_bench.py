@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from click.testing import CliRunner
-from support import BACKENDS, FRAMEWORKS, ROOT, python, sampled
+from support import BACKENDS, FRAMEWORKS, python, sampled
 
 import xdevice
 from xdevice.cli import bench as experiments
@@ -80,26 +79,3 @@ def test_a_wrong_name_is_refused():
     assert status == 2
     assert "did you mean 'torch'" in err
     assert run("-m", "xdevice", "bench", "--all", "--backend", "torch")[0] == 2
-
-
-@pytest.mark.parametrize("name", FEW)
-@pytest.mark.parametrize("chapter", ["async_computation", "auto_parallelism"])
-def test_the_chapters_run(chapter, name):
-    status, out, err = run(str(ROOT / "examples" / f"{chapter}.py"), XDEVICE_BACKEND=name)
-    assert status == 0, err
-    assert out.startswith(f"This is {name} ")
-    last = {"async_computation": "one product takes", "auto_parallelism": "batches prefetched: "}[chapter]
-    assert last in out
-
-
-@pytest.mark.parametrize("name", sampled(FRAMEWORKS, [], ["jax"]))
-def test_the_chapter_on_parallelism_takes_small_sizes_where_gpus_are_virtual(name):
-    status, out, err = run(
-        str(ROOT / "examples" / "auto_parallelism.py"), XDEVICE_BACKEND=name, XDEVICE_VIRTUAL_GPUS="2"
-    )
-    if "cannot have virtual GPUs here" in err:
-        pytest.skip(err)
-    assert status == 0, err
-    alone = float(re.search(r"task 1 on gpu:1: ([\d.]+)", out)[1])
-    assert alone < 30, "20 products of 2000 x 2000 took 150 s in all"
-    assert "batches prefetched: " in out

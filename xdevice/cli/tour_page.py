@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
+from xdevice.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from xdevice.contract import Backend
 
@@ -50,7 +52,16 @@ class Page:
         if value != wanted:
             raise AssertionError(f"{line} gave {value!r}, and the chapter says {wanted!r}")
 
+    def refuse(self, line: str, error: str, name: str) -> None:
+        """Shows a line that xdevice refuses, with what it says: `name` is what the learner calls the text."""
+        self.do(f"try:\n    {line}\nexcept xdevice.{error} as error:\n    {name} = str(error)")
+        self.look(name)
 
-def fail_to_match(page: Page, line: str) -> None:
-    page.do(f"try:\n    {line}\nexcept xdevice.DeviceMismatchError as error:\n    mismatch = str(error)")
-    page.look("mismatch")
+    def differentiates(self, line: str) -> bool:
+        """Whether the backend has gradients; where it has none, shows how it refuses a line that asks for one."""
+        try:
+            eval(line, self.names)
+        except UnsupportedError:
+            self.refuse(line, "UnsupportedError", "refusal")
+            return False
+        return True

@@ -599,8 +599,8 @@ class Backend(ABC):
         return None
 
     def samples(self) -> Samples:
-        """What the tour and the conformance suite need beside the contract: a network, a gradient, a second device."""
-        raise self.unsupported("samples", "override Backend.samples() to run the tour and the conformance suite")
+        """What the conformance suite needs beside the contract: a network, a gradient, a second device."""
+        raise self.unsupported("samples", "override Backend.samples() to run the conformance suite")
 
     # the same for every backend
 

@@ -1,9 +1,9 @@
-"""What the tour and the conformance suite need of a framework beside the contract: its own networks and gradients."""
+"""What the conformance suite needs of a framework beside the contract: its own networks and gradients."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,14 +76,6 @@ class Samples(ABC):
     def network(self, inputs: int, outputs: int) -> Any:
         """One linear layer in the framework's own classes, built, on cpu:0; None if it has no models."""
         return None
-
-    def lines(self, what: Literal["network", "gradient"]) -> str:
-        """What users of the framework write, for the tour to show and run; empty where it has no such thing.
-
-        "network": makes `net`, one linear layer of 3 inputs and 1 output. "gradient": defines `gradient(part, w)`, the
-        gradient of the sum of `part @ w` with respect to `w`.
-        """
-        return ""
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         """Built models on cpu:0 of every kind that the adapter moves, made anew at each call: by name."""
