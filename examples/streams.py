@@ -32,7 +32,7 @@ def branch(x, weight):
 
 
 # One queue: the right branch begins when the left one is done.
-xdevice.sync(branch(x, left))  # the first one compiles, and wakes threads
+xdevice.sync(xp.add(branch(x, left), branch(x, right)))  # the first time compiles, and wakes threads
 with xdevice.Benchmark("one after the other"):
     expected = xp.add(branch(x, left), branch(x, right))
 

@@ -1,4 +1,4 @@
-"""`xdevice bench` and the two chapters, as people run them."""
+"""`xdevice bench`, as people run it."""
 
 from __future__ import annotations
 
