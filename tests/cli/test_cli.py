@@ -84,7 +84,7 @@ def test_an_unknown_name_is_refused():
 def test_the_tour_runs_to_its_end(name):
     status, out, err = command("tour", "--backend", name)
     assert status == 0, out + err
-    assert "12. Exercise 3" in out
+    assert "13. Exercise 3" in out
     assert "FAILED" not in out
     assert ">>> xdevice.to_device(X, device) is X\n  True" in out
     assert "What came out" in out
