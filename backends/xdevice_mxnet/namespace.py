@@ -103,6 +103,8 @@ def dtype(name: str) -> Any:
 def astype(x: Any, name: str) -> Any:
     if name == "bool":
         return _np.not_equal(x, 0) if x.dtype != np.bool_ else x.copy()
+    if _is_float(x) and not name.startswith("float"):
+        x = x.detach()  # integers have no gradient, and MXNet carries one through them
     return x.astype(name)
 
 

@@ -32,6 +32,8 @@ def dtype(name: str) -> Any:
 
 
 def astype(x: Any, name: str) -> Any:
+    if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
+        x = x.detach()  # integers and bool have no gradient, and Paddle carries one through them
     return paddle.cast(x, name)
 
 
@@ -75,7 +77,6 @@ divide = paddle.divide
 exp = paddle.exp
 expm1 = paddle.expm1
 floor = paddle.floor
-floor_divide = paddle.floor_divide
 greater = paddle.greater_than
 greater_equal = paddle.greater_equal
 isfinite = paddle.isfinite
@@ -96,7 +97,6 @@ minimum = paddle.minimum
 multiply = paddle.multiply
 negative = paddle.neg
 reciprocal = paddle.reciprocal
-remainder = paddle.remainder
 round = paddle.round
 sign = paddle.sign
 sin = paddle.sin
@@ -117,6 +117,24 @@ def equal(x1: Any, x2: Any) -> Any:
 
 def not_equal(x1: Any, x2: Any) -> Any:
     return paddle.logical_not(equal(x1, x2))
+
+
+def floor_divide(x1: Any, x2: Any) -> Any:
+    return _divided(paddle.floor_divide, x1, x2)
+
+
+def remainder(x1: Any, x2: Any) -> Any:
+    return _divided(paddle.remainder, x1, x2)
+
+
+def _divided(divide: Callable[..., Any], x1: Any, x2: Any) -> Any:
+    """With 0 for integers divided by 0: that ends the process on the CPU, as does the least integer divided by -1."""
+    if paddle.is_floating_point(x1):
+        return divide(x1, x2)
+    by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
+    x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
+    made = divide(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
+    return paddle.where(by_zero, paddle.zeros_like(made), made)
 
 
 def pow(x1: Any, x2: Any) -> Any:

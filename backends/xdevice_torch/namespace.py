@@ -77,7 +77,6 @@ equal = torch.eq
 exp = torch.exp
 expm1 = torch.expm1
 floor = torch.floor
-floor_divide = torch.floor_divide
 greater = torch.gt
 greater_equal = torch.ge
 isfinite = torch.isfinite
@@ -111,6 +110,10 @@ tan = torch.tan
 tanh = torch.tanh
 trunc = torch.trunc
 where = torch.where
+
+
+def floor_divide(x1: Tensor, x2: Tensor) -> Tensor:
+    return torch.div(x1, x2, rounding_mode="floor")  # floor_divide has no gradient
 
 
 def sign(x: Tensor) -> Tensor:

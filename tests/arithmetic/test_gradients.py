@@ -131,6 +131,26 @@ def test_a_parameter_that_is_not_used_has_zeros(xp):
     assert (read(unused).dtype, read(empty).shape) == ("float16", (0, 3))
 
 
+@pytest.mark.parametrize(
+    "whole",
+    [
+        lambda xp, x: xp.astype(x, xp.int32),
+        lambda xp, x: xp.astype(x, xp.bool),
+        lambda xp, x: xp.asarray(x, dtype=xp.int64),
+        lambda xp, x: xp.sum(x, dtype=xp.int64),
+        lambda xp, x: xp.cumulative_sum(x, dtype=xp.int64),
+        lambda xp, x: xp.count_nonzero(x),
+        lambda xp, x: xp.floor_divide(x, 0.7),
+    ],
+    ids=["int32", "bool", "asarray", "sum", "cumulative_sum", "count_nonzero", "floor_divide"],
+)
+def test_no_gradient_goes_through_whole_numbers(xp, whole):
+    def loss(x):
+        return xp.add(xp.sum(xp.astype(whole(xp, x), xp.float32)), xp.sum(x))
+
+    assert lists(xdevice.grad(loss)(xdevice.tensor([1.5, -2.25, 0.5]))) == [1.0, 1.0, 1.0]
+
+
 def test_take_has_a_dense_gradient(xp):
     x, places = xdevice.tensor([[1.0], [2.0], [3.0]]), xdevice.tensor([2, 0, 2])
     slope = xdevice.grad(lambda x: xp.sum(xp.take(x, places, axis=0)))(x)

@@ -520,6 +520,43 @@ def test_dtypes(xp):
 # refusals
 
 
+def test_integers_divided_by_0_or_beyond_their_range_do_not_end_the_process(xp, name):
+    least = xp.asarray([-(2**63), 7, -7])
+    for divisors in ([-1, -2, 2], [-1, 0, 2]):
+        for function, last in ((xp.floor_divide, -4), (xp.remainder, 1)):
+            try:
+                found = function(least, xp.asarray(divisors))
+            except Exception:
+                assert 0 in divisors and name in ("torch", "tensorflow")
+            else:
+                assert xdevice.to_numpy(found).tolist()[-1] == last
+
+
+def test_an_integer_of_numpy_is_one_in_arange(xp):
+    for number in (np.int64(3), xp.asarray(3)):
+        made = xp.arange(number)
+        assert xp.isdtype(made.dtype, xp.int64) and xdevice.to_numpy(made).tolist() == [0, 1, 2]
+
+
+def test_an_int_beyond_64_bits_beside_floats(xp):
+    assert xdevice.item(xp.add(xp.asarray([1.0]), 2**70)) == 2.0**70
+
+
+def test_sums_have_the_dtype_that_is_asked_for(xp):
+    for function in (xp.sum, xp.prod, xp.cumulative_sum):
+        assert xp.isdtype(function(xp.asarray([1.5, 2.5]), dtype=xp.int32).dtype, xp.int32)
+        with pytest.raises(xdevice.DTypeError, match="takes numbers, not bool"):
+            function(xp.asarray([1.5, 2.5]), dtype=xp.bool)
+
+
+@pytest.mark.parametrize("value", [1.5, math.nan, 1j])
+def test_integers_are_not_filled_with_fractions(xp, value):
+    with pytest.raises(xdevice.DTypeError, match="is not an integer"):
+        xp.full(3, value, dtype=xp.int32)
+    with pytest.raises(xdevice.DTypeError, match="is not an integer"):
+        xp.full_like(xp.asarray([1, 2]), value)
+
+
 def test_what_is_refused_by_name(xp, name):
     ints, floats = xp.asarray([1, 2]), xp.asarray([1.0, 2.0])
     other = xdevice.backend("torch" if name == "numpy" else "numpy")

@@ -111,6 +111,7 @@ class Creation:
 
         if step == 0:
             raise ShapeError("arange takes a step other than 0")
+        start, stop, step = _plain(start), _plain(stop), _plain(step)
         first, last = (0, start) if stop is None else (start, stop)
         default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
         name = self._named(dtype, default)
@@ -242,6 +243,11 @@ class Types:
         if registry.kind_of(type(registry.as_array(x))) is not None:
             return self._ground.name(self._ground.tensor(x, "this function"))
         return self._ground.dtype(x)
+
+
+def _plain(x: Any) -> Any:
+    """An int of NumPy, or a tensor of one, as Python's: `isinstance` tells those of floats."""
+    return creation.item(x) if hasattr(x, "dtype") else x
 
 
 def _is_number(x: Any) -> bool:

@@ -61,9 +61,13 @@ def with_number(name: str, value: complex) -> str:
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` for an int of Python that an integer dtype does not hold."""
-    if kind_of(name) not in "iu" or not isinstance(value, int):
+    """Raises `DTypeError` for a number of Python that an integer dtype does not hold."""
+    if kind_of(name) not in "iu":
         return
+    if not isinstance(value, int):
+        raise DTypeError(
+            f"{value} is not an integer, and the tensor is to be {name}; round it, or name a dtype of floats"
+        )
     limits = integers(name)
     if not limits.min <= value <= limits.max:
         raise DTypeError(f"{value} does not fit into {name}, the dtype of the tensor beside it; cast that first")

@@ -138,6 +138,8 @@ class Ground:
     def number(self, value: complex, name: str, like: Any) -> Any:
         """A number of Python as a tensor without dimensions beside another tensor."""
         dtypes.require_fits(value, name)
+        if type(value) is int and dtypes.kind_of(name) == "f":
+            value = float(value)  # PyTorch makes no tensor of an int beyond 64 bits
         return self.kernels.number(value, name, like)
 
     def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:

@@ -93,15 +93,18 @@ class Reducing:
     def reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
         """`sum` and `prod`: integers and bool are added as int64."""
         ground = self._ground
-        x = ground.cast(x, self._accumulated(x, dtype))
+        x = ground.cast(x, self._accumulated(function, x, dtype))
         axes = ground.axes(axis, len(x.shape), function)
         if not axes:
             return self._kernels.copy(x)
         return ground.cast(getattr(self._kernels, function)(x, axes, bool(keepdims)), ground.name(x))
 
-    def _accumulated(self, x: Any, dtype: Any) -> str:
+    def _accumulated(self, function: str, x: Any, dtype: Any) -> str:
         if dtype is not None:
-            return self._ground.held(self._ground.dtype(dtype))
+            wanted = self._ground.held(self._ground.dtype(dtype))
+            if wanted == "bool":
+                raise self._ground.refused(function, NUMERIC, wanted)
+            return wanted
         name = self._ground.name(x)
         if dtypes.kind_of(name) == "u" and "uint64" in self._ground.backend.dtypes:
             return self._ground.held("uint64")
@@ -156,9 +159,9 @@ class Reducing:
         if axis is None and len(shape) != 1:
             raise ShapeError(f"cumulative_sum of the shape {shape} needs an axis")
         place = ground.axis(0 if axis is None else axis, len(shape), "cumulative_sum")
-        name = self._accumulated(x, dtype)
+        name = self._accumulated("cumulative_sum", x, dtype)
         x = ground.cast(x, name)
-        total = kernels.cumulative_sum(x, place) if 0 not in shape else kernels.copy(x)
+        total = ground.cast(kernels.cumulative_sum(x, place), name) if 0 not in shape else kernels.copy(x)
         if not include_initial:
             return total
         first = kernels.broadcast_to(kernels.number(0, name, x), (*shape[:place], 1, *shape[place + 1 :]))
