@@ -520,22 +520,20 @@ def test_dtypes(xp):
 # refusals
 
 
-def test_integers_divided_by_0_or_beyond_their_range_do_not_end_the_process(xp, name):
-    least = xp.asarray([-(2**63), 7, -7])
-    for divisors in ([-1, -2, 2], [-1, 0, 2]):
-        for function, last in ((xp.floor_divide, -4), (xp.remainder, 1)):
-            try:
-                found = function(least, xp.asarray(divisors))
-            except Exception:
-                assert 0 in divisors and name in ("torch", "tensorflow")
-            else:
-                assert xdevice.to_numpy(found).tolist()[-1] == last
+@pytest.mark.parametrize("function", ["floor_divide", "remainder"])
+@pytest.mark.parametrize("divisors", [[-1, -2, 2], [-1, 0, 2]], ids=["range", "zero"])
+def test_integers_divided_by_0_or_beyond_their_range_do_not_end_the_process(xp, name, function, divisors):
+    if 0 in divisors and name in ("torch", "tensorflow"):
+        pytest.skip("an error of the framework")
+    found = getattr(xp, function)(xp.asarray([-(2**63), 7, -7]), xp.asarray(divisors))
+    assert xdevice.to_numpy(found).tolist()[-1] == {"floor_divide": -4, "remainder": 1}[function]
 
 
 def test_an_integer_of_numpy_is_one_in_arange(xp):
     for number in (np.int64(3), xp.asarray(3)):
         made = xp.arange(number)
-        assert xp.isdtype(made.dtype, xp.int64) and xdevice.to_numpy(made).tolist() == [0, 1, 2]
+        assert xp.isdtype(made.dtype, xp.int64)
+        assert xdevice.to_numpy(made).tolist() == [0, 1, 2]
 
 
 def test_an_int_beyond_64_bits_beside_floats(xp):
