@@ -263,12 +263,23 @@ prod = _reducing(_np.prod, 1)
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     shape = x.shape  # which takes longer than a look at it
     if 0 in shape:
-        return _sum_of_nothing(x, axes, keepdims)
+        return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(x, axes, keepdims)
     total = _npi.einsum(x, subscripts=_summed(len(shape), axes), optimize=0)
     return total if not keepdims else total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
 
 
 _sum_of_nothing = _reducing(_np.sum, 0)
+
+
+def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
+    """What depends on `x`, so that a loss made of it has a gradient: zeros are added in its place, and go again."""
+    kept = [slice(0) if not n and axes is not None and i not in axes else slice(None) for i, n in enumerate(x.shape)]
+    for axis, length in enumerate(x.shape):
+        if not length:
+            blank = _np.zeros((*x.shape[:axis], 1, *x.shape[axis + 1 :]), dtype=x.dtype, ctx=x.ctx)
+            x = _np.concatenate([x, blank], axis)
+    total = sum(x, axes, keepdims)
+    return total[tuple(one for i, one in enumerate(kept) if keepdims or (axes is not None and i not in axes))]
 
 
 @cache

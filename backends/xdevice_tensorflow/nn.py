@@ -1,14 +1,15 @@
 """TensorFlow's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
 
 What this must keep:
-- there are no kernels of (N, C, H, W) for the CPU: for convolutions images are transposed there and back, which for
-  pools takes longer than to make each channel an image;
+- there are kernels of (N, C, H, W) for GPUs only. On the CPU, and where a function is traced and nobody knows, images
+  are transposed there and back for convolutions, which for pools takes longer than to make each channel an image;
 - a convolution of no images gives them back unchanged (2.21): where that is known, one of zeros goes with them;
 - an operation runs on the device of the scope, not of its operands.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -43,13 +44,20 @@ def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
     if x.shape[0] == 0:
         blank = tf.zeros((1, *x.shape[1:]), x.dtype)
         return conv2d(tf.concat([x, blank], 0), kernel, bias, stride, padding)[:0]
-    made = tf.nn.conv2d(_channels_last(x), tf.transpose(kernel, (2, 3, 1, 0)), stride, _around(padding))
+    weights = tf.transpose(kernel, (2, 3, 1, 0))
+    if "GPU" in getattr(x, "backing_device", ""):
+        made = tf.nn.conv2d(x, weights, stride, _around(padding, "NCHW"), "NCHW")
+        return made if bias is None else tf.nn.bias_add(made, bias, "NCHW")
+    made = tf.nn.conv2d(_channels_last(x), weights, stride, _around(padding))
     return _channels_first(made if bias is None else tf.nn.bias_add(made, bias))
 
 
 @placed
 def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    return _each_channel(lambda each: tf.nn.max_pool2d(each, size, stride, _around(padding)), x)
+    def pool(images: Any, data_format: str = "NHWC") -> Any:
+        return tf.nn.max_pool2d(images, size, stride, _around(padding, data_format), data_format)
+
+    return _each_channel(pool, x)
 
 
 @placed
@@ -57,7 +65,7 @@ def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     if padding != (0, 0):
         height, width = padding
         x = tf.pad(x, [[0, 0], [0, 0], [height, height], [width, width]])  # its own padding does not count
-    return _each_channel(lambda each: tf.nn.avg_pool2d(each, size, stride, "VALID"), x)
+    return _each_channel(partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x)
 
 
 @placed
@@ -73,7 +81,9 @@ def _channels_first(x: Any) -> Any:
     return tf.transpose(x, (0, 3, 1, 2))
 
 
-def _each_channel(pool: Callable[[Any], Any], x: Any) -> Any:
+def _each_channel(pool: Callable[..., Any], x: Any) -> Any:
+    if "GPU" in getattr(x, "backing_device", ""):
+        return pool(x, data_format="NCHW")
     n, channels, height, width = _sizes(x)
     made = pool(tf.reshape(x, (n * channels, height, width, 1)))
     return tf.reshape(made, (n, channels, *_sizes(made)[1:3]))
@@ -83,8 +93,9 @@ def _sizes(x: Any) -> Any:
     return x.shape if x.shape.is_fully_defined() else tf.unstack(tf.shape(x))
 
 
-def _around(padding: Pair) -> Any:
+def _around(padding: Pair, data_format: str = "NHWC") -> Any:
     height, width = padding
     if padding == (0, 0):
         return "VALID"  # a pool takes three times as long where zeros are spelled out
-    return [[0, 0], [height, height], [width, width], [0, 0]]
+    sides = [[height, height], [width, width]]
+    return [[0, 0], *sides, [0, 0]] if data_format == "NHWC" else [[0, 0], [0, 0], *sides]

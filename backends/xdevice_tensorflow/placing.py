@@ -17,13 +17,15 @@ def _is_one_device() -> bool:
 
 
 def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, on the device of its first operand."""
+    """The kernel, on the device of its first operand, and its result too: on a GPU, TensorFlow has the kernels of int32
+    and some of int64 compute on the host, and leaves there what they give."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
         if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # of what is traced
             return kernel(x, *rest)
         with tf.device(place):
-            return kernel(x, *rest)
+            made = kernel(x, *rest)
+        return made if getattr(made, "backing_device", place) == place else made._copy(device_name=place)
 
     return run

@@ -203,7 +203,11 @@ def flip(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return torch.flip(x, axes)
 
 
-matmul = torch.matmul
+def matmul(x1: Tensor, x2: Tensor) -> Tensor:
+    try:
+        return torch.matmul(x1, x2)
+    except NotImplementedError:  # of integers on a GPU
+        return (x1.unsqueeze(-1) * x2.unsqueeze(-3)).sum(-2, dtype=x1.dtype)
 
 
 def permute_dims(x: Tensor, axes: tuple[int, ...]) -> Tensor:

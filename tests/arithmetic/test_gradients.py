@@ -151,6 +151,14 @@ def test_no_gradient_goes_through_whole_numbers(xp, whole):
     assert lists(xdevice.grad(loss)(xdevice.tensor([1.5, -2.25, 0.5]))) == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
+def test_parameters_without_elements_have_gradients_without(xp, shape):
+    x = xp.zeros(shape)
+    value, grad = xdevice.value_and_grad(lambda x: xp.sum(xp.sum(x, axis=0)))(x)
+    assert xdevice.item(value) == 0
+    assert tuple(grad.shape) == shape
+
+
 def test_take_has_a_dense_gradient(xp):
     x, places = xdevice.tensor([[1.0], [2.0], [3.0]]), xdevice.tensor([2, 0, 2])
     slope = xdevice.grad(lambda x: xp.sum(xp.take(x, places, axis=0)))(x)
