@@ -11,7 +11,10 @@ from support import printed, python
 
 import xdevice
 
-pytestmark = pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="MXNet is not installed")
+pytestmark = [
+    pytest.mark.skipif("mxnet" not in xdevice.backends(), reason="MXNet is not installed"),
+    pytest.mark.slow,  # its processes import MXNet
+]
 
 START = """
 import threading

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from support import sampled
 
 import xdevice
 from xdevice.contract import arithmetic
 
-BACKENDS = xdevice.backends()
+BACKENDS = sampled(xdevice.backends(), ("numpy", "torch"))  # JAX compiles each shape
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
 REAL = (*FLOATS, *INTS)
 ALL = (*REAL, "bool")
-EXAMPLES = [8, pytest.param(200, marks=pytest.mark.long)]
+EXAMPLES = [5, pytest.param(200, marks=pytest.mark.long)]
 
 OFFERED = """
     arange asarray empty_like eye full full_like linspace meshgrid ones ones_like tril triu zeros zeros_like from_dlpack

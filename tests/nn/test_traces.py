@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import sampled
 
 import xdevice
 from xdevice import nn
@@ -52,7 +53,7 @@ def compiled(name, function):
     return jax.jit(function)
 
 
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("name", sampled(TRACED, ("torch",)))
 def test_compiled_functions_give_the_same(name):
     with xdevice.use(name):
         given = arguments()
@@ -64,7 +65,7 @@ def test_compiled_functions_give_the_same(name):
     assert got == pytest.approx(reference, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("name", sampled(TRACED, ("torch",)))
 def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
     with xdevice.use(name):
         x = xdevice.ones(2, 3)
@@ -74,6 +75,7 @@ def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
             compiled(name, nn.relu)(xdevice.tensor([1]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("tensorflow" not in TRACED, reason="TensorFlow is not installed")
 def test_a_batch_whose_size_is_not_known():
     import tensorflow as tf
