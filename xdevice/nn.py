@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.arithmetic.ground import Ground
+from xdevice.contract.nn import ENDS
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, UnsupportedError, shown
 from xdevice.tensors.verbs import check_same_device
@@ -97,7 +98,7 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
     """
     on, x = _begin(x, "dropout")
     mask = on.ground.require(mask, BOOL, "dropout")
-    on.require_together(x=x, mask=mask)
+    on.require_one_device(x=x, mask=mask)
     if not _fit(_shape(x), _shape(mask)):
         raise ShapeError(f"dropout takes a mask of the shape of x, {_shape(x)}, not {_shape(mask)}")
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
@@ -175,7 +176,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
         )
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
-    on.require_together(logits=logits, labels=labels)
+    on.require_one_device(logits=logits, labels=labels)
     on.require_range(labels, shape[1], "cross_entropy")
     return on.kernels.cross_entropy(logits, labels)
 
@@ -309,6 +310,7 @@ class _On:
         self.ground = Ground(backend)
         self.kernels = backend.nn()
         self.enter = getattr(self.ground.kernels, "enter", None)
+        self.ends = getattr(self.kernels, ENDS, None)
 
     def indices(self, x: Any, function: str) -> Any:
         """`x` as a tensor of integers that name places."""
@@ -325,14 +327,25 @@ class _On:
         is elsewhere. While a function is traced there are no values to read."""
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
-        self.backend.eagerly(lambda: _require_range(self.backend.to_numpy(indices), n, function))
+        self.backend.eagerly(lambda: self._require_range(indices, n, function))
+
+    def _require_range(self, indices: Any, n: int, function: str) -> None:
+        if 0 in indices.shape:
+            return
+        least, most = self.ends(indices) if self.ends is not None else _ends(self.backend.to_numpy(indices), n)
+        if least < 0 or most >= n:
+            raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
 
     def require_together(self, **tensors: Any) -> None:
-        """Raises for tensors on several devices, and for floats of several dtypes. What is traced is on none, and what
-        is spread is the framework's business."""
-        names = {self.ground.name(x) for x in tensors.values()} - {"bool", *_INDICES}
+        """Raises for floats of several dtypes, and for several devices."""
+        names = {self.ground.name(x) for x in tensors.values()}
         if len(names) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
+        self.require_one_device(**tensors)
+
+    def require_one_device(self, **tensors: Any) -> None:
+        """Raises for tensors on several devices. What is traced is on none, and what is spread is the framework's
+        business."""
         if not all(map(_holds_values, tensors.values())):
             return
         try:
@@ -376,12 +389,10 @@ def _found(x: Any, function: str) -> _On:
 # arguments
 
 
-def _require_range(values: Any, n: int, function: str) -> None:
-    if not values.size or values.view(f"u{values.itemsize}").max() < n:  # where a negative one is beyond all
-        return
-    least, most = int(values.min()), int(values.max())
-    if least < 0 or most >= n:
-        raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
+def _ends(values: Any, n: int) -> tuple[int, int]:
+    """The least and the greatest; 0 for the least if none is below."""
+    most = int(values.view(f"u{values.itemsize}").max())  # in which a negative one is beyond all others
+    return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 
 
 def _holds_values(x: Any) -> bool:

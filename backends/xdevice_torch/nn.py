@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from . import namespace
+from . import namespace, sharing
 
 if TYPE_CHECKING:
     Tensor = torch.Tensor
@@ -17,6 +17,11 @@ relu = torch.relu
 sigmoid = torch.sigmoid
 softmax = torch.softmax
 log_softmax = torch.log_softmax
+
+
+def ends(indices: Tensor) -> list[int]:
+    sharing.require_values(indices)
+    return torch.stack(torch.aminmax(indices)).tolist()  # quicker than reading all by NumPy
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -29,3 +29,7 @@ KERNELS: Final = {
     "avg_pool2d": "avg_pool2d(x, size, stride, padding): padding counts as zeros",
     "dropout": "dropout(x, mask, keep): x * mask / keep",
 }
+
+ENDS: Final = "ends"
+"""`ends(indices)`, where there is one, gives the least and the greatest of some integers as ints, by one read of the
+host. Without it the core reads them all."""
