@@ -36,7 +36,7 @@ def value_and_grad(
         )
     namespace.enter()
     with mx.util.np_shape(True):
-        inputs = [x.detach() for x in leaves]
+        inputs = [x.copy() for x in leaves]  # MXNet writes in place first, and raises then
         mx.autograd.mark_variables(inputs, [_unmade(x) for x in inputs])
         with mx.autograd.record():
             loss, rest = call(inputs)
