@@ -6,7 +6,7 @@ Each device has a copy of the parameters and gets a share of each batch. The gra
 that all copies make the step of the whole batch and stay equal: training on any number of devices is the same.
 Without a GPU it asks for virtual ones, which are right but not faster. Real ones want more to do than small digits:
 
-    python examples/multiple_gpus.py --network lenet --size 28 --width 8 --batch 8192 --examples 65536
+    python examples/multiple_gpus.py --network lenet --size 28 --width 8 --batch 8192 --rate 0.05 --examples 65536
 
 The units are tanh, which is smooth. A sum over two devices is rounded otherwise than one over the whole batch; with
 relu that switches a unit near 0 on or off, and from there on two trainings part.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import namedtuple
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
