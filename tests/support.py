@@ -49,6 +49,10 @@ def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iter
     return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks(value)) for value in values]
 
 
+SHIMS: Final = ("tensorflow", "paddle", "mxnet")
+"""Whose arithmetic is most of it ours. JAX's is its own, and it compiles every shape."""
+
+
 class ProcessesAreLong:
     """Beside `Conformance`: its tests that import the framework in fresh processes are left to `-m long`."""
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import sampled
+from support import SHIMS, sampled
 
 import xdevice
 from xdevice.contract import arithmetic
 
-BACKENDS = sampled(xdevice.backends(), ("numpy", "torch"))  # JAX compiles each shape
+BACKENDS = sampled(xdevice.backends(), ("numpy", "torch"), SHIMS)  # JAX compiles each shape
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
 REAL = (*FLOATS, *INTS)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from support import sampled
+from support import SHIMS, sampled
 
 import xdevice
 from xdevice import nn
@@ -14,7 +14,7 @@ from xdevice import nn
 FLOATS = ("float32", "float64")
 
 
-@pytest.fixture(params=sampled(xdevice.backends(), ("numpy", "torch")), scope="module")
+@pytest.fixture(params=sampled(xdevice.backends(), ("numpy", "torch"), SHIMS), scope="module")
 def name(request):
     return request.param
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import sampled
+from support import SHIMS, sampled
 
 import xdevice
 from xdevice import nn
@@ -12,7 +12,7 @@ from xdevice import nn
 BACKENDS = [name for name in xdevice.backends() if name != "numpy"]
 
 
-@pytest.fixture(params=sampled(BACKENDS, ("torch",)), scope="module")
+@pytest.fixture(params=sampled(BACKENDS, ("torch",), SHIMS), scope="module")
 def gradients(request):
     """`gradients(function, *arrays)`: of the sum of what a function gives, for each array, by the framework's own."""
     name = request.param
