@@ -11,6 +11,7 @@ What this must keep:
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _one_at_a_time = threading.RLock()
+
+
+def _new_lock() -> None:
+    """A thread of the parent that held the old one at the time of a fork is not there to release it."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
 
 
 def value_and_grad(

@@ -177,21 +177,22 @@ def test_with_batch_normalization_the_replicas_stay_equal(backend):
 @pytest.mark.parametrize("kind", NEUTRAL)
 @pytest.mark.gpu
 @pytest.mark.virtual
-def test_every_framework_has_the_same_losses(backend, kind, losses):
+def test_every_framework_has_the_same_losses(backend, kind):
     place = xdevice.try_all_gpus()[: several()[0]]
     trainee = starter(kind, backend.name)(place)
     found = []
     for x, y in batches(10, 64):
         shares = trainee.step(xdevice.split_batch((x, y), place, even=False))
         found.append(sum(xdevice.item(loss) for loss in shares) / len(y))
-    assert found[-1] < found[0] * 0.98
-    np.testing.assert_allclose(found, losses.setdefault(kind, found), rtol=1e-6)
+    np.testing.assert_allclose(found[::3], LOSSES[kind], rtol=1e-6)
 
 
-@pytest.fixture(scope="module")
-def losses():
-    """Those of the first framework that trained, by network."""
-    return {}
+LOSSES = {
+    "mlp": [2.4405266, 2.1163439, 2.0363598, 1.6922195],
+    "lenet": [2.3293765, 2.2516378, 2.2101518, 2.1485442],
+    "resnet": [2.4353753, 2.2384408, 2.2653514, 2.0484416],
+}
+"""Of steps 0, 3, 6 and 9 on PyTorch 2.13, on two CPU devices: one process may see one framework only."""
 
 
 # the scripts
