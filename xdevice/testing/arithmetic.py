@@ -42,6 +42,10 @@ class Arithmetic(Suite):
         assert xdevice.to_numpy(made).dtype == "float32"
         assert xdevice.to_numpy(xp.matmul(made, made)).tolist() == [[22.0, 28.0], [36.0, 46.0]]
         assert xdevice.item(xp.sum(made)) == 16.0
+        ints = xp.astype(x, xp.int32)
+        for whole, wanted in ((xp.add(ints, ints), [[2, 4], [6, 8]]), (xp.matmul(ints, ints), [[7, 10], [15, 22]])):
+            assert self.adapter.device_of(whole) is self.adapter.device_of(x), "integers are not where they were"
+            assert xdevice.to_numpy(whole).tolist() == wanted
 
     # gradients, of sums of numbers: what every framework computes
 
