@@ -51,12 +51,19 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
 def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     if not isinstance(model, nn.Layer):
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
-    names = dict(backend.variables(model))
+    blocks: dict[str, tuple[str, ...]] = {}
+    found = list(_layers(model, dict(backend.variables(model)), blocks))
+    return iter(layouts.in_order(found, blocks))
+
+
+def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+    """Also fills in the blocks, whose layers are not called in the order of their definition."""
     owned: set[int] = set()
     told: dict[int, Mapping[str, object]] = {}
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
             told |= _of_block(layer)
+            blocks[path] = _order(layer)
         found = _kind(layer)
         if found is None or id(layer) in owned:
             continue
@@ -122,6 +129,11 @@ def _of_attention(layer: Any) -> dict[str, object]:
         "dropout": float(layer.dropout),
         "batch_first": True,
     }
+
+
+def _order(layer: Any) -> tuple[str, ...]:
+    between = ("cross_attn",) if isinstance(layer, nn.TransformerDecoderLayer) else ()
+    return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
 
 
 def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:

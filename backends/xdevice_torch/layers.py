@@ -29,12 +29,19 @@ _CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", 
 def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     if not isinstance(model, nn.Module):
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
-    names = dict(backend.variables(model))
+    blocks: dict[str, tuple[str, ...]] = {}
+    found = list(_layers(model, dict(backend.variables(model)), blocks))
+    return iter(layouts.in_order(found, blocks))
+
+
+def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+    """Also fills in the blocks, whose layers are not called in the order of their definition."""
     owned: set[int] = set()
     told: dict[int, Mapping[str, object]] = {}
     for path, module in model.named_modules():
         if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
             told |= _of_block(module)
+            blocks[path] = _order(module)
         found = _kind(module)
         if found is None or id(module) in owned:
             continue
@@ -94,6 +101,11 @@ def _of_attention(module: Any) -> dict[str, object]:
         "batch_first": module.batch_first,
     }
     return settings | ({"add_zero_attn": True} if module.add_zero_attn else {})
+
+
+def _order(module: Any) -> tuple[str, ...]:
+    between = ("multihead_attn",) if isinstance(module, nn.TransformerDecoderLayer) else ()
+    return layouts.order_of_block(module.norm_first, "self_attn", *between)
 
 
 def _of_block(module: Any) -> dict[int, Mapping[str, object]]:

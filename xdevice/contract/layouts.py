@@ -21,13 +21,14 @@ projections of an attention are one by one here: PyTorch's `in_proj_weight` is t
 from __future__ import annotations
 
 import math
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     Array = np.ndarray[Any, Any]
 
@@ -292,6 +293,34 @@ def bound(
     prefixed = (part._replace(name=join(path, part.name)) for part in found)
     there = tuple(part for part in prefixed if part.name in names)
     return Layer(path, kind, there, settings) if there else None
+
+
+def in_order(found: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
+    """The layers, with those of a block in the order in which it calls them: `{path: names}`."""
+    every = list(found)
+    firsts: dict[str, int] = {}
+    for place, layer in enumerate(every):
+        firsts.setdefault(_parent(layer), place)
+
+    def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
+        place, layer = numbered
+        names = blocks.get(_parent(layer), ())
+        name = layer.path.rpartition(".")[2]
+        return (firsts[_parent(layer)], names.index(name), place) if name in names else (place, 0, place)
+
+    return [layer for _, layer in sorted(enumerate(every), key=key)]
+
+
+def _parent(layer: Layer) -> str:
+    return layer.path.rpartition(".")[0]
+
+
+def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
+    """The layers of a Transformer's layer as it calls them."""
+    norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
+    works = [*((name,) for name in attentions), ("linear1", "linear2")]
+    pairs = [(norm, *work) if norm_first else (*work, norm) for norm, work in zip(norms, works, strict=True)]
+    return tuple(chain.from_iterable(pairs))
 
 
 def join(path: str, name: str) -> str:

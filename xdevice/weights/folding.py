@@ -6,6 +6,7 @@ transformers. Several become one `Layer` with all of their parts, where the othe
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.contract import layouts
@@ -28,13 +29,36 @@ def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
     """Both sides, of the same kinds of layers as far as that can be."""
     if target is None:
         return _with(source, map(_without_channels, source.layers)), None
-    for way in (_with_channels, _with_instances, _with_stacks, _with_attentions):
+    for way in (_without_ties, _with_channels, _with_instances, _with_stacks, _with_attentions):
         source, target = way(source, target), way(target, source)
     return source, target
 
 
 def _with(side: Side, layers: Iterable[Layer]) -> Side:
     return side._replace(layers=list(layers))
+
+
+# tied layers
+
+
+def _without_ties(side: Side, other: Side) -> Side:
+    """Without layers that have but variables of layers before them, where the other model has fewer of that shape: the
+    head of a language model is a layer in one, and a product with the embedding's weight in the other."""
+    ours, theirs = (Counter(_signature(one, layer) for layer in one.layers) for one in (side, other))
+    seen: set[int] = set()
+    kept = []
+    for layer in side.layers:
+        signature, variables = _signature(side, layer), {id(side.variables[part.name]) for part in layer.parts}
+        if variables <= seen and ours[signature] > theirs[signature]:
+            ours[signature] -= 1
+        else:
+            kept.append(layer)
+        seen |= variables
+    return _with(side, kept)
+
+
+def _signature(side: Side, layer: Layer) -> tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]:
+    return layer.kind, tuple(shapes_of(side.variables, layer).items())
 
 
 # norms of groups
