@@ -114,12 +114,12 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
 
 
 def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
-    for name in layouts.cells("lstm", settings):
-        own, _, suffix = name.rpartition("_l")
-        number, _, backwards = suffix.partition("_")
+    for suffix in layouts.suffixes(settings):
+        number, _, backwards = suffix[1:].partition("_")
         cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
-        rule = layouts.TRANSPOSED if own == "weight_hr" else layouts.SAME
-        yield Part(f"{number}.{cell}.{_CELL[own]}", (name,), rule)
+        for name, own in _CELL.items():
+            rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
+            yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
 
 
 def _of_attention(layer: Any) -> dict[str, object]:

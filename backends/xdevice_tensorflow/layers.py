@@ -265,14 +265,15 @@ def _attention(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
     if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {layer.query_dense.kernel.shape[0]}:
         settings["head_dim"] = (layer.key_dim, layer.value_dim)
-    axes = layer._attention_axes
+    axes = layer.attention_axes
     settings |= {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
+    config = layer.get_config()
     for name in ("use_gate", "sliding_window"):  # newer than Keras 3.0
-        settings |= {name: value} if (value := getattr(layer, f"_{name}", None)) else {}
+        settings |= {name: config[name]} if config.get(name) else {}
     own = []
     for part in _of_attention(settings):
         name, _, what = part.name.rpartition(".")
-        own.append(part._replace(name=f"_{'output' if 'output' in name else name}_dense/{what}"))
+        own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{what}"))
     return layouts.ATTENTION, tuple(own), settings
 
 

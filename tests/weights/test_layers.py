@@ -310,6 +310,56 @@ def test_a_layer_of_a_transformer_is_made_of_four_of_keras(name):
     assert told.differences == [f"linear1: activation is relu in {name}, gelu in tensorflow"]
 
 
+def test_layers_in_a_layer_of_keras_come_in_the_order_of_their_definition():
+    import keras
+    from keras import layers as kl
+
+    class Pair(kl.Layer):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = kl.Dense(4), kl.Dense(4)
+
+        def call(self, x):
+            return self.second(keras.activations.relu(self.first(x)))
+
+    nn = nn_of("torch")
+    source = randomised("torch", nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)))
+    like = keras.Sequential([keras.Input((4,)), Pair()])
+    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    assert apart(outputs("tensorflow", like, SEQUENCE[0]), outputs("torch", source, SEQUENCE[0])) < 5e-7
+
+
+def einsum(kl, x):
+    """An attention's way in and out, as keras_hub writes it: heads of 3 numbers."""
+    inner = kl.EinsumDense("...a,abc->...bc", output_shape=(2, 3), bias_axes="bc", name="into")(x)
+    return kl.EinsumDense("abcd,cde->abe", output_shape=(None, 4), bias_axes="e", name="out")(inner)
+
+
+def test_an_einsum_dense_that_is_a_linear_is_one():
+    nn = nn_of("torch")
+    source, like = randomised("torch", nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))), keras(einsum, (5, 4))
+    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    assert apart(outputs("tensorflow", like, SEQUENCE), outputs("torch", source, SEQUENCE)) < 1e-6
+    back = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
+    xdevice.convert_state(like, "torch", like=back).load_into(back)
+    xdevice.assert_parity(back, source)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"equation": "abc,cde->abed", "output_shape": (None, 3, 2), "bias_axes": "ed"},
+        {"equation": "abc,dc->abd", "output_shape": (None, 4)},
+        {"equation": "abc,bcd->abd", "output_shape": (5, 4)},
+        {"equation": "abc,cde->abde", "output_shape": (None, 2, 3), "bias_axes": "e"},
+    ],
+    ids=str,
+)
+def test_an_einsum_dense_that_is_no_linear_is_listed(way):
+    like = keras(lambda kl, x: kl.EinsumDense(**way, name="one")(x), (5, 4))
+    assert "one/kernel" in xdevice.convert_state(like, "torch").unmapped
+
+
 # norms of groups in Gluon
 
 
