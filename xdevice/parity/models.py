@@ -84,7 +84,7 @@ def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
     if ours is None or theirs is None or ours.backend is theirs.backend:
         return None
     # one bias that stands for the sum of two cannot be taken apart again
-    if any(len(part.of) > 1 for layer in ours.layers for part in layer.parts):
+    if any(part.rule.is_lossy for layer in ours.layers for part in layer.parts):
         return _swapped(_converted(path, theirs, ours))
     return _converted(path, ours, theirs)
 

@@ -20,6 +20,7 @@ from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
 
+from . import folding
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
 from .sides import Side, check_kinds, flat_side, kinds_with, model_of, model_side, some_of
@@ -39,7 +40,7 @@ class State(dict[str, Any]):
         backend: the name of the framework that the tensors are of.
         origins: for each name, the names in the source that it was made of.
         unmapped: what found no place, or was not filled: a name of the source or of `like`, and why. `state[name] = x`
-            takes a name out.
+            takes out a name of `like`, `settle` any.
         differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, ...
 
     Example:
@@ -61,6 +62,29 @@ class State(dict[str, Any]):
         """What is given by hand is mapped."""
         super().__setitem__(name, value)
         getattr(self, "unmapped", {}).pop(name, None)  # unpickling sets items before attributes
+
+    def settle(self, *names: str) -> None:
+        """Takes names out of `unmapped`: you have dealt with these tensors of the source, or need not.
+
+        A tensor of the source that you split or merged by hand stays in `unmapped` until you say so, and strict loading
+        fails. A variable of the model that has no value yet is still missing when loading: `state[name] = x` gives one.
+
+        Raises:
+            StateError: a name that is not in `unmapped`; nothing was taken out.
+
+        Costs nothing.
+
+        Example:
+            >>> state = xdevice.convert_state({}, "numpy", kinds={})
+            >>> state.settle("fc.weight")
+            Traceback (most recent call last):
+            xdevice.errors.StateError: 'fc.weight' is not in unmapped, which has none
+        """
+        for name in names:
+            if name not in self.unmapped:
+                raise StateError(f"{name!r} is not in unmapped, which has {some_of(self.unmapped)}")
+        for name in dict.fromkeys(names):
+            del self.unmapped[name]
 
     def load_into(self, model: Any, *, strict: bool = True) -> None:
         """The same as `xdevice.load_state(model, self, strict=strict)`.
@@ -165,6 +189,7 @@ def convert_state(
         origin = flat_side(source, kinds_with(given, wanted, renamed))
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
+    origin, wanted = folding.alike(origin, wanted)
     state = State(target.name)
     writer = _Writer(origin, target, state, device)
     if wanted is None:
@@ -335,7 +360,8 @@ class _Writer:
         known = all(set(one.settings).difference(SHAPING) for one in (layer, other))
         for name in dict.fromkeys((*layer.settings, *other.settings)):
             ours, theirs = layer.settings.get(name), other.settings.get(name)
-            told = name in layer.settings and name in other.settings if name in SHAPING else known
+            is_both = name in layer.settings and name in other.settings
+            told = is_both if name in (*SHAPING, *layouts.IN_BLOCKS) else known
             if told and not _alike(ours, theirs):
                 self._state.differences.append(
                     f"{other.path or other.kind}: {name} is {_shown(ours)} in {self._source.backend.name}, "
@@ -392,7 +418,11 @@ class _Writer:
         origins: Mapping[str, str],
         wanted: Side | None,
     ) -> None:
-        array = part.rule.native(*(arrays[name] for name in part.of))
+        try:
+            array = part.rule.native(*(arrays[name] for name in part.of))
+        except layouts.UnfitError as error:
+            self._state.unmapped[part.name] = str(error)
+            return
         names = tuple(dict.fromkeys(origins[name] for name in part.of))
         first = self._source.variables[names[0]]
         place = self._device or self._source.backend.device_of(first)
