@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from .tensors.conversion import convert
     from .tensors.memory import memory, reset_peak
     from .weights.files import load, save
+    from .weights.optimizers import compare_optimizers, convert_optimizer
     from .weights.state import State, convert_state, load_state
 
 _LAZY: dict[str, str] = {
@@ -112,7 +113,9 @@ _LAZY: dict[str, str] = {
     "assert_parity": "parity.comparing",
     "blocking": "execution.blocking",
     "compare": "parity.comparing",
+    "compare_optimizers": "weights.optimizers",
     "convert": "tensors.conversion",
+    "convert_optimizer": "weights.optimizers",
     "convert_state": "weights.state",
     "load_state": "weights.state",
     "measure": "execution.timing",
@@ -191,7 +194,9 @@ __all__ = [
     "check_same_device",
     "close_pool",
     "compare",
+    "compare_optimizers",
     "convert",
+    "convert_optimizer",
     "convert_state",
     "copy_to",
     "cpu",
