@@ -85,7 +85,7 @@ _KINDS: Final = {
     paddle.optimizer.AdamW: "adam", paddle.optimizer.RMSProp: "rmsprop", paddle.optimizer.Adagrad: "adagrad",
 }  # fmt: skip
 _NAMES: Final = {
-    "momentum": "momentum", "nesterov": "use_nesterov", "gradient_scale": "rescale_grad", "beta1": "beta1",
+    "momentum": "momentum", "nesterov": "use_nesterov", "beta1": "beta1",
     "beta2": "beta2", "eps": "epsilon", "amsgrad": "amsgrad", "alpha": "rho", "centered": "centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
@@ -126,6 +126,8 @@ def _attribute(own: str) -> str:
 
 
 def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Backend) -> dict[str, object]:
+    if group.get("rescale_grad", getattr(optimizer, "_rescale_grad", 1.0)) != 1:
+        raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
     found: dict[str, object] = {}
     for name, own in _NAMES.items():
         if name in terms.settings_of(kind) and hasattr(optimizer, _attribute(own)):
@@ -146,8 +148,9 @@ def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backe
 
 def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Backend) -> dict[str, object]:
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
-    if decay is None:
-        return {}
+    if decay is None:  # Momentum keeps its L2Decay as a number
+        kept = optimizer._default_dict.get("regularization_coeff", 0.0)
+        return {"weight_decay": float(group.get("regularization_coeff", kept))}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
         raise backend.unsupported(f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay")
     sign = isinstance(decay, paddle.regularizer.L1Decay)

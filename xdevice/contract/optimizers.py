@@ -30,8 +30,8 @@ INSIDE: Final = "under the root"
 # what weight_decay does
 COUPLED: Final = "added to the gradient"
 DECOUPLED: Final = "taken off the weight, as lr weight_decay w"
-BEHIND: Final = "added to the momentum after the step"
-"""Only Gluon's NAG does this: the next step's momentum has weight_decay times the new weight."""
+BEHIND: Final = "added to the gradient, and in the momentum that is kept with the weight after the step"
+"""Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 
 # what the momentum holds; with a constant learning rate all are one

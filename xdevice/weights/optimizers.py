@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.contract import layouts
 from xdevice.contract import optimizers as terms
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
@@ -142,14 +141,16 @@ def convert_optimizer(
     sides = [_side(given, side, model) for side, model in zip((ours, theirs), models, strict=True)]
     pairs, wrong = _paired(ours, theirs, state, sides[0], sides[1])
     told, blocking = _told(ours, theirs, pairs)
-    if blocking and (strict or ours.optimizer.kind != theirs.optimizer.kind):
+    if ours.optimizer.kind != theirs.optimizer.kind:
+        raise StateError(_refusal(ours, theirs, blocking, "a state is for an optimizer of its kind"))
+    if strict and blocking:
         raise StateError(_refusal(ours, theirs, blocking, "make them equal, or strict=False converts what there is"))
     held = dict(ours.backend.variables(source))
     slots = dict(theirs.backend.variables(target))
     slots.update(theirs.backend.state_to_come(target, _lacking(pairs, slots)))
     values, more = _values(ours, theirs, pairs, held, slots)
-    if not values:
-        raise StateError(f"{ours} has no state that {theirs} could take: has it taken a step? {'; '.join(more)}".strip())
+    if more and not values:
+        raise StateError(f"{ours} has no state yet, so there is nothing to convert; take a step first")
     if strict and (wrong or more):
         raise StateError(_refusal(ours, theirs, [*wrong, *more], "strict=False converts the rest"))
     for name, array in values.items():
@@ -208,7 +209,9 @@ def _differences(ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -
             continue
         if _matters(name, ours.optimizer.kind, one, other):
             mine, its = (_shown(name, settings) for settings in (one, other))
-            yield _Difference(name, f"{name}: {mine} in {ours}, {its} in {theirs}; {_remedy(name, ours, one, theirs, other)}")
+            yield _Difference(
+                name, f"{name}: {mine} in {ours}, {its} in {theirs}; {_remedy(name, ours, one, theirs, other)}"
+            )
 
 
 def _alike(one: object, other: object) -> bool:
@@ -260,8 +263,7 @@ def _remedy(name: str, ours: _Read, one: _Settings, theirs: _Read, other: _Setti
     for side, wanted in ((theirs, one), (ours, other)):
         argument = side.optimizer.arguments.get(name)
         if argument is not None:
-            words = argument if " " in argument else f"{argument}={_written(wanted[name])} in {side} makes them equal"
-            return words
+            return argument if " " in argument else f"{argument}={_written(wanted[name])} in {side} makes them equal"
     return _NONE
 
 
@@ -295,8 +297,8 @@ def _of_decay(theirs: _Read, one: _Settings, other: _Settings) -> str | None:
 
 def _of_momentum(theirs: _Read, one: _Settings, other: _Settings) -> str:
     return (
-        f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of steps by the new "
-        "rate over the old one"
+        f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of steps by the "
+        "new rate over the old one"
     )
 
 
@@ -418,20 +420,16 @@ def _told(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], li
     """The differences, and those of them without which the state would mean something else."""
     found: dict[_Difference, list[str]] = {}
     blocking = []
-    for pair in pairs:
-        for parameter in pair.sources:
-            one, other = parameter.settings, pair.parameter.settings
-            for difference in _differences(ours, one, theirs, other):
-                names = found.setdefault(difference, [])
-                names += [pair.name] * (pair.name not in names)
-                if _is_part_of_state(difference.setting, one, other):
-                    blocking.append(difference)
-    if not pairs:
-        one, other = ours.optimizer.settings, theirs.optimizer.settings
-        found = {difference: [] for difference in _differences(ours, one, theirs, other)}
-        blocking = [difference for difference in found if difference.setting == "kind"]
+    whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
+    each = [(pair.name, one.settings, pair.parameter.settings) for pair in pairs for one in pair.sources]
+    for name, one, other in each or [whole]:
+        for difference in _differences(ours, one, theirs, other):
+            names = found.setdefault(difference, [])
+            names += [name] * (name not in names)
+            if _is_part_of_state(difference.setting, one, other):
+                blocking.append(difference)
     texts = {
-        difference: difference.text if len(names) == len(pairs) else f"{some_of(names)}: {difference.text}"
+        difference: difference.text if len(names) >= len(pairs) else f"{some_of(names)}: {difference.text}"
         for difference, names in found.items()
     }
     return list(texts.values()), [texts[difference] for difference in dict.fromkeys(blocking)]
@@ -494,7 +492,9 @@ def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> di
         elif slot not in terms.POWERS:
             found[slot] = array
     if terms.POWERS[1] in there:
-        found[terms.STEP] = _steps(float(there[terms.POWERS[1]].reshape(-1)[0]), float(str(parameter.settings["beta2"])))
+        found[terms.STEP] = _steps(
+            float(there[terms.POWERS[1]].reshape(-1)[0]), float(str(parameter.settings["beta2"]))
+        )
     return found
 
 
