@@ -127,7 +127,7 @@ def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
     if kind is None:
         known = ", ".join(cls.__name__ for cls in _KINDS)
         raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
-    parameters = []
+    parameters: list[terms.Parameter] = []
     for group in optimizer.param_groups:
         settings = _settings(optimizer, kind, group)
         for p in group["params"]:

@@ -340,7 +340,7 @@ def _paired(ours: _Read, theirs: _Read, state: State, source: Side, target: Side
     names = {id(x): name for name, x in reversed(target.variables.items()) if name in state.origins}
     pairs: list[_Pair] = []
     wrong = []
-    used = set()
+    used: set[int] = set()
     for number, parameter in enumerate(theirs.optimizer.parameters):
         name = names.get(id(parameter.variable))
         if name is None:
@@ -377,7 +377,7 @@ def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Ar
 
 def _numbered(layer: Layer, part: Part, origins: Sequence[str], source: Side, start: int) -> Array:
     """The numbers of a layer's arrays, counted, where this part of another layer has them."""
-    found = {}
+    found: dict[str, Array] = {}
     for own in sorted((one for one in layer.parts if one.name in origins), key=lambda one: origins.index(one.name)):
         shape = tuple(source.variables[own.name].shape)
         counted = np.arange(start, start + math.prod(shape), dtype="int64").reshape(shape)
