@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import optimizer_nets as nets
 import optimizer_runs as runs
 import pytest
-from support import sampled
+from support import ROOT, sampled
 
 import xdevice
 from xdevice.contract import optimizers as terms
@@ -493,3 +495,36 @@ def test_models_that_are_not_these_are_refused():
     double, _, _ = nets.made("torch", "adam")
     with pytest.raises(xdevice.StateError, match=r"does not update conv.weight"):
         xdevice.convert_optimizer(one, two, state, models=(double, other))
+
+
+# docs/optimizers.md
+
+PAGE = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_of_the_page_print_what_it_shows(capsys):
+    shown = re.findall(r"```python\n(.*?)```\n+```text\n(.*?)```", PAGE, re.DOTALL)
+    assert len(shown) == 2
+    for code, said in shown:
+        exec(compile(code, "optimizers.md", "exec"), {})
+        assert capsys.readouterr().out == said
+
+
+DEFAULTS = re.findall(r"^\| (SGD|Adam|AdamW|RMSprop|Adagrad) (\w+) \| (.*) \|$", PAGE, re.MULTILINE)
+OWN_NAMES = {"mxnet": {"RMSprop": "rmsprop"}, "paddle": {"RMSprop": "RMSProp"}}
+
+
+@pytest.mark.parametrize(("name", "setting", "cells"), DEFAULTS)
+def test_the_defaults_of_the_page_are_those_of_the_frameworks(name, setting, cells):
+    for backend, cell in zip(FRAMEWORKS, cells.split(" | "), strict=True):
+        own = OWN_NAMES.get(backend, {}).get(name, name.lower() if backend == "mxnet" else name)
+        if cell in ("-", "given"):
+            with pytest.raises((ValueError, TypeError)):
+                optimizer(backend, own)
+            continue
+        needs_rate = backend == "paddle" and name in ("RMSprop", "Adagrad")
+        read = xdevice.backend(backend).optimizer(
+            optimizer(backend, own, **{RATES[backend]: 0.1} if needs_rate else {})
+        )
+        assert read.settings[setting] == pytest.approx(float(cell), rel=1e-6), backend
+    assert len(DEFAULTS) == 10
