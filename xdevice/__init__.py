@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         try_gpu,
     )
     from .weights.files import load, save
+    from .weights.optimizers import compare_optimizers, convert_optimizer
     from .weights.state import State, convert_state, load_state
 
 _LAZY: dict[str, str] = {
@@ -90,7 +91,9 @@ _LAZY: dict[str, str] = {
     "check_same_device": "tensors.verbs",
     "close_pool": "execution.parallel",
     "compare": "parity.comparing",
+    "compare_optimizers": "weights.optimizers",
     "convert": "tensors.conversion",
+    "convert_optimizer": "weights.optimizers",
     "convert_state": "weights.state",
     "copy_to": "tensors.verbs",
     "cpu": "tensors.verbs",
@@ -239,7 +242,9 @@ __all__ = [
     "check_same_device",
     "close_pool",
     "compare",
+    "compare_optimizers",
     "convert",
+    "convert_optimizer",
     "convert_state",
     "copy_to",
     "cpu",

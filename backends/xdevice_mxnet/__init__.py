@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes, Transfer
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import MxnetSamples
 
@@ -303,6 +304,9 @@ class MxnetBackend(Backend):
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
         if isinstance(optimizer, mx.gluon.Trainer):
             optimizers.take_state(optimizer, state)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes, Transfer
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import PaddleSamples
 
@@ -289,6 +290,9 @@ class PaddleBackend(Backend):
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
         if isinstance(optimizer, paddle.optimizer.Optimizer):
             optimizers.take_state(optimizer, state)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)

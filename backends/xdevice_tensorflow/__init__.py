@@ -41,7 +41,7 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import gradients, layers, loading, models, names, reducing, sharing
+    from . import gradients, layers, loading, models, names, optimizers, reducing, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes, Transfer, Way
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import TensorflowSamples
 
@@ -286,6 +287,9 @@ class TensorflowBackend(Backend):
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes, Transfer, Way
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import TorchSamples
 
@@ -280,6 +281,9 @@ class TorchBackend(Backend):
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
         if isinstance(optimizer, torch.optim.Optimizer):
             optimizers.take_state(optimizer, state)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from .dlpack import Lent
     from .layouts import Layer, Part
+    from .optimizers import Optimizer
     from .samples import Samples
 
 Kind = Literal["tensor", "symbol", "model"]
@@ -363,6 +364,14 @@ class Backend(ABC):
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # noqa: B027  # most have none to take
         """Called by `load` after it has written into the variables of a model and into its `state_to_come`."""
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        """What an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` has the kinds and settings.
+        Asked of any object of the framework's; raises `UnsupportedError` by name for a class whose formula is not
+        among them, and for a subclass, which may compute anything."""
+        raise self.unsupported(
+            f"reading what a {type(optimizer).__qualname__} computes", "compare its settings by hand"
+        )
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """The layers of a model whose kind `layouts` knows, each once, in the order of their definition: their
