@@ -348,7 +348,7 @@ class MxnetBackend(Backend):
         return new
 
     def is_dense(self, x: Any) -> bool:
-        return bool(x.stype == "default")
+        return type(x) is mx.np.ndarray or bool(x.stype == "default")  # NumPy's are never sparse
 
     def tensor_of(self, model: Any) -> Any | None:
         return models.array_of(model)

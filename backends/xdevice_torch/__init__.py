@@ -322,7 +322,7 @@ class TorchBackend(Backend):
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def is_dense(self, x: torch.Tensor) -> bool:
-        return x.layout is torch.strided and not x.is_nested and not sharing.is_masked(x)
+        return x.layout is torch.strided and not x.is_nested and (type(x) is torch.Tensor or not sharing.is_masked(x))
 
     def can_write(self, x: torch.Tensor) -> bool:
         overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
