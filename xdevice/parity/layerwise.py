@@ -28,6 +28,8 @@ OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-
 """Of the largest value of an output: what is more is no rounding."""
 _ROUNDING: Final = 1 / 500
 """Of that: steps below are nobody's."""
+_GRADIENTS: Final = 10
+"""Times what an output may be off, a gradient may be."""
 _LISTED: Final = 6
 
 
@@ -107,6 +109,33 @@ def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
         found.append(Step(other, call, False, None if hidden else _error(other.outputs, call.outputs)))
     return found
+
+
+def worst(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> float:
+    """The greatest error of all, as a part of the largest value of its output."""
+    errors = [*(step.error for step in steps(actual, expected, pairs)), _end_error(actual, expected)]
+    return max((error for error in errors if error is not None), default=0.0)
+
+
+def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Place | None:
+    """Where the gradients that reach the outputs of paired layers first differ, going backward."""
+    outputs = [step for step in steps(actual, expected, pairs) if not step.is_input]
+    behind = None
+    for step in reversed(outputs):
+        ours, theirs = step.actual.gradients[:1], step.expected.gradients[:1]
+        if not ours or not theirs or ours[0] is None or theirs[0] is None:
+            continue
+        error = error_of(ours[0], theirs[0])
+        if error is not None and error > _GRADIENTS * limit(expected):
+            end = f"{_pair(actual, expected, behind.actual, behind.expected)}" if behind else "the loss"
+            text = (
+                f"forward all layers agree; going backward, the first gradient that differs is that of the output of "
+                f"{_pair(actual, expected, step.actual, step.expected)}, off by {error:.2g} of its largest value: the "
+                f"cause lies between it and {end}"
+            )
+            return Place(step.expected.path, True, text, error)
+        behind = step
+    return None
 
 
 def limit(run: Traced) -> float:
