@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         try_all_gpus,
         try_gpu,
     )
+    from .tracing.traces import Trace, trace
     from .weights.files import load, save
     from .weights.optimizers import compare_optimizers, convert_optimizer
     from .weights.state import State, convert_state, load_state
@@ -129,6 +130,7 @@ _LAZY: dict[str, str] = {
     "tensor": "tensors.creation",
     "to_device": "tensors.verbs",
     "to_numpy": "tensors.creation",
+    "trace": "tracing.traces",
     "transfers": "execution.transfers",
     "try_all_gpus": "tensors.verbs",
     "try_gpu": "tensors.verbs",
@@ -168,6 +170,7 @@ _LAZY: dict[str, str] = {
     "Stream": "execution.streams",
     "Timer": "execution.timing",
     "TimingError": "errors",
+    "Trace": "tracing.traces",
     "TransferError": "errors",
     "TransferWarning": "execution.transfers",
     "UnsupportedError": "errors",
@@ -227,6 +230,7 @@ __all__ = [
     "Stream",
     "Timer",
     "TimingError",
+    "Trace",
     "TransferError",
     "TransferWarning",
     "UnsupportedError",
@@ -279,6 +283,7 @@ __all__ = [
     "tensor",
     "to_device",
     "to_numpy",
+    "trace",
     "transfers",
     "try_all_gpus",
     "try_gpu",

@@ -57,7 +57,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     if not isinstance(model, Block):
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
     names = dict(backend.variables(model))
-    for path, block in _blocks(model, "", set()):
+    for path, block in blocks(model):
         found = _kind(block)
         if found is None:
             continue
@@ -69,6 +69,11 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         layer = layouts.bound(path, kind, own, names, settings)
         if layer is not None:
             yield layer
+
+
+def blocks(model: Any) -> Iterator[tuple[str, Any]]:
+    """Every block of a model, once, and the way to it."""
+    return _blocks(model, "", set())
 
 
 def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:

@@ -36,6 +36,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
     from paddle.base.framework import EagerParamBase, global_var
 
     from . import (
+        calls,
         copying,
         gradients,
         layers,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
+    from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
     from xdevice.contract.optimizers import Optimizer
@@ -299,6 +301,18 @@ class PaddleBackend(Backend):
 
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
+
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        return calls.calls(model, self)
+
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        return calls.outermost(around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        return calls.infer(model, inputs)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        return calls.has_channels_last(model)
 
     def move_model(self, model: Any, device: Device) -> None:
         models.move(model, device, self)
