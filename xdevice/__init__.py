@@ -7,6 +7,7 @@ imports no framework and no NumPy; the first call that needs one does.
 from __future__ import annotations
 
 from . import native
+from .base import floats as _floats
 from .base.devices import Device
 from .base.version import __version__ as __version__
 from .core.selection import backend, backends, set_backend, use
@@ -235,3 +236,6 @@ __all__ = [
     "virtual_gpus",
     "zeros",
 ]
+
+if _floats.is_float64():  # a framework's own default has to be another one before the program makes its layers
+    backend()

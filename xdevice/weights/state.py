@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xdevice.base import devices
+from xdevice.base import devices, floats
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
@@ -392,7 +392,7 @@ class _Writer:
         origins: Mapping[str, str],
         wanted: Side | None,
     ) -> None:
-        array = part.rule.native(*(arrays[name] for name in part.of))
+        array = floats.taken(part.rule.native(*(arrays[name] for name in part.of)))
         names = tuple(dict.fromkeys(origins[name] for name in part.of))
         first = self._source.variables[names[0]]
         place = self._device or self._source.backend.device_of(first)
