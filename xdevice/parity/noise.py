@@ -1,7 +1,7 @@
 """What rounding alone does to each recorded value: the reference again, in float64, and with numbers moved by an ULP.
 
-The rule is `8 * noise + 2 * 2**-23 * max|expected|`, where the noise of a leaf is the largest difference that a run made
-to one of its elements. Four moved runs are the fewest that were enough: with one, honest runs alarmed.
+The rule is `8 * noise + 2 * 2**-23 * max|expected|`, where the noise of a leaf is the largest difference that a run
+made to an element of it. Four moved runs are the fewest that were enough: with one, honest runs alarmed.
 """
 
 from __future__ import annotations

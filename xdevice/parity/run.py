@@ -71,10 +71,8 @@ class Plan(NamedTuple):
         """What is to run, in this order."""
         usual = [Process(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
-        return usual + [
-            Process(f"{self.reference} ({variant})", self.reference, _place_of(variant), variant)
-            for variant in variants
-        ]
+        name = self.reference
+        return usual + [Process(f"{name} ({variant})", name, _place_of(variant), variant) for variant in variants]
 
 
 class Process(NamedTuple):
@@ -185,9 +183,7 @@ def clear(folder: Path) -> None:
         about = json.loads(path.read_text())
         places = [str(one["backend"]) for one in about["backends"]]
     except FileNotFoundError as error:
-        raise RecordingError(
-            f"{folder} has no {RUN}, so it is not the folder of an earlier run, and is kept"
-        ) from error
+        raise RecordingError(f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept") from error
     except recording.DAMAGES as error:
         raise recording.damaged(path, error) from error
     for place in (*places, CALIBRATION):
@@ -334,7 +330,9 @@ def load(folder: Path) -> Run:
         ended = [Ended(**one) for one in about["backends"]]
         there = {one.backend: folder / one.backend for one in ended}
         reference = str(about["reference"])
-        rest = [Ended(**one) for one in about.get("calibration", [])]
+        # without the reference there is nothing to calibrate, and its own row says why
+        is_there = not any(one.error for one in ended if one.backend == reference)
+        rest = [Ended(**one) for one in about.get("calibration", []) if is_there]
     except recording.DAMAGES as error:
         raise recording.damaged(path, error) from error
     found = {name: Recording(path) for name, path in there.items() if (path / recording.INDEX).exists()}

@@ -290,9 +290,8 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         for name, entry in header.entries.items():
             require_dtype(owner, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
             _require_shape(owner, name, entry.shape)
-        tensors = {
-            name: _tensor(owner, floats.taken(read(file, entry)), place) for name, entry in header.entries.items()
-        }
+        arrays = ((name, floats.taken(read(file, entry))) for name, entry in header.entries.items())
+        tensors = {name: _tensor(owner, array, place) for name, array in arrays}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
