@@ -6,6 +6,8 @@ imports no framework and no NumPy; the first call that needs one does.
 
 from __future__ import annotations
 
+import os as _os
+
 from .base.version import __version__ as __version__
 
 TYPE_CHECKING = False  # typing takes longer to import than all of this
@@ -293,3 +295,9 @@ __all__ = [
     "virtual_gpus",
     "zeros",
 ]
+
+if _os.environ.get("XDEVICE_FLOATS"):
+    from .base import floats as _floats
+
+    if _floats.is_float64():  # a framework's own default has to be another one before the program makes its layers
+        __getattr__("backend")()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.arithmetic.ground import Ground
+from xdevice.base import floats
 from xdevice.contract.nn import ENDS, REFUSES
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, UnsupportedError, shown
@@ -211,7 +212,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
     on = _of(indices, "one_hot")
     indices = on.indices(indices, "one_hot")
     (classes,) = _whole("n", n, 1, 1, "one_hot")
-    name = "float32" if dtype is None else on.ground.held(on.ground.dtype(dtype))
+    name = floats.usual() if dtype is None else on.ground.held(on.ground.dtype(dtype))
     on.require_range(indices, classes, "one_hot")
     return on.kernels.one_hot(indices, classes, name)
 

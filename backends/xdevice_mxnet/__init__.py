@@ -447,6 +447,11 @@ class MxnetBackend(Backend):
         self._places.clear()
         virtual.refuse_mixed_devices()
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        """MXNet 1.9 has no default to change: its functions and layers name float32, until net.cast("float64")."""
+
     # the process
 
     def samples(self) -> MxnetSamples:

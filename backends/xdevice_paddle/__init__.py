@@ -489,6 +489,11 @@ class PaddleBackend(Backend):
         self.threads = "one"
         virtual_operations.refuse_mixed_devices()
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        paddle.set_default_dtype("float64")
+
     # what people ask
 
     def why_no_gpu(self) -> str:

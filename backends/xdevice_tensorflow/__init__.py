@@ -449,6 +449,11 @@ class TensorflowBackend(Backend):
                     devices.spell(prefix + name, devices.of("gpu", index))
         self._keep_gpus_out_of_strategies()
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        tf.keras.backend.set_floatx("float64")  # TensorFlow itself has no default: tf.Variable(1.0) stays float32
+
     # the process
 
     def after_fork(self) -> str | None:

@@ -468,6 +468,11 @@ class TorchBackend(Backend):
         for index in range(n):
             devices.spell(f"{virtual.NAME}:{index}", devices.of("gpu", index))
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        torch.set_default_dtype(torch.float64)
+
     # what people ask
 
     def why_no_gpu(self) -> str:

@@ -617,6 +617,12 @@ class Backend(ABC):
         only CPU. Real GPUs are hidden from then on. A second adapter may ask again for the same number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        """Makes float64 what the framework makes float32 where the program names no dtype, for the whole process."""
+        raise self.unsupported("a run in float64", "leave it out of xdevice parity --float64")
+
     # what people ask
 
     def why_no_gpu(self) -> str:

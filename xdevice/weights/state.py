@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xdevice.base import devices
+from xdevice.base import devices, floats
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
@@ -419,7 +419,7 @@ class _Writer:
         wanted: Side | None,
     ) -> None:
         try:
-            array = part.rule.native(*(arrays[name] for name in part.of))
+            array = floats.taken(part.rule.native(*(arrays[name] for name in part.of)))
         except layouts.UnfitError as error:
             self._state.unmapped[part.name] = str(error)
             return
