@@ -200,6 +200,7 @@ def convert_state(
         for one, other in pairs:
             writer.put(one, other, wanted)
         writer.list_rest(pairs, wanted)
+        state.differences += folding.in_code(pairs, origin, wanted)
     for name in origin.unknown:
         state.unmapped[name] = f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is"
     return state
@@ -357,11 +358,11 @@ class _Writer:
 
     def _compare(self, layer: Layer, other: Layer) -> None:
         # of what kinds= or a name says there is at most what shapes it
-        known = all(set(one.settings).difference(SHAPING) for one in (layer, other))
+        known = all(set(one.settings).difference(SHAPING, layouts.TOLD) for one in (layer, other))
         for name in dict.fromkeys((*layer.settings, *other.settings)):
             ours, theirs = layer.settings.get(name), other.settings.get(name)
             is_both = name in layer.settings and name in other.settings
-            told = is_both if name in (*SHAPING, *layouts.IN_BLOCKS) else known
+            told = is_both if name in (*SHAPING, *layouts.TOLD) else known
             if told and not _alike(ours, theirs):
                 self._state.differences.append(
                     f"{other.path or other.kind}: {name} is {_shown(ours)} in {self._source.backend.name}, "
