@@ -294,9 +294,9 @@ def test_what_a_layer_of_a_transformer_does_between_is_listed():
 def keras_block(activation="relu"):
     def way(kl, x):
         y = kl.MultiHeadAttention(2, 4, name="attention")(x, x)
-        x = kl.LayerNormalization(epsilon=1e-5, name="norm1")(kl.Add()([x, y]))
-        y = kl.Dense(8, name="linear2")(kl.Dense(16, activation=activation, name="linear1")(x))
-        return kl.LayerNormalization(epsilon=1e-5, name="norm2")(kl.Add()([x, y]))
+        x = kl.LayerNormalization(epsilon=1e-5, name="after")(kl.Add()([x, y]))
+        y = kl.Dense(8, name="down")(kl.Dense(16, activation=activation, name="up")(x))
+        return kl.LayerNormalization(epsilon=1e-5, name="last")(kl.Add()([x, y]))
 
     return keras(way, (5, 8))
 
@@ -305,16 +305,16 @@ def keras_block(activation="relu"):
 def test_a_layer_of_a_transformer_is_made_of_four_of_keras(name):
     x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     model, like = randomised(name, block("Encoder")(name)), randomised("tensorflow", keras_block(), 1)
-    state = xdevice.convert_state(model, "tensorflow", like=like, names={"self_attn": "attention"})
+    state = xdevice.convert_state(model, "tensorflow", like=like)
     assert state.differences == []
     state.load_into(like)
     expected = outputs(name, model, x)
     assert apart(outputs("tensorflow", like, x), expected) < 5e-7
     back = randomised(name, block("Encoder")(name), 2)
-    xdevice.convert_state(like, name, like=back, names={"attention": "self_attn"}).load_into(back)
+    xdevice.convert_state(like, name, like=back).load_into(back)
     assert np.abs(outputs(name, back, x) - expected).max() == 0
-    told = xdevice.convert_state(model, "tensorflow", like=keras_block("gelu"), names={"self_attn": "attention"})
-    assert told.differences == [f"linear1: activation is relu in {name}, gelu in tensorflow"]
+    told = xdevice.convert_state(model, "tensorflow", like=keras_block("gelu"))
+    assert told.differences == [f"up: activation is relu in {name}, gelu in tensorflow"]
 
 
 def test_layers_in_a_layer_of_keras_come_in_the_order_of_their_definition():
