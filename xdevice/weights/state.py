@@ -134,8 +134,8 @@ def convert_state(
         like: a built model of the target. The result has its names, on its devices.
         kinds: what the layers of a dict are, or those layers of a model whose class is not the framework's: `{"fc":
             "linear", "block.conv1": "conv"}`. Each must fit the shapes. Kinds: linear, conv, conv_transpose,
-            batch_norm, embedding, layer_norm, lstm, gru, prelu, and "same" for a single tensor of one layout
-            everywhere.
+            batch_norm, embedding, layer_norm, group_norm, instance_norm, multihead_attention, rnn, lstm, gru, prelu,
+            and "same" for a single tensor of one layout everywhere.
         names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. Paths
             are written with dots, also for Keras.
         device: where to put the tensors; without it, where those of `like` are, or those of the source.
@@ -154,10 +154,16 @@ def convert_state(
     | LayerNorm | same | same, flat | `gamma`, `beta` | `gamma`, `beta` |
     | Embedding `weight` | same | same | same | `embeddings` |
     | PReLU `weight` | same | `_weight` | `alpha` | `alpha`, with the axes of its input |
-    | LSTM | same | same | `i2h_weight`, ... | `kernel`, transposed; `bias` is the sum of both |
+    | RNN, LSTM | same | same | `i2h_weight`, ... | `kernel`, transposed; `bias` is the sum of both |
     | GRU | same | same | `i2h_weight`, ... | gates z, r, n, transposed; `bias` (2, 3H) |
+    | GroupNorm | same | same | `gamma`, `beta` of each group | `gamma`, `beta` |
+    | InstanceNorm | same | `scale`, `bias` | `gamma`, `beta` | `gamma`, `beta` (`groups=-1`) |
+    | MultiheadAttention `in_proj_weight` (3E, E) | same | `q_proj.weight`, ..., transposed | none | (E, h, d) each |
 
-    From a Keras LSTM, `bias_ih` is its bias and `bias_hh` is 0. An LSTM or GRU of Keras has one layer.
+    From a Keras RNN or LSTM, `bias_ih` is its bias and `bias_hh` is 0. An RNN, LSTM or GRU of Keras has one layer: with
+    `like`, one of L layers is a stack of L of them, or of L `Bidirectional`. A Transformer's layer is the attention,
+    linear layers and norms in it. With `like`, four linear layers named like query, key, value and output are an
+    attention where the other model has one; layers that hold tied variables only may be missing on one side.
 
     The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
@@ -200,6 +206,7 @@ def convert_state(
         for one, other in pairs:
             writer.put(one, other, wanted)
         writer.list_rest(pairs, wanted)
+        state.differences += folding.in_code(pairs, origin, wanted)
     for name in origin.unknown:
         state.unmapped[name] = f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is"
     return state
@@ -357,11 +364,11 @@ class _Writer:
 
     def _compare(self, layer: Layer, other: Layer) -> None:
         # of what kinds= or a name says there is at most what shapes it
-        known = all(set(one.settings).difference(SHAPING) for one in (layer, other))
+        known = all(set(one.settings).difference(SHAPING, layouts.TOLD) for one in (layer, other))
         for name in dict.fromkeys((*layer.settings, *other.settings)):
             ours, theirs = layer.settings.get(name), other.settings.get(name)
             is_both = name in layer.settings and name in other.settings
-            told = is_both if name in (*SHAPING, *layouts.IN_BLOCKS) else known
+            told = is_both if name in (*SHAPING, *layouts.TOLD) else known
             if told and not _alike(ours, theirs):
                 self._state.differences.append(
                     f"{other.path or other.kind}: {name} is {_shown(ours)} in {self._source.backend.name}, "
