@@ -199,7 +199,8 @@ def assert_parity(
             framework of the other model lacks.
         UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
 
-    Costs a copy of both to the host and some passes over it in float64: 30 ms for a million elements.
+    Costs a copy of both to the host and some passes over it in float64: 30 ms for a million elements. With `inputs`, a
+    traced run of each model, and where they differ, three passes over what the layers gave.
 
     Example:
         >>> xdevice.assert_parity({"w": xdevice.ones(2)}, {"w": xdevice.tensor([1, 1 + 1e-7])})
