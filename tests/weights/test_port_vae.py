@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -45,7 +44,5 @@ def test_the_clipped_logarithm_is_as_the_guide_says():
 
 @pytest.mark.long
 def test_the_three_agree_in_xdevice_parity():
-    done = python("-m", "xdevice", "parity", SCRIPT, "--backends", "torch,paddle,tensorflow", "--json", "-")
+    done = python("-m", "xdevice", "parity", SCRIPT, "--backends", "torch,paddle,tensorflow")
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
-    assert report
