@@ -481,7 +481,7 @@ def _is_exact(name: str) -> bool:
     return name == "bool" or name.lstrip("u").startswith("int")
 
 
-_DOES: Final = ", which rounding alone does here"
+_DOES: Final = " that rounding alone does up to this step"
 
 
 class _Allowed(NamedTuple):
