@@ -19,9 +19,10 @@ def test_what_would_be_float32_is_float64(xd):
     with floats.asked_for("float64"), xdevice.random.seed(0):
         same = xdevice.to_numpy(xdevice.random.normal(3))
         made = [
-            xdevice.tensor(0.1), xdevice.tensor(np.ones(2, "float32")), xdevice.ones(2), xdevice.zeros(2), xdevice.rand(2),
-            xdevice.random.uniform(2), xp.linspace(0, 1, 3), xp.eye(2), xp.ones(2), xp.full((2,), 0.5), xp.arange(0.5, 3),
-            xp.asarray(1) * 0.5, xdevice.tensor(1, dtype=float), xdevice.nn.one_hot(xdevice.tensor([1]), 2),
+            xdevice.tensor(0.1), xdevice.tensor(np.ones(2, "float32")), xdevice.ones(2), xdevice.zeros(2),
+            xdevice.rand(2), xdevice.random.uniform(2), xp.linspace(0, 1, 3), xp.eye(2), xp.ones(2),
+            xp.full((2,), 0.5), xp.arange(0.5, 3), xp.add(xp.asarray(1), 0.5), xdevice.tensor(1, dtype=float),
+            xdevice.nn.one_hot(xdevice.tensor([1]), 2),
         ]  # fmt: skip
         said = [xdevice.tensor(0.1, dtype="float32"), xdevice.random.normal(2, dtype="float32"), xdevice.tensor([1])]
         named = [xdevice.to_numpy(x).dtype.name for x in said]

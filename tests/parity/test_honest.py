@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import honest
-import planted
 import pytest
+from parity import honest, planted
 
 import xdevice
 from xdevice.base import floats
@@ -88,10 +87,10 @@ def test_faults_are_found_where_rounding_was_measured(backend, tmp_path):
 
 def recorded_twice(values, others):
     """Entries of a name's steps, and of a run of the same."""
-    return [[entry(step, x) for step, x in enumerate(side)] for side in (values, others)]
+    return [[Recorded(step, x) for step, x in enumerate(side)] for side in (values, others)]
 
 
-class entry:
+class Recorded:
     def __init__(self, step, x):
         self.name, self.step, self.where = "loss", step, ""
         self._x = x

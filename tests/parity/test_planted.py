@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 
-import planted
 import pytest
+from parity import planted
 
 import xdevice
 from xdevice.base import floats
