@@ -173,7 +173,7 @@ def assert_parity(
     | ints, bools | 0 |
 
     where `max|expected|` is over the leaf. The distance in ULP is told and decides nothing. Infinities equal
-    themselves only.
+    themselves only. Up to three times that may be rounding alone, which the message then says: in float64 it would go.
 
     Args:
         actual: a tensor, model, container or number, of any backend.
