@@ -173,7 +173,7 @@ def assert_parity(
     | ints, bools | 0 |
 
     where `max|expected|` is over the leaf. The distance in ULP is told and decides nothing. Infinities equal
-    themselves only.
+    themselves only. Up to three times that may be rounding alone, which the message then says: in float64 it would go.
 
     Args:
         actual: a tensor, model, container or number, of any backend.
@@ -482,7 +482,7 @@ def _is_exact(name: str) -> bool:
     return name == "bool" or name.lstrip("u").startswith("int")
 
 
-_DOES: Final = ", which rounding alone does here"
+_DOES: Final = " that rounding alone does up to this step"
 
 
 class _Allowed(NamedTuple):
