@@ -42,7 +42,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     if not isinstance(model, Block):
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
     names = dict(backend.variables(model))
-    for path, block in _blocks(model, "", set()):
+    for path, block in blocks(model, "", set()):
         found = _kind(block)
         if found is None:
             continue
@@ -56,13 +56,13 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
             yield layer
 
 
-def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if id(block) in seen:
         return
     seen.add(id(block))
     yield path, block
     for name, child in block._children.items():
-        yield from _blocks(child, layouts.join(path, name), seen)
+        yield from blocks(child, layouts.join(path, name), seen)
 
 
 def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:

@@ -43,6 +43,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
         models,
         optimizers,
         scopes,
+        settings,
         sharing,
         threads,
         tracing,
@@ -295,6 +296,9 @@ class PaddleBackend(Backend):
 
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return settings.operations(model, self)
 
     def move_model(self, model: Any, device: Device) -> None:
         models.move(model, device, self)

@@ -41,7 +41,7 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import gradients, layers, loading, models, names, reducing, sharing
+    from . import gradients, layers, loading, models, names, reducing, settings, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -292,6 +292,9 @@ class TensorflowBackend(Backend):
 
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return settings.operations(model, self)
 
     def move_model(self, model: Any, device: Device) -> None:
         self._refuse_models_here()

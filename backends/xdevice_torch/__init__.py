@@ -21,7 +21,7 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import blocking, gradients, layers, models, optimizers, reducing, sharing, staging, threads, virtual
+    from . import blocking, gradients, layers, models, optimizers, reducing, settings, sharing, staging, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -283,6 +283,9 @@ class TorchBackend(Backend):
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return settings.operations(model, self)
 
     def move_model(self, model: Any, device: Device) -> Any:
         return models.move(model, self.to_native(device))

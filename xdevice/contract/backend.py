@@ -376,6 +376,11 @@ class Backend(ABC):
 
         return layouts.parts(kind, settings)
 
+    def operations(self, model: Any) -> Iterable[Layer]:
+        """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
+        definition: their kinds and settings are those that `operations` lists. What a function does is not seen."""
+        raise self.unsupported("settings of layers without parameters", "compare them yourself")
+
     def move_model(self, model: Any, device: Device) -> Any:
         """Moves every variable in place, with the state of an optimizer that the model owns. What it returns, if not
         None, replaces the model."""

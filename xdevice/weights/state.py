@@ -7,7 +7,6 @@ the target, or from `kinds`; never from its name or shape alone.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
 
+from . import settings
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
 from .sides import Side, check_kinds, flat_side, kinds_with, model_of, model_side, some_of
@@ -56,6 +56,7 @@ class State(dict[str, Any]):
         self.origins: dict[str, tuple[str, ...]] = {}
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
+        self.settings: list[str] = []
 
     def __setitem__(self, name: str, value: Any) -> None:
         """What is given by hand is mapped."""
@@ -172,9 +173,12 @@ def convert_state(
             writer.put_freely(layer)
     else:
         pairs = paired(origin, wanted, renamed)
+        compared = settings.of_operations(origin, wanted, pairs)
         for one, other in pairs:
-            writer.put(one, other, wanted)
+            writer.put(one, other, wanted, compared.settled)
         writer.list_rest(pairs, wanted)
+        writer.list_differences(compared.differences)
+        state.differences += filter(None, [settings.uncounted(origin, wanted, compared)])
     for name in origin.unknown:
         state.unmapped[name] = f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is"
     return state
@@ -300,8 +304,8 @@ class _Writer:
         ]
         self._fill(layer, parts, None)
 
-    def put(self, layer: Layer, other: Layer, wanted: Side) -> None:
-        self._compare(layer, other)
+    def put(self, layer: Layer, other: Layer, wanted: Side, settled: Iterable[str]) -> None:
+        self.list_differences(settings.of_pair(layer, other, settled))
         shaping = [name for name in SHAPING if layer.settings.get(name) != other.settings.get(name)]
         told = [name for name in shaping if name in layer.settings and name in other.settings]
         if told:
@@ -330,17 +334,10 @@ class _Writer:
             for part in layer.parts:
                 self._state.unmapped[part.name] = why
 
-    def _compare(self, layer: Layer, other: Layer) -> None:
-        # of what kinds= or a name says there is at most what shapes it
-        known = all(set(one.settings).difference(SHAPING) for one in (layer, other))
-        for name in dict.fromkeys((*layer.settings, *other.settings)):
-            ours, theirs = layer.settings.get(name), other.settings.get(name)
-            told = name in layer.settings and name in other.settings if name in SHAPING else known
-            if told and not _alike(ours, theirs):
-                self._state.differences.append(
-                    f"{other.path or other.kind}: {name} is {_shown(ours)} in {self._source.backend.name}, "
-                    f"{_shown(theirs)} in {self._target.name}"
-                )
+    def list_differences(self, found: Iterable[settings.Difference]) -> None:
+        lines = [settings.shown(one, self._source.backend.name, self._target.name) for one in found]
+        self._state.differences += lines
+        self._state.settings += lines
 
     def _fill(self, layer: Layer, parts: Iterable[Part], wanted: Side | None) -> None:
         arrays, origins = self._read(layer)
@@ -427,13 +424,3 @@ class _Writer:
                     f"{known} and {name} are one parameter in {self._source.backend.name}, two in {self._target.name}"
                 )
                 return
-
-
-def _alike(ours: object, theirs: object) -> bool:
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=1e-6)
-    return ours == theirs
-
-
-def _shown(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,178 @@
+"""What two models set differently: the settings of paired layers, with parameters and without.
+
+Layers without parameters have no names in common and no shapes. They are paired by where they are: in the gap behind a
+paired layer with parameters, by kind and number. Where a gap has not as many of a kind on both sides, they are compared
+only if all of that kind are set alike on each side; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from .pairing import SHAPING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from xdevice.contract.layouts import Layer
+
+    from .sides import Side
+
+_HINT = "functions are not seen; inputs= runs both models and compares their outputs"
+
+
+class Difference(NamedTuple):
+    """One setting that two layers do not have in common."""
+
+    where: str
+    """The layer of the target."""
+    name: str
+    ours: object
+    theirs: object
+
+
+class Compared(NamedTuple):
+    """What came of comparing the layers without parameters."""
+
+    differences: list[Difference]
+    settled: set[str]
+    """The layers with parameters, by their paths in the source or the target, whose activation was compared."""
+    uncompared: tuple[list[Layer], list[Layer]]
+    """What has no counterpart, in the source and in the target."""
+
+
+def of_pair(one: Layer, other: Layer, settled: Iterable[str] = ()) -> list[Difference]:
+    """What two layers with parameters set differently."""
+    # of what kinds= or a name says there is at most what shapes it
+    known = all(set(layer.settings).difference(SHAPING) for layer in (one, other))
+    found = []
+    for name in dict.fromkeys((*one.settings, *other.settings)):
+        told = name in one.settings and name in other.settings if name in SHAPING else known
+        ours, theirs = one.settings.get(name), other.settings.get(name)
+        if not told or alike(ours, theirs) or (name == "activation" and (one.path in settled or other.path in settled)):
+            continue
+        found.append(Difference(other.path or other.kind, name, ours, theirs))
+    return found
+
+
+def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+    """What the layers without parameters set differently, in the order in which the models define them."""
+    if not source.sequence or not target.sequence:
+        return Compared([], set(), ([], []))
+    ours = gaps(source.sequence, {one.path: number for number, (one, _) in enumerate(pairs)})
+    theirs = gaps(target.sequence, {other.path: number for number, (_, other) in enumerate(pairs)})
+    return compare_gaps(ours, theirs)
+
+
+Gaps = dict["tuple[int, str]", "list[Layer]"]
+"""The layers without parameters by the number of the pair that they follow, -1 for none, and their kind."""
+
+
+def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
+    found: Gaps = {}
+    behind = -1
+    for layer in sequence:
+        if layer.parts:
+            behind = numbers.get(layer.path, behind)
+        else:
+            found.setdefault((behind, layer.kind), []).append(layer)
+    return found
+
+
+def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
+    differences: list[Difference] = []
+    left, right = [], []
+    settled: set[str] = set()
+    alike_kinds = {kind: both for kind in _kinds(ours) & _kinds(theirs) if (both := _uniform(kind, ours, theirs))}
+    for gap in dict.fromkeys((*ours, *theirs)):
+        one, other = ours.get(gap, []), theirs.get(gap, [])
+        if len(one) == len(other) and gap[1] != "other":
+            for pair in zip(one, other, strict=True):
+                differences += _of_operation(*pair)
+                settled.update(_holder(layer) for layer in pair)
+        else:
+            left += one
+            right += other
+    for kind, (one, other) in alike_kinds.items():
+        rest = [layer for layer in (*left, *right) if layer.kind == kind]
+        if rest:
+            differences += _of_kind(kind, one, other, differences)
+            settled.update(map(_holder, rest))
+        left = [layer for layer in left if layer.kind != kind]
+        right = [layer for layer in right if layer.kind != kind]
+    return Compared(differences, settled - {""}, (left, right))
+
+
+def _kinds(found: Gaps) -> set[str]:
+    return {kind for _, kind in found if kind != "other"}
+
+
+def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
+    """All layers of a kind, if all of one side are set alike, and all of the other."""
+    every = [[layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)]
+    if any(not _same(layers[0], layer) for layers in every for layer in layers):
+        return None
+    return every[0], every[1]
+
+
+def _same(one: Layer, other: Layer) -> bool:
+    return not _of_operation(one, other)
+
+
+def _of_kind(kind: str, one: list[Layer], other: list[Layer], known: list[Difference]) -> list[Difference]:
+    """What all layers of a kind have in common; where some are paired it is listed with those."""
+    where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
+    listed = {(found.where, found.name) for found in known}
+    paths = {layer.path for layer in other}
+    return [
+        found._replace(where=where)
+        for found in _of_operation(one[0], other[0])
+        if not any(path in paths and name == found.name for path, name in listed)
+    ]
+
+
+def _of_operation(one: Layer, other: Layer) -> list[Difference]:
+    where = other.path or other.kind
+    if not alike(one.settings.get("function"), other.settings.get("function")):
+        return [Difference(where, "activation", *(layer.settings["function"] for layer in (one, other)))]
+    return [
+        Difference(where, name, ours, theirs)
+        for name, ours in one.settings.items()
+        if name in other.settings and not alike(ours, theirs := other.settings[name])
+    ]
+
+
+def _holder(layer: Layer) -> str:
+    """The layer in which an activation may be."""
+    return layer.path.rpartition(".")[0]
+
+
+def uncounted(source: Side, target: Side, compared: Compared) -> str:
+    """One line of what could not be compared; nothing if that is nothing. An activation in a layer is a setting of it."""
+    parts = []
+    for side, layers in zip((source, target), compared.uncompared, strict=True):
+        listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
+        counted = Counter(_named(layer) for layer in layers if _holder(layer) not in listed)
+        if counted:
+            parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
+    return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""
+
+
+def _named(layer: Layer) -> str:
+    return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
+
+
+def alike(ours: object, theirs: object) -> bool:
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=1e-6)
+    return ours == theirs
+
+
+def shown(found: Difference, source: str, target: str) -> str:
+    return f"{found.where}: {found.name} is {_value(found.ours)} in {source}, {_value(found.theirs)} in {target}"
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
