@@ -42,7 +42,7 @@ if is_blocking_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import gradients, layers, models, optimizers, semantics, settings, sharing, threads, virtual
+from . import calls, gradients, layers, models, optimizers, semantics, sharing, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
+    from xdevice.contract.calls import Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
 
@@ -310,8 +311,17 @@ class MxnetBackend(Backend):
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        return calls.calls(model, self)
+
+    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+        return calls.outermost(around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        return calls.infer(model, inputs)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        return calls.has_channels_last(model)
 
     def move_model(self, model: Any, device: Device) -> None:
         models.move(model, self.to_native(device))

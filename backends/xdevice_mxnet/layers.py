@@ -42,7 +42,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     if not isinstance(model, Block):
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
     names = dict(backend.variables(model))
-    for path, block in blocks(model, "", set()):
+    for path, block in blocks(model):
         found = _kind(block)
         if found is None:
             continue
@@ -56,7 +56,12 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
             yield layer
 
 
-def blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def blocks(model: Any) -> Iterator[tuple[str, Any]]:
+    """Every block of a model, once, and the way to it."""
+    return _blocks(model, "", set())
+
+
+def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     if id(block) in seen:
         return
     seen.add(id(block))

@@ -9,6 +9,7 @@ from xdevice.contract.patches import Patch, Private
 from . import blocking, watching
 
 PATCHES: Final = (
+    Patch("mxnet.gluon.Block", ("__call__",), "`trace`: the layers that a model calls", "block"),
     Patch("mxnet.nd.NDArray", (*watching.READS, *watching.MOVES), "`transfers`: reads and moves", "block"),
     Patch("mxnet.np.ndarray", (*watching.NUMPY_READS, *watching.NUMPY_MOVES), "the same", "block"),
     Patch("numpy", ("asarray", "array"), "`transfers`: NumPy reads by a protocol of its own", "block"),
@@ -28,6 +29,7 @@ PATCHES: Final = (
 )
 
 PRIVATE: Final = (
+    Private("mxnet.gluon.HybridBlock", ("_active",), "`trace`: whether a block hides its layers"),
     Private("mxnet.ndarray.numpy", ("_internal",), "`einsum` of the namespace's sums without 4 us of checks"),
     Private("mxnet.base", ("_LIB",), "MXNet's library"),
     Private("mxnet.sym.np", ("_Symbol",), "whether a program is a legacy one"),

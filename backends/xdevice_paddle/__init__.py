@@ -36,6 +36,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
     from paddle.base.framework import EagerParamBase, global_var
 
     from . import (
+        calls,
         copying,
         gradients,
         layers,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
+    from xdevice.contract.calls import Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
 
@@ -297,8 +299,17 @@ class PaddleBackend(Backend):
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        return calls.calls(model, self)
+
+    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+        return calls.outermost(around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        return calls.infer(model, inputs)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        return calls.has_channels_last(model)
 
     def move_model(self, model: Any, device: Device) -> None:
         models.move(model, device, self)

@@ -9,6 +9,7 @@ from xdevice.contract.patches import Patch, Private
 from . import virtual_operations, watching
 
 PATCHES: Final = (
+    Patch("paddle.nn.Layer", ("__call__",), "`trace`: the layers that a model calls", "block"),
     Patch("paddle.Tensor", (*watching.READS, "cpu", "cuda", "to", "_copy_to"), "`transfers`: reads and moves", "block"),
     Patch(
         "paddle.base.core.eager", ("run_partial_grad",),

@@ -41,7 +41,7 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import gradients, layers, loading, models, names, reducing, settings, sharing
+    from . import calls, gradients, layers, loading, models, names, reducing, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer, Way
+    from xdevice.contract.calls import Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
 
@@ -293,8 +294,17 @@ class TensorflowBackend(Backend):
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        return calls.calls(model, self)
+
+    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+        return calls.outermost(around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        return calls.infer(model, inputs)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        return calls.has_channels_last(model)
 
     def move_model(self, model: Any, device: Device) -> None:
         self._refuse_models_here()

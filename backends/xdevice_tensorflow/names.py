@@ -76,6 +76,23 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
             yield from _walk(child, prefix + inner, (*above, id(thing)))
 
 
+def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
+    """Every layer of a model, once, and the way to it, with dots, as in the names of its variables."""
+    seen: set[int] = set()
+    return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", seen))
+
+
+def _layers(thing: Any, name: str, seen: set[int]) -> Iterator[_Named]:
+    if id(thing) in seen or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, keras.Layer):
+        yield name, thing
+    prefix = f"{name}/" if name else ""
+    for inner, child in _children(thing):
+        yield from _layers(child, prefix + inner, seen)
+
+
 def _children(thing: Any) -> Iterable[_Named]:
     if isinstance(thing, keras.Layer):
         own = [(variable.name, variable) for variable in (*thing._trainable_variables, *thing._non_trainable_variables)]

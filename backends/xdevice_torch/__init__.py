@@ -21,7 +21,7 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import blocking, gradients, layers, models, optimizers, reducing, settings, sharing, staging, threads, virtual
+    from . import blocking, calls, gradients, layers, models, optimizers, reducing, sharing, staging, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer, Way
+    from xdevice.contract.calls import Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer
 
@@ -284,8 +285,17 @@ class TorchBackend(Backend):
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        return calls.calls(model, self)
+
+    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+        return calls.outermost(around)
+
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        return calls.infer(model, inputs)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        return calls.has_channels_last(model)
 
     def move_model(self, model: Any, device: Device) -> Any:
         return models.move(model, self.to_native(device))

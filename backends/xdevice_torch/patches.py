@@ -9,6 +9,7 @@ from xdevice.contract.patches import Patch, Private
 from . import watching
 
 PATCHES: Final = (
+    Patch("torch.nn.Module", ("__call__",), "`trace`: the layers that a model calls", "block"),
     Patch(
         "torch.Tensor", (*watching.READS, "to", "cpu", "cuda", "xpu"),
         "`transfers`: reads and moves. A TorchFunctionMode is of one thread, and misses what runs with a copy of the "
@@ -52,6 +53,8 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private("torch.nn.Module", ("_compiled_call_impl",), "`trace`: whether torch.compile hides the layers of a model"),
+    Private("torch._dynamo.eval_frame.OptimizedModule", ("_orig_mod",), "the same"),
     Private("torch._C", ("_is_tracing",), "whether `torch.jit.trace` would freeze random numbers"),
     Private("torch.fx", ("_symbolic_trace",), "the same, of `torch.fx`"),
     Private("torch.fx._symbolic_trace", ("_is_fx_tracing_flag",), "the same"),

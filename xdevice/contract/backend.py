@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from .calls import Call
     from .dlpack import Lent
     from .layouts import Layer, Part
     from .samples import Samples
@@ -376,10 +377,25 @@ class Backend(ABC):
 
         return layouts.parts(kind, settings)
 
-    def operations(self, model: Any) -> Iterable[Layer]:
-        """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
-        definition: their kinds and settings are those that `operations` lists. What a function does is not seen."""
-        raise self.unsupported("settings of layers without parameters", "compare them yourself")
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        """A list that gets each call of a layer of a model as it ends, while the block is open, in this thread or task
+        and in those that `xdevice.parallel` starts. Layers with the parameters that `layers` knows are seen whatever
+        children they have, of the others those without children. Raises `UnsupportedError` for a model whose layers a
+        compiler has hidden, `NotBuiltError` if it has not been built yet. Afterwards nothing is left on the model."""
+        raise self.unsupported("seeing the calls of layers", "compare what the model returns")
+
+    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+        """While the block is open, each call of a model that is not made inside of another one's call runs in the block
+        `around(model, arguments)`, in any thread. A layer or a loss that is called by itself is a model too."""
+        raise self.unsupported("seeing the calls of models", "name the model")
+
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        """What a model returns in evaluation mode, not recorded for gradients. It keeps its own mode."""
+        raise self.unsupported("calling models", "call the model")
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        """Whether the images that a model takes have their channels behind rows and columns; None if nothing says."""
+        return None
 
     def move_model(self, model: Any, device: Device) -> Any:
         """Moves every variable in place, with the state of an optimizer that the model owns. What it returns, if not

@@ -1,0 +1,89 @@
+"""Seeing the calls of Gluon's blocks.
+
+What must be kept:
+- a Dense or a convolution with an activation has it as a child, and returns what that gives;
+- a hybridized block does not call its children;
+- MXNet tells no gradient of what lies between: each output passes through a function of ours that does nothing to it,
+  but is told its gradient.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from mxnet.gluon import Block, nn
+from mxnet.gluon.nn import conv_layers
+
+from xdevice.contract import calls as common
+
+from .layers import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
+
+
+@contextmanager
+def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
+    known = {layer.path for layer in backend.layers(model)}
+    paths, activations = {}, []
+    for path, block in blocks(model):
+        if getattr(block, "_active", False):
+            raise backend.unsupported(
+                f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
+                "call model.hybridize(False) first",
+            )
+        if path in known or not block._children:
+            paths[id(block)] = path
+        if isinstance(block, nn.Dense | conv_layers._Conv) and block.act is not None:
+            activations.append(block.act)
+
+    def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+        if not mx.autograd.is_recording():
+            return result
+        numbers = iter(range(len(list(common.tensors(backend, result)))))
+        return _told(result, numbers, put)
+
+    watch = common.Watch(backend, paths, activations, follow)
+    with common.watching(watch, Block):
+        yield watch.calls
+        mx.nd.waitall()  # for the gradients, which are told by MXNet's threads
+
+
+def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
+    if isinstance(result, list | tuple):
+        return type(result)(_told(x, numbers, put) for x in result)
+    return _Teller(next(numbers), put)(result) if isinstance(result, mx.nd.NDArray) else result
+
+
+class _Teller(mx.autograd.Function):  # type: ignore[misc]
+    """Gives what it takes, and tells the gradient."""
+
+    def __init__(self, number: int, put: Callable[[int, Any], None]) -> None:
+        super().__init__()
+        self._number, self._put = number, put
+
+    def forward(self, x: Any) -> Any:
+        return x.detach()  # another array, of the same memory
+
+    def backward(self, dy: Any) -> Any:
+        self._put(self._number, dy)
+        return dy
+
+
+def outermost(around: Any) -> Any:
+    return common.outermost(Block, around)
+
+
+def infer(model: Block, inputs: tuple[Any, ...]) -> Any:
+    with mx.autograd.pause(train_mode=False):
+        return model(*inputs)
+
+
+def has_channels_last(model: Block) -> bool | None:
+    layouts = (getattr(block, "_kwargs", {}).get("layout") for _, block in blocks(model))
+    return next((not name.startswith("NC") for name in layouts if isinstance(name, str)), None)

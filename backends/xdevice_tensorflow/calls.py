@@ -1,0 +1,97 @@
+"""Seeing the calls of Keras's layers.
+
+What must be kept:
+- Keras has no hooks; a functional model calls its layers, and a subclassed one does, by `Layer.__call__`;
+- an activation is a function that a layer calls as its attribute, and its own output can be seen nowhere else;
+- gradients are asked of a tape by its user: the outputs of layers are asked for beside what the user wants.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+import keras
+import tensorflow as tf
+from keras import layers as kl
+
+from xdevice.contract import calls as common
+from xdevice.contract.hooks import Patches
+
+from . import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
+
+_ACTIVATED: Final = (
+    kl.Dense, kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
+    kl.DepthwiseConv1D, kl.DepthwiseConv2D,
+)  # fmt: skip
+_followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
+"""For each open block its outputs, and where their gradients go."""
+
+
+@contextmanager
+def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
+    known = {layer.path for layer in backend.layers(model)}
+    paths, activated, activations = {}, [], []
+    for path, layer in names.layers(model):
+        if path in known or not layer._layers:
+            paths[id(layer)] = path
+        function = getattr(layer, "activation", None)
+        if isinstance(layer, _ACTIVATED) and function is not keras.activations.linear:
+            if isinstance(function, FunctionType):
+                activated.append(layer)
+            elif function is not None:
+                activations.append(function)
+    followed: list[tuple[Any, Callable[[Any], None]]] = []
+
+    def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+        for number, x in enumerate(common.tensors(backend, result)):
+            if x.dtype.is_floating:
+                followed.append((x, lambda gradient, number=number: put(number, gradient)))
+        return result
+
+    watch = common.Watch(backend, paths, activations, follow)
+    with Patches() as patches, common.watching(watch, keras.Layer):
+        for layer in activated:
+            patches.replace(layer, "activation", lambda function, layer=layer: common.activated(function, layer))
+        patches.replace(tf.GradientTape, "gradient", _asking_for_more)
+        _followed.append(followed)
+        try:
+            yield watch.calls
+        finally:
+            _followed.remove(followed)
+
+
+def _asking_for_more(original: Any) -> Any:
+    @wraps(original)
+    def gradient(self: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly():
+            return original(self, target, sources, *args, **kwargs)
+        asked = [pair for followed in _followed for pair in followed]
+        found, more = original(self, target, [sources, [x for x, _ in asked]], *args, **kwargs)
+        for (_, put), dy in zip(asked, more, strict=True):
+            if dy is not None:
+                put(dy)
+        return found
+
+    return gradient
+
+
+def outermost(around: Any) -> Any:
+    return common.outermost(keras.Layer, around)
+
+
+def infer(model: Any, inputs: tuple[Any, ...]) -> Any:
+    return model(*inputs, training=False)
+
+
+def has_channels_last(model: Any) -> bool | None:
+    formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
+    return next((name == "channels_last" for name in formats if isinstance(name, str)), None)

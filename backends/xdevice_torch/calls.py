@@ -1,0 +1,81 @@
+"""Seeing the calls of PyTorch's modules.
+
+What must be kept: a `TransformerEncoderLayer` computes past its layers in evaluation mode, unless one has a hook.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import Module
+
+from xdevice.contract import calls as common
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
+
+
+@contextmanager
+def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
+    known = {layer.path for layer in backend.layers(model)}
+    for path, module in model.named_modules():
+        _refuse_hidden(path, module, backend)
+    paths = {
+        id(module): path
+        for path, module in model.named_modules()
+        if path in known or next(module.children(), None) is None
+    }
+    with ExitStack() as stack:
+
+        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            for number, x in enumerate(common.tensors(backend, result)):
+                if x.requires_grad:
+                    stack.callback(x.register_hook(partial(put, number)).remove)
+            return result
+
+        for module in model.modules():
+            if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
+                stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
+        watch = common.Watch(backend, paths, follow=follow)
+        stack.enter_context(common.watching(watch, Module))
+        yield watch.calls
+
+
+def _refuse_hidden(path: str, module: Module, backend: Backend) -> None:
+    name = f"{path or 'the model'}, a {type(module).__name__}"
+    if isinstance(module, torch.jit.ScriptModule):
+        raise backend.unsupported(f"seeing the layers of {name}", "trace the module that it was made of")
+    if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+        raise backend.unsupported(
+            f"seeing the layers of {name} that torch.compile has taken", "trace the module before it is compiled"
+        )
+    if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
+        raise backend.unsupported(
+            f"seeing the layers of {name} over {len(module.device_ids)} devices, which calls copies of them",
+            "trace its .module",
+        )
+
+
+def outermost(around: Any) -> Any:
+    return common.outermost(Module, around)
+
+
+def infer(model: Module, inputs: tuple[Any, ...]) -> Any:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            return model(*inputs)
+    finally:
+        for module in training:
+            module.training = True
+
+
+def has_channels_last(model: Any) -> bool | None:
+    return False

@@ -1,0 +1,222 @@
+"""Seeing the calls of a model's layers: what every framework has in common; an adapter says which layers, and more.
+
+The class whose `__call__` all layers share is patched while a block is open, which reaches all threads, so each call
+asks first whether its context is watched. A patch instead of hooks, for Keras has none, Gluon's miss a layer that
+raises, and nobody has any for all models of a program.
+
+What must be kept:
+
+- Inputs and outputs are copied at once: a later layer may write into them.
+- A layer with parameters is one call, whatever it calls inside, but for its activation, where it has one: then its
+  output is what the activation takes, as it is where the two are written apart, and the activation is a call behind it.
+- A call that raises leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.base.devices import CPU
+
+from . import hooks, layouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from . import Backend
+
+_Go = Callable[[Any], Any]
+"""Calls a layer with arguments: a tuple and a dict."""
+
+
+class Call(NamedTuple):
+    """One call of a layer. Its tensors are copies on the host."""
+
+    path: str
+    """That of `Layer.path`: the way to the layer from the model."""
+    layer: Any
+    """The framework's own object; a function, for the activation of a Keras layer."""
+    inputs: tuple[Any, ...]
+    """The tensors among its arguments, in containers too."""
+    outputs: tuple[Any, ...]
+    gradients: list[Any]
+    """For each output the gradient that has reached it; None until one does. The last one, of several."""
+
+
+class _Frame:
+    """A call that has begun."""
+
+    def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
+        self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
+        self._is_told = False
+
+    def ends(self, result: Any) -> Any:
+        """Tells of it, once; gives the result, or what stands for it."""
+        if self._is_told:
+            return result
+        self._is_told = True
+        outputs = self._watch.copies(result)
+        call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
+        self._watch.calls.append(call)
+        return self._watch.followed(call, result)
+
+
+class Watch:
+    """What one block sees: the calls of some layers, by their `id`s."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        paths: Mapping[int, str],
+        activations: Iterable[Any] = (),
+        follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
+    ) -> None:
+        self.calls: list[Call] = []
+        self.paths = paths
+        self._backend = backend
+        self._activations = frozenset(map(id, activations))
+        self._follow = follow
+        self._here: Any = threading.local()
+
+    def run(self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False) -> Any:
+        """Calls `go`, and tells of it as of the call of a layer."""
+        outer: _Frame | None = getattr(self._here, "frame", None)
+        if self._is_symbolic(arguments):
+            return go(arguments)
+        if outer is not None:
+            if not (is_activation or id(layer) in self._activations):
+                return go(arguments)
+            arguments = outer.ends(arguments)
+        frame = self._here.frame = _Frame(self, path, layer, self.copies(arguments))
+        try:
+            result = go(arguments)
+        finally:
+            self._here.frame = outer
+        return frame.ends(result)
+
+    def _is_symbolic(self, arguments: Any) -> bool:
+        """Whether a model is being built of this layer; where a compiler traces it, that is refused."""
+        tracer = self._backend.tracing()
+        if tracer is not None:
+            raise self._backend.unsupported(
+                f"seeing the calls of layers inside of {tracer}, where they have no values", "call the model without it"
+            )
+        return next(_found(self._backend, arguments, "symbol"), None) is not None
+
+    def copies(self, value: Any) -> tuple[Any, ...]:
+        """The tensors of a value, on the host."""
+        return tuple(map(self._copy, tensors(self._backend, value)))
+
+    def _copy(self, x: Any) -> Any:
+        with hooks.unseen():
+            return self._backend.copy(self._backend.detached(x), CPU)
+
+    def followed(self, call: Call, result: Any) -> Any:
+        """The result, or what stands for it: its gradients are put into the call as they come."""
+        if self._follow is None:
+            return result
+
+        def put(number: int, gradient: Any) -> None:
+            call.gradients[number] = self._copy(gradient)
+
+        return self._follow(result, put)
+
+
+_watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", default=())
+"""Those of the open blocks of this thread or task, and of the tasks that it has started by `xdevice.parallel`."""
+_is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
+"""Whether this thread or task is inside of a call of a model."""
+_arounds: Final[list[Callable[[Any, Any], AbstractContextManager[Any]]]] = []
+"""Of the open blocks that see all models."""
+
+
+@contextmanager
+def watching(watch: Watch, cls: type) -> Iterator[None]:
+    """Calls of layers inside are seen; `cls` is the class of all layers."""
+    with hooks.Patches() as patches:
+        patches.replace(cls, "__call__", _seen)
+        token = _watches.set((*_watches.get(), watch))
+        try:
+            yield
+        finally:
+            _watches.reset(token)
+
+
+@contextmanager
+def outermost(cls: type, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> Iterator[None]:
+    """Inside, each call of a layer that is not inside of another one's is made in the block `around(layer, arguments)`,
+    whatever the thread."""
+    with hooks.Patches() as patches:
+        patches.replace(cls, "__call__", _seen)
+        _arounds.append(around)
+        try:
+            yield
+        finally:
+            _arounds.remove(around)
+
+
+def _seen(original: Any) -> Any:
+    @wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments = args, kwargs
+        if _is_inside.get() or not _arounds:
+            return _through(_watches.get(), self, original, arguments)
+        token = _is_inside.set(True)
+        try:
+            with ExitStack() as stack:
+                for around in tuple(_arounds):
+                    stack.enter_context(around(self, arguments))
+                return _through(_watches.get(), self, original, arguments)
+        finally:
+            _is_inside.reset(token)
+
+    return call
+
+
+def _through(watches: tuple[Watch, ...], layer: Any, original: Any, arguments: Any) -> Any:
+    for number, watch in enumerate(watches):
+        if id(layer) in watch.paths:
+            go = partial(_through, watches[number + 1 :], layer, original)
+            return watch.run(layer, watch.paths[id(layer)], arguments, go)
+    args, kwargs = arguments
+    return original(layer, *args, **kwargs)
+
+
+def activated(function: Any, owner: Any) -> Any:
+    """What stands for a function that a layer calls as its activation."""
+
+    @wraps(function)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return _activate(_watches.get(), function, owner, (args, kwargs))
+
+    return stand_in
+
+
+def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: Any) -> Any:
+    for number, watch in enumerate(watches):
+        if id(owner) in watch.paths:
+            path = layouts.join(watch.paths[id(owner)], "activation")
+            go = partial(_activate, watches[number + 1 :], function, owner)
+            return watch.run(function, path, arguments, go, is_activation=True)
+    args, kwargs = arguments
+    return function(*args, **kwargs)
+
+
+def tensors(backend: Backend, value: Any) -> Iterator[Any]:
+    """The tensors in a value and in the containers that it is made of."""
+    return _found(backend, value, "tensor")
+
+
+def _found(backend: Backend, value: Any, kind: str) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for inside in value:
+            yield from _found(backend, inside, kind)
+    elif backend.classify(type(value)) == kind:
+        yield value
