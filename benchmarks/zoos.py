@@ -202,8 +202,7 @@ def _layer(side: tuple[str, Any], path: str) -> Any:
     if backend == "tensorflow":
         from xdevice_tensorflow import names
 
-        paths = names.paths(model)
-        return next(layer for layer in model._flatten_layers() if paths.get(id(layer)) == path)
+        return next(layer for way, layer in names.layers(model) if way == path)
     for name in path.split("."):
         if backend == "mxnet":
             model = model._children[name]

@@ -67,7 +67,7 @@ def _blocks(block: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
     seen.add(id(block))
     yield path, block
     for name, child in block._children.items():
-        yield from blocks(child, layouts.join(path, name), seen)
+        yield from _blocks(child, layouts.join(path, name), seen)
 
 
 def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:

@@ -15,7 +15,7 @@ from mxnet.gluon.nn import conv_layers
 
 from xdevice.contract import operations as ops
 
-from . import layers as own_layers
+from .layers import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ _NOTHING: Final = (nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identit
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
-    for path, block in own_layers.blocks(model, "", set()):
+    for path, block in blocks(model):
         if path in layers:
             yield layers[path]
         elif not (block._children or block._reg_params or isinstance(block, _NOTHING)):

@@ -299,6 +299,9 @@ class PaddleBackend(Backend):
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
 
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return settings.operations(model, self)
+
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)
 

@@ -47,21 +47,6 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     return _unique([*found, *((names.get(id(part), part.name.partition(":")[0]), part) for part in missed)])
 
 
-def paths(model: Any) -> dict[int, str]:
-    """The way to each layer by its id, with dots: what the names of its variables begin with."""
-    found: dict[int, str] = {}
-    _note(model, (), found)
-    return found
-
-
-def _note(thing: Any, way: tuple[str, ...], found: dict[int, str]) -> None:
-    if id(thing) in found or isinstance(thing, (tf.Variable, keras.Variable, *_NO_STATE)):
-        return
-    found[id(thing)] = ".".join(way)
-    for name, child in _children(thing):
-        _note(child, (*way, name), found)
-
-
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
     """Name and variable of all that is in `thing`; a shared one comes under each of its names."""
     if id(thing) in above:

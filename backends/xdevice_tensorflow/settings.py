@@ -46,7 +46,7 @@ _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis", "t
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
-    paths = names.paths(model)
+    paths = {id(layer): path for path, layer in names.layers(model)}
     done: set[int] = set()
     for layer in model._flatten_layers():
         path = paths.get(id(layer))

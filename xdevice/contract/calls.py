@@ -63,7 +63,8 @@ class _Frame:
         outputs = self._watch.copies(result)
         call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
         self._watch.calls.append(call)
-        return self._watch.followed(call, result)
+        stand_in = _stand_in.get()
+        return self._watch.followed(call, result if stand_in is None else stand_in(call, result))
 
 
 class Watch:
@@ -133,6 +134,19 @@ _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=Fa
 """Whether this thread or task is inside of a call of a model."""
 _arounds: Final[list[Callable[[Any, Any], AbstractContextManager[Any]]]] = []
 """Of the open blocks that see all models."""
+
+
+_stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)
+
+
+@contextmanager
+def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
+    """Inside, what `give` makes of a call that is seen and of its result goes on in the model instead of the result."""
+    token = _stand_in.set(give)
+    try:
+        yield
+    finally:
+        _stand_in.reset(token)
 
 
 @contextmanager
@@ -210,6 +224,16 @@ def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: 
 def tensors(backend: Backend, value: Any) -> Iterator[Any]:
     """The tensors in a value and in the containers that it is made of."""
     return _found(backend, value, "tensor")
+
+
+def replaced(backend: Backend, value: Any, new: Iterator[Any]) -> Any:
+    """The value with other tensors, in the order of `tensors`."""
+    if isinstance(value, dict):
+        return {key: replaced(backend, inside, new) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        inside = [replaced(backend, one, new) for one in value]
+        return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
+    return next(new) if backend.classify(type(value)) == "tensor" else value
 
 
 def _found(backend: Backend, value: Any, kind: str) -> Iterator[Any]:

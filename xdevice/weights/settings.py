@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from .pairing import SHAPING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from xdevice.contract.layouts import Layer
 
+    from .settling import Run, Runs
     from .sides import Side
 
 _HINT = "functions are not seen; inputs= runs both models and compares their outputs"
@@ -59,11 +60,40 @@ def of_pair(one: Layer, other: Layer, settled: Iterable[str] = ()) -> list[Diffe
 
 def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
     """What the layers without parameters set differently, in the order in which the models define them."""
-    if not source.sequence or not target.sequence:
+    if source.sequence is None or target.sequence is None:
         return Compared([], set(), ([], []))
     ours = gaps(source.sequence, {one.path: number for number, (one, _) in enumerate(pairs)})
     theirs = gaps(target.sequence, {other.path: number for number, (_, other) in enumerate(pairs)})
     return compare_gaps(ours, theirs)
+
+
+def of_calls(runs: Runs, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+    """The same in the order in which the layers are called."""
+    source, target = runs.sides
+    ours = gaps(_called(source, runs.expected), {one.path: number for number, (one, _) in enumerate(pairs)})
+    theirs = gaps(_called(target, computed), {other.path: number for number, (_, other) in enumerate(pairs)})
+    return compare_gaps(ours, theirs)
+
+
+def _called(side: Side, run: Run) -> Iterator[Layer]:
+    known = {layer.path: layer for layer in side.sequence or side.layers}
+    for call in run.calls:
+        layer = known.get(call.path)
+        if layer is not None:
+            yield _counted_from_behind(layer, call.inputs[0].ndim) if call.inputs else layer
+
+
+def _counted_from_behind(layer: Layer, axes: int) -> Layer:
+    """An axis as PyTorch counts it from behind, which is one for all shapes: 1 of two is -1."""
+    axis = layer.settings.get("axis")
+    if not isinstance(axis, int) or axis < 0:
+        return layer
+    return layer._replace(settings={**layer.settings, "axis": axis - axes})
+
+
+def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
+    """A layer that is called twice differs once."""
+    return list({(str(one)): one for one in found}.values())
 
 
 Gaps = dict["tuple[int, str]", "list[Layer]"]
@@ -102,7 +132,11 @@ def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
             settled.update(map(_holder, rest))
         left = [layer for layer in left if layer.kind != kind]
         right = [layer for layer in right if layer.kind != kind]
-    return Compared(differences, settled - {""}, (left, right))
+    return Compared(_without_repeats(differences), settled - {""}, (_once(left), _once(right)))
+
+
+def _once(layers: list[Layer]) -> list[Layer]:
+    return list({layer.path: layer for layer in layers}.values())
 
 
 def _kinds(found: Gaps) -> set[str]:
@@ -149,12 +183,18 @@ def _holder(layer: Layer) -> str:
     return layer.path.rpartition(".")[0]
 
 
-def uncounted(source: Side, target: Side, compared: Compared) -> str:
-    """One line of what could not be compared; nothing if that is nothing. An activation in a layer is a setting of it."""
+def uncounted(source: Side, target: Side, compared: Compared, only: Container[str] = ()) -> str:
+    """One line of what could not be compared; nothing if that is nothing. An activation in a layer is a setting of it.
+    `only` are the kinds that count, if there are any."""
+    silent = [side.backend.name for side in (source, target) if side.sequence is None]
+    if source.model is None:
+        return ""
+    if silent:
+        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not tell; {_HINT}"
     parts = []
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
-        counted = Counter(_named(layer) for layer in layers if _holder(layer) not in listed)
+        counted = Counter(_named(layer) for layer in layers if _holder(layer) not in listed and (not only or layer.kind in only))
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
     return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""

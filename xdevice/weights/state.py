@@ -7,6 +7,7 @@ the target, or from `kinds`; never from its name or shape alone.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from xdevice.tensors.refusals import require_dtype
 from . import settings
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
+from .settling import CLOSE, Runs, distance, loaded, paired_by_inputs
 from .sides import Side, check_kinds, flat_side, kinds_with, model_of, model_side, some_of
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ def convert_state(
     kinds: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
     device: object = None,
+    inputs: object = None,
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
@@ -164,6 +167,8 @@ def convert_state(
         origin = model_side((found.backend, source), given)
     else:
         origin = flat_side(source, kinds_with(given, wanted, renamed))
+    if inputs is not None and (wanted is None or origin.model is None):
+        raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
     state = State(target.name)
@@ -172,13 +177,7 @@ def convert_state(
         for layer in origin.layers:
             writer.put_freely(layer)
     else:
-        pairs = paired(origin, wanted, renamed)
-        compared = settings.of_operations(origin, wanted, pairs)
-        for one, other in pairs:
-            writer.put(one, other, wanted, compared.settled)
-        writer.list_rest(pairs, wanted)
-        writer.list_differences(compared.differences)
-        state.differences += filter(None, [settings.uncounted(origin, wanted, compared)])
+        writer.put_all(origin, wanted, renamed, inputs)
     for name in origin.unknown:
         state.unmapped[name] = f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is"
     return state
@@ -303,6 +302,34 @@ class _Writer:
             for part in self._target.parts(layer.kind, layer.settings)
         ]
         self._fill(layer, parts, None)
+
+    def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
+        runs = None if inputs is None else Runs(source, wanted, inputs)
+        pairs = paired(source, wanted, renamed) if runs is None else paired_by_inputs(runs, renamed)
+        computed = runs and runs.plain()
+        if runs is None or computed is None:
+            compared = settings.of_operations(source, wanted, pairs)
+        else:
+            compared = settings.of_calls(runs, computed, pairs)
+        for one, other in pairs:
+            self.put(one, other, wanted, compared.settled)
+        self.list_rest(pairs, wanted)
+        self.list_differences(compared.differences)
+        apart = runs and self._list_outputs(runs, wanted, pairs)
+        only = ("dropout",) if apart == "" else ()
+        self._state.differences += filter(None, [settings.uncounted(source, wanted, compared, only)])
+
+    def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> str:
+        """Lists that the outputs differ, and where they first do; nothing if they agree."""
+        with loaded(wanted, self._state):
+            found = distance(runs.expected.outputs, runs.plain().outputs)
+            if found <= CLOSE:
+                return ""
+            first = runs.first_apart(pairs)
+        far = "have other shapes" if math.isinf(found) else f"are {found:.2g} of the largest number apart"
+        text = f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
+        self._state.differences.append(text)
+        return text
 
     def put(self, layer: Layer, other: Layer, wanted: Side, settled: Iterable[str]) -> None:
         self.list_differences(settings.of_pair(layer, other, settled))
