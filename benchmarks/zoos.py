@@ -176,11 +176,18 @@ def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pai
             for path in where:
                 if target[0] == "tensorflow" and found["name"] in ("padding", "padding_mode"):
                     mend_layer(source[0], _layer(source, pairs[path]), found["name"], _value(found["theirs"]))
+                elif target[0] == "torch" and found["name"] == "mode":
+                    mend_layer(source[0], _layer(source, _beside(source, path, pairs)), "mode", _value(found["theirs"]))
                 else:
                     mend_layer(target[0], _layer(target, path), found["name"], value)
         except (KeyError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
             left.append(f"{line} ({type(error).__name__} {error})")
     return left
+
+
+def _beside(source: tuple[str, Any], path: str, pairs: dict[str, str]) -> str:
+    """The one dropout of the source; for a setting that only the source has."""
+    return [layer.path for layer in registry.load(source[0]).operations(source[1]) if layer.kind == "dropout"][0]
 
 
 def _value(text: str) -> Any:
@@ -228,34 +235,59 @@ def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
     if backend == "torch" and name == "padding":
         _pad_before(layer, value)
         return
+    if backend == "paddle" and name == "padding" and (value == "same" or isinstance(value[0], tuple)):
+        _pad_paddle(layer, value)
+        return
     own = {
         "torch": {}, "paddle": {"eps": "_epsilon", "stride": "_stride", "count_include_pad": "exclusive"},
         "tensorflow": {"eps": "epsilon", "stride": "strides", "p": "rate"},
     }[backend].get(name, name)
     if own == "exclusive":
         value = not value
+    if backend == "paddle" and name == "padding" and hasattr(layer, "_updated_padding"):
+        layer._padding = layer._updated_padding = list(value)
+        return
     if backend == "paddle" and own == "_stride" and not hasattr(layer, own):
         own = "stride"
     getattr(layer, own)
-    setattr(layer, own, value)
+    setattr(layer, own, 1.0 if own == "scale" and value is None else value)
+
+
+def _sides(value: Any, shape: Any, kernel: Any, stride: Any) -> list[int]:
+    """What is added, the last axis first."""
+    if value != "same":
+        return [side for pair in value[::-1] for side in pair]
+    sides = []
+    for size, window, step in zip(shape[::-1], kernel[::-1], stride[::-1], strict=True):
+        total = max((-(-size // step) - 1) * step + window - size, 0)
+        sides += [total // 2, total - total // 2]
+    return sides
+
+
+def _pad_paddle(layer: Any, value: Any) -> None:
+    import paddle
+
+    layer._padding = layer._updated_padding = [0, 0]
+    layer.register_forward_pre_hook(
+        lambda module, given: paddle.nn.functional.pad(
+            given[0], _sides(value, given[0].shape[2:], module._kernel_size, module._stride)
+        )
+    )
 
 
 def _pad_before(layer: Any, value: Any) -> None:
     import torch
 
-    if value != "same":
+    if value != "same" and not isinstance(value[0], tuple):
         layer.padding = value
         return
     layer.padding = (0, 0)
 
-    def pad(module: Any, given: Any) -> Any:
-        sides = []
-        for size, kernel, step in zip(given[0].shape[:1:-1], module.kernel_size[::-1], module.stride[::-1], strict=True):
-            total = max((-(-size // step) - 1) * step + kernel - size, 0)
-            sides += [total // 2, total - total // 2]
-        return torch.nn.functional.pad(given[0], sides)
-
-    layer.register_forward_pre_hook(pad)
+    layer.register_forward_pre_hook(
+        lambda module, given: torch.nn.functional.pad(
+            given[0], _sides(value, given[0].shape[2:], module.kernel_size, module.stride)
+        )
+    )
 
 
 # one pair
@@ -270,7 +302,8 @@ def try_pair(source: str, target: str, name: str, inputs: bool = False) -> Row:
     scatter(theirs, 2)
     size = 299 if name == "inception_v3" else 224
     images = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype("float32")
-    extra = {"inputs": images} if inputs else {}
+    given = np.moveaxis(images, 1, -1) if source == "tensorflow" else images
+    extra = {"inputs": given} if inputs else {}
     start = time.perf_counter()
     try:
         state = xdevice.convert_state(ours, target, like=theirs, **extra)
@@ -320,7 +353,8 @@ def _zero(model: Any, path: str) -> None:
 def distance(one: Any, other: Any) -> float:
     if one.shape != other.shape:
         return float("inf")
-    return float(np.abs(one - other).max() / np.abs(one).max())
+    own = np.abs(one - one.mean(axis=0)).max()  # what the two images do not have in common
+    return float(np.abs(one - other).max() / (own + 1e-2 * np.abs(one).max()))
 
 
 @click.command()

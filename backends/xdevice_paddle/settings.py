@@ -1,6 +1,7 @@
 """The settings of Paddle's layers without parameters.
 
 What must be kept:
+- an activation in a `paddle.nn.BatchNorm` works on what it gives, and is a layer of its own here;
 - a dropout's `mode` may be "downscale_in_infer": it multiplies by 1 - p in evaluation;
 - a pool's `exclusive` is the opposite of `count_include_pad`, and its stride of None is its kernel;
 - `approximate` of a GELU is a bool.
@@ -38,6 +39,8 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     for path, layer in model.named_sublayers(include_self=True):
         if path in layers:
             yield layers[path]
+            if layers[path].settings.get("activation") is not None:
+                yield ops.activation(f"{path}.activation", str(layers[path].settings["activation"]))
         elif not (_holds(layer) or ops.is_inside(path, layers)):
             yield _operation(path, layer)
 

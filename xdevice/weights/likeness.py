@@ -41,6 +41,13 @@ _ALIKE: Final = (
     ("txt", "text", "language"),
 )  # fmt: skip
 """Words that mean the same and do not begin alike."""
+_OF_ANY: Final = frozenset(
+    {
+        *_ALIKE[0], *_ALIKE[1], *_ALIKE[2], "layer", "layers", "block", "blocks", "blk", "stage", "stages", "features",
+        "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
+    }
+)  # fmt: skip
+"""Words that say what a layer is, and not which one."""
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words} for word in chain.from_iterable(_ALIKE)
 }
@@ -64,7 +71,8 @@ def likeness(one: str, other: str) -> int:
 
 
 def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
-    return sum(max((_match(word, there) for there in theirs), default=0) for word in ours)
+    telling = [word for word in ours if word not in _OF_ANY]
+    return sum(max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0) for word in telling)
 
 
 @cache

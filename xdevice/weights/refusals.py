@@ -28,6 +28,7 @@ class _Break(NamedTuple):
     behind: str
     ours: list[str]
     theirs: list[str]
+    paths: list[str]
 
 
 def crossing(source: Side, ours: list[Layer], target: Side, theirs: list[Layer], likely: Mapping[str, str]) -> str:
@@ -35,7 +36,7 @@ def crossing(source: Side, ours: list[Layer], target: Side, theirs: list[Layer],
     here, there = source.backend.name, target.backend.name
     head = (
         f"these parameters of {here} fit more than one of {there}, and the names speak against their order: "
-        f"{_some(names_of([layer]) for layer in ours)} may be {_some(names_of([layer]) for layer in theirs)}"
+        f"{_some(_parameters(layer) for layer in ours)} may be {_some(_parameters(layer) for layer in theirs)}"
     )
     return _cut(head, _ways_out(likely))
 
@@ -55,8 +56,8 @@ def unclear(
     of_theirs = [layer for layer, found in zip(right, theirs, strict=True) if found in which]
     common, breaks = _breaks(left, ours, right, theirs)
     head = (
-        f"these parameters of {here} fit more than one of {there}: {_some(names_of([layer]) for layer in of_ours)} may be "
-        f"{_some(names_of([layer]) for layer in of_theirs)}. {common} of {len(left)} layers of {here} and {len(right)} of {there} "
+        f"these parameters of {here} fit more than one of {there}: {_some(_parameters(layer) for layer in of_ours)} may be "
+        f"{_some(_parameters(layer) for layer in of_theirs)}. {common} of {len(left)} layers of {here} and {len(right)} of {there} "
         f"come in one order, with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
     lines = [_line(one, here, there) for one in breaks[:_BREAKS]]
@@ -70,7 +71,8 @@ def unclear(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
-    return _cut(head, _ways_out(likely), lines)
+    there = {name for one in breaks for name in one.paths}  # what breaks the order is what has to be told
+    return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in there))), lines)
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:
@@ -85,6 +87,7 @@ def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], 
             left[start - 1].path if start else "",
             [_shown(layer, shape) for layer, shape in zip(left[start:end], ours[start:end], strict=True)],
             [_shown(layer, shape) for layer, shape in zip(right[first:last], theirs[first:last], strict=True)],
+            [layer.path for layer in left[start:end]],
         )
         for how, start, end, first, last in codes
         if how != "equal"
@@ -116,6 +119,10 @@ def _lacking(ours: Counter[Any], theirs: Counter[Any], here: str, there: str) ->
 def _some(names: Iterable[str], most: int = 3) -> str:
     every = list(names)
     return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def _parameters(layer: Layer) -> str:
+    return ", ".join(part.name for part in layer.parts[:2])
 
 
 def names_of(layers: Iterable[Layer]) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .settling import Run, Runs
     from .sides import Side
 
+_NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
 _HINT = "functions are not seen; inputs= runs both models and compares their outputs"
 
 
@@ -42,10 +43,14 @@ class Compared(NamedTuple):
     """The layers with parameters, by their paths in the source or the target, whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
     """What has no counterpart, in the source and in the target."""
+    padded: tuple[Mapping[str, Layer], ...] = ({}, {})
+    """The layers with parameters of both by their paths, with what is added to their inputs as their padding."""
 
 
-def of_pair(one: Layer, other: Layer, settled: Iterable[str] = ()) -> list[Difference]:
+def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
     """What two layers with parameters set differently."""
+    settled = compared.settled
+    one, other = (known.get(layer.path, layer) for known, layer in zip(compared.padded, (one, other), strict=True))
     # of what kinds= or a name says there is at most what shapes it
     known = all(set(layer.settings).difference(SHAPING) for layer in (one, other))
     found = []
@@ -62,25 +67,36 @@ def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer
     """What the layers without parameters set differently, in the order in which the models define them."""
     if source.sequence is None or target.sequence is None:
         return Compared([], set(), ([], []))
-    ours = gaps(source.sequence, {one.path: number for number, (one, _) in enumerate(pairs)})
-    theirs = gaps(target.sequence, {other.path: number for number, (_, other) in enumerate(pairs)})
-    return compare_gaps(ours, theirs)
+    return _compared(source.sequence, target.sequence, pairs)
+
+
+def _compared(ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+    here, there = list(with_pads(ours)), list(with_pads(theirs))
+    found = compare_gaps(
+        gaps(here, {one.path: number for number, (one, _) in enumerate(pairs)}),
+        gaps(there, {other.path: number for number, (_, other) in enumerate(pairs)}),
+    )
+    sides = ({layer.path: layer for layer in side if layer.parts} for side in (here, there))
+    return found._replace(padded=tuple(sides))
 
 
 def of_calls(runs: Runs, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
     """The same in the order in which the layers are called."""
     source, target = runs.sides
-    ours = gaps(_called(source, runs.expected), {one.path: number for number, (one, _) in enumerate(pairs)})
-    theirs = gaps(_called(target, computed), {other.path: number for number, (_, other) in enumerate(pairs)})
-    return compare_gaps(ours, theirs)
+    return _compared(_called(source, runs.expected), _called(target, computed), pairs)
 
 
 def _called(side: Side, run: Run) -> Iterator[Layer]:
     known = {layer.path: layer for layer in side.sequence or side.layers}
+    seen = {call.path for call in run.calls}
+    inside = {_holder(path): layer for path, layer in known.items() if layer.kind == "activation" and path not in seen}
     for call in run.calls:
         layer = known.get(call.path)
-        if layer is not None:
-            yield _counted_from_behind(layer, call.inputs[0].ndim) if call.inputs else layer
+        if layer is None:
+            continue
+        yield _counted_from_behind(layer, call.inputs[0].ndim) if call.inputs else layer
+        if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
+            yield inside[call.path]
 
 
 def _counted_from_behind(layer: Layer, axes: int) -> Layer:
@@ -111,6 +127,35 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
     return found
 
 
+def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
+    """The layers, with what a layer of zeros right before a convolution or pool adds as their own padding."""
+    before: list[Layer] = []
+    for layer in sequence:
+        if before and before[-1].kind == "pad":
+            padded = _padded(before[-1], layer, before[-2] if len(before) > 1 else None)
+            if padded is not None:
+                before[-1] = padded
+                continue
+        before.append(layer)
+    yield from before
+
+
+def _padded(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+    own, added = layer.settings.get("padding"), pad.settings["padding"]
+    is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
+    zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
+    takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
+    if not (is_zeros and takes and isinstance(own, tuple) and isinstance(added, tuple) and len(own) == len(added)):
+        return None
+    sides = [((one + more, two + more) if isinstance(more, int) else None) for (one, two), more in zip(added, own, strict=True)]
+    if None in sides:
+        return None
+    known = [side for side in sides if side is not None]
+    told = tuple(one for one, _ in known) if all(one == two for one, two in known) else tuple(known)
+    counted = {"count_include_pad": True} if layer.kind == "avg_pool" else {}
+    return layer._replace(settings={**layer.settings, "padding": told, **counted})
+
+
 def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
     differences: list[Difference] = []
     left, right = [], []
@@ -121,7 +166,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
         if len(one) == len(other) and gap[1] != "other":
             for pair in zip(one, other, strict=True):
                 differences += _of_operation(*pair)
-                settled.update(_holder(layer) for layer in pair)
+                settled.update(_holder(layer.path) for layer in pair)
         else:
             left += one
             right += other
@@ -129,14 +174,25 @@ def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
         rest = [layer for layer in (*left, *right) if layer.kind == kind]
         if rest:
             differences += _of_kind(kind, one, other, differences)
-            settled.update(map(_holder, rest))
+            settled.update(_holder(layer.path) for layer in rest)
         left = [layer for layer in left if layer.kind != kind]
         right = [layer for layer in right if layer.kind != kind]
+    for layers, is_ours in ((left, True), (right, False)):
+        differences += [found for layer in layers if layer.kind == "rescaling" for found in _of_lone(layer, is_ours)]
     return Compared(_without_repeats(differences), settled - {""}, (_once(left), _once(right)))
 
 
 def _once(layers: list[Layer]) -> list[Layer]:
     return list({layer.path: layer for layer in layers}.values())
+
+
+def _of_lone(layer: Layer, is_ours: bool) -> list[Difference]:
+    """Of a layer that multiplies by what it is set to: without it nothing does."""
+    return [
+        Difference(layer.path, name, *((value, None) if is_ours else (None, value)))
+        for name, value in layer.settings.items()
+        if value not in (0, 0.0) or name != "offset"
+    ]
 
 
 def _kinds(found: Gaps) -> set[str]:
@@ -178,9 +234,9 @@ def _of_operation(one: Layer, other: Layer) -> list[Difference]:
     ]
 
 
-def _holder(layer: Layer) -> str:
+def _holder(path: str) -> str:
     """The layer in which an activation may be."""
-    return layer.path.rpartition(".")[0]
+    return path.rpartition(".")[0]
 
 
 def uncounted(source: Side, target: Side, compared: Compared, only: Container[str] = ()) -> str:
@@ -194,7 +250,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     parts = []
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
-        counted = Counter(_named(layer) for layer in layers if _holder(layer) not in listed and (not only or layer.kind in only))
+        counted = Counter(_named(layer) for layer in layers if _holder(layer.path) not in listed and layer.kind != "rescaling" and (not only or layer.kind in only))
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
     return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""

@@ -44,8 +44,8 @@ CLOSE: Final = 1e-4
 _SAME: Final = 1e-3
 """The same for the inputs of two layers that may be one."""
 _LIKELY: Final = 0.8
-"""The least cosine of two inputs that are one but for a setting: a dropout's mode, a pool's padding."""
-_MOST_RUNS: Final = 48
+"""The least similarity of two inputs that are one but for a setting: a dropout's mode, a pool's padding."""
+_MOST_RUNS: Final = 24
 _IMAGES: Final = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
 
 
@@ -76,6 +76,8 @@ class Settled(NamedTuple):
     outputs of the model."""
     open: list[str]
     """Layers of the target of which nothing can be said."""
+    sure: dict[str, str]
+    """Those of `chosen` that are the only ones with their input."""
 
 
 class Runs:
@@ -115,6 +117,12 @@ class Runs:
         whatever does; both by the target's paths."""
         best = self._forced(left, right, guess, fixed)
         runs = 1
+        while best.open and runs < _MOST_RUNS:  # what is known of the layers behind leaves fewer for those before
+            again = self._forced(left, right, guess, {**best.sure, **fixed})
+            runs += 1
+            if len(again.sure) <= len(best.sure):
+                break
+            best = again
         groups = _groups(best.ties)
         tied = set(chain.from_iterable(groups))
         for targets in groups:
@@ -179,12 +187,13 @@ class _Forcing:
         self._ties: list[tuple[str, frozenset[str]]] = []
         self._apart: list[tuple[str, str]] = []
         self._open: list[str] = []
+        self._sure: dict[str, str] = {}
         self._before = ""
         self.first = ""
         result = run(target, runs.theirs, self._give)
         if not _is_close(runs.expected.outputs, result.outputs, CLOSE):
             self._note("", f"what lies behind {self._before}")
-        self.settled = Settled(self._chosen, self._ties, self._apart, self._open)
+        self.settled = Settled(self._chosen, self._ties, self._apart, self._open, self._sure)
 
     def _give(self, call: Call, result: Any) -> Any:
         if call.path not in self._wanted:
@@ -224,6 +233,8 @@ class _Forcing:
         found = self._fixed.get(path) or self._found(path, inputs)
         if found:
             self._chosen[path] = found
+            if path in self._fixed:
+                self._sure[path] = found
         else:
             self._open.append(path)
         return found
@@ -235,13 +246,15 @@ class _Forcing:
         close = [own for own in fitting if _is_close(self._runs.calls_of(own)[0].inputs, inputs, _SAME)]
         guess = self._guess.get(path, "")
         self._ties.append((path, frozenset(close)))
+        if len(close) == 1:
+            self._sure[path] = close[0]
         if close:
             return guess if guess in close else max(close, key=lambda own: likeness(own, path))
         if guess in fitting:
             return guess
         if len(fitting) < 2:
             return fitting[0] if fitting else ""
-        ranked = sorted(((_cosine(self._runs.calls_of(own)[0].inputs, inputs), own) for own in fitting), reverse=True)
+        ranked = sorted(((_similarity(self._runs.calls_of(own)[0].inputs, inputs), own) for own in fitting), reverse=True)
         (first, best), (second, _) = ranked[:2]
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
@@ -393,6 +406,16 @@ def _arrays_of(inputs: object) -> list[Array]:
 # comparing
 
 
+def apart(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
+    """How far apart the outputs of two models are: of what a batch's rows have of their own, where rounding allows."""
+    found = [distance(ours, theirs)]
+    for one, other in zip(ours, theirs, strict=False):
+        if one.shape == other.shape and one.ndim > 1 and len(one) > 1 and one.size:
+            own = float(np.abs(one - one.mean(axis=0)).max()) + 1e-2 * float(np.abs(one).max())
+            found.append(float(np.abs(one.astype("float64") - other).max()) / max(own, 1e-30))
+    return max(found)
+
+
 def distance(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
     """How far apart the values are, of the largest number; infinite if they do not have one shape."""
     if len(ours) != len(theirs) or not ours:
@@ -401,16 +424,31 @@ def distance(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
 
 
 def _distance(one: Array, other: Array) -> float:
-    if one.size != other.size or one.ndim != other.ndim:
-        return float("inf")
-    if one.size == 0:
-        return 0.0
+    if one.ndim != other.ndim or not one.size or not other.size:
+        return 0.0 if one.shape == other.shape else float("inf")
     scale = max(float(np.abs(one).max()), 1e-30)
     largest = float(np.abs(other).max())
     if not 0.9 < largest / scale < 1.1:  # the rest need not be read
         return abs(largest / scale - 1)
-    ways = [there for there in _layouts(other) if there.shape == one.shape]
-    return min((float(np.abs(one.astype("float64") - there).max()) / scale for there in ways), default=float("inf"))
+    ways = (_without_zeros(one, there) for there in _layouts(other))
+    return min((float(np.abs(x - there).max()) / scale for x, there in ways if x.shape == there.shape), default=float("inf"))
+
+
+def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
+    """Two images of different sizes without the zeros around them, which may be padding."""
+    if one.ndim < 3:
+        return one, other
+    for axis in range(1, one.ndim):
+        if one.shape[axis] != other.shape[axis]:
+            one, other = _trimmed(one, axis), _trimmed(other, axis)
+    return one, other
+
+
+def _trimmed(x: Array, axis: int) -> Array:
+    filled = np.flatnonzero(x.any(axis=tuple(other for other in range(x.ndim) if other != axis)))
+    if not filled.size:
+        return x
+    return x[(slice(None),) * axis + (slice(int(filled[0]), int(filled[-1]) + 1),)]
 
 
 def _layouts(x: Array) -> Iterator[Array]:
@@ -431,17 +469,25 @@ def _is_close(ours: Sequence[Array], theirs: Sequence[Array], limit: float) -> b
     return _distance(np.sort(ours[0], axis=1), np.sort(theirs[0], axis=1)) <= limit
 
 
-def _cosine(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
-    """How alike the first of each are where they overlap, in the best layout; -1 if they cannot be compared."""
+def _similarity(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
+    """How alike the first of each are where they overlap, in the best layout, but for a factor or a few numbers: their
+    correlation, or the share of the numbers that agree. -1 if they cannot be compared."""
     if not ours or not theirs or ours[0].ndim != theirs[0].ndim:
         return -1.0
     found = [-1.0]
     for there in _layouts(theirs[0]):
-        cut = tuple(slice(0, min(sizes)) for sizes in zip(ours[0].shape, there.shape, strict=True))
-        one, other = ours[0][cut].astype("float64").ravel(), there[cut].astype("float64").ravel()
-        if one.size * 2 >= max(ours[0].size, there.size) and one.any() and other.any():
-            found.append(float(one @ other / np.sqrt((one @ one) * (other @ other))))
+        one, other = _without_zeros(ours[0], there)
+        cut = tuple(slice(0, min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
+        if one[cut].size * 2 >= max(one.size, other.size):
+            found.append(_agreement(one[cut].astype("float64").ravel(), other[cut].astype("float64").ravel()))
     return max(found)
+
+
+def _agreement(one: Array, other: Array) -> float:
+    same = float((np.abs(one - other) <= _SAME * max(float(np.abs(one).max()), 1e-30)).mean()) if one.any() else 0.0
+    one, other = one - one.mean(), other - other.mean()
+    size = float(np.sqrt((one @ one) * (other @ other)))
+    return max(same, float(one @ other) / size if size else 0.0)
 
 
 def _like(x: Array, there: Array, kind: str, runs: Runs) -> Array:

@@ -23,7 +23,7 @@ from xdevice.tensors.refusals import require_dtype
 from . import settings
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
-from .settling import CLOSE, Runs, distance, loaded, paired_by_inputs
+from .settling import CLOSE, Runs, apart, loaded, paired_by_inputs
 from .sides import Side, check_kinds, flat_side, kinds_with, model_of, model_side, some_of
 
 if TYPE_CHECKING:
@@ -312,27 +312,28 @@ class _Writer:
         else:
             compared = settings.of_calls(runs, computed, pairs)
         for one, other in pairs:
-            self.put(one, other, wanted, compared.settled)
+            self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)
         self.list_differences(compared.differences)
-        apart = runs and self._list_outputs(runs, wanted, pairs)
-        only = ("dropout",) if apart == "" else ()
+        agree = runs is not None and self._list_outputs(runs, wanted, pairs)
+        only = ("dropout",) if agree else ()
         self._state.differences += filter(None, [settings.uncounted(source, wanted, compared, only)])
 
-    def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> str:
-        """Lists that the outputs differ, and where they first do; nothing if they agree."""
+    def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
+        """Lists that the outputs differ, and where they first do; whether they agree."""
         with loaded(wanted, self._state):
-            found = distance(runs.expected.outputs, runs.plain().outputs)
+            found = apart(runs.expected.outputs, runs.plain().outputs)
             if found <= CLOSE:
-                return ""
+                return True
             first = runs.first_apart(pairs)
-        far = "have other shapes" if math.isinf(found) else f"are {found:.2g} of the largest number apart"
-        text = f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
-        self._state.differences.append(text)
-        return text
+        far = "have other shapes" if math.isinf(found) else f"are {found:.2g} of what they are apart"
+        self._state.differences.append( 
+            f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
+        )
+        return False
 
-    def put(self, layer: Layer, other: Layer, wanted: Side, settled: Iterable[str]) -> None:
-        self.list_differences(settings.of_pair(layer, other, settled))
+    def put(self, layer: Layer, other: Layer, wanted: Side, compared: settings.Compared) -> None:
+        self.list_differences(settings.of_pair(layer, other, compared))
         shaping = [name for name in SHAPING if layer.settings.get(name) != other.settings.get(name)]
         told = [name for name in shaping if name in layer.settings and name in other.settings]
         if told:
