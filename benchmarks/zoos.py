@@ -1,7 +1,7 @@
 """Published architectures from one framework's zoo with their weights in another's: what `convert_state` makes of them.
 
     python benchmarks/zoos.py                     # all 47 pairs, as a table
-    python benchmarks/zoos.py resnet18 keras      # those whose name contains one of these
+    python benchmarks/zoos.py resnet50 tensorflow # those of this model and framework
     python benchmarks/zoos.py --json
 
 Needs torchvision, whose C++ operators are not needed: where its wheel does not fit PyTorch, install it with
@@ -9,8 +9,9 @@ Needs torchvision, whose C++ operators are not needed: where its wheel does not 
 downloaded. Both models run on a batch of two in evaluation. What `differences` lists is mended in the models, by the
 lines as they are printed, and then they run again:
 
-agrees: at once. mended: after that. refused: by a StateError, whose first words are shown. listed: differs, for causes
-that are listed and that this script does not know to mend. SILENT: differs with nothing listed, which must not be.
+agrees: at once. by inputs: refused first, and settled by `inputs=`. mended: after what is listed was mended. refused:
+with `inputs=` too. listed: differs, for causes that are listed and that this script does not know to mend. SILENT:
+differs with nothing listed, which must not be.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import json
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter
+from typing import Any, NamedTuple
 
 import click
 import numpy as np
@@ -32,15 +34,17 @@ from rich.table import Table
 import xdevice
 from xdevice.core import registry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 KERAS = {
     "densenet121": "DenseNet121", "mobilenet_v2": "MobileNetV2", "efficientnet_b0": "EfficientNetB0",
     "resnet50": "ResNet50", "mobilenet_v3_small": "MobileNetV3Small", "inception_v3": "InceptionV3",
     "convnext_tiny": "ConvNeXtTiny",
 }  # fmt: skip
-GLUON = {"resnet18": "resnet18_v1", "resnet50": "resnet50_v1", "mobilenet_v2": "mobilenet_v2_1_0", "inception_v3": "inception_v3"}
+GLUON = {
+    "resnet18": "resnet18_v1",
+    "resnet50": "resnet50_v1",
+    "mobilenet_v2": "mobilenet_v2_1_0",
+    "inception_v3": "inception_v3",
+}
 SHUFFLE = "shufflenet_v2_x1_0"
 PAIRS = {
     ("torch", "paddle"): (
@@ -59,16 +63,24 @@ PAIRS = {
 }  # fmt: skip
 
 
+CLOSE = 1e-4
+ROUNDS = 5
+"""Conversions of a pair: a stride that is mended may make a padding another one."""
+
+
 class Row(NamedTuple):
     """What became of one pair."""
 
+    source: str
+    target: str
     name: str
     verdict: str
     error: float | None
-    """Of the outputs, relative to the largest."""
+    """Of the outputs, relative to what the two images do not have in common."""
     seconds: float
-    """Of `convert_state`."""
-    note: str
+    """Of the first `convert_state` that was not refused."""
+    notes: list[str]
+    """What each conversion came to."""
 
 
 def torchvision_models() -> Any:
@@ -104,15 +116,20 @@ def build(backend: str, name: str) -> Any:
     if backend == "mxnet":
         import mxnet as mx
 
-        model = mx.gluon.model_zoo.vision.get_model(GLUON.get(name, name).replace("_v2_1_0", "v2_1.0").replace("squeezenet1_", "squeezenet1.").replace("inception_v3", "inceptionv3"))
+        model = mx.gluon.model_zoo.vision.get_model(
+            GLUON.get(name, name)
+            .replace("_v2_1_0", "v2_1.0")
+            .replace("squeezenet1_", "squeezenet1.")
+            .replace("inception_v3", "inceptionv3")
+        )
         model.initialize()
         model(mx.np.zeros((1, 3, size, size)).as_nd_ndarray())
         return model
     import keras
 
     keras.utils.set_random_seed(0)
-    model = getattr(keras.applications, KERAS[name])(weights=None, classifier_activation=None, input_shape=(size, size, 3))
-    return model
+    found = getattr(keras.applications, KERAS[name])
+    return found(weights=None, classifier_activation=None, input_shape=(size, size, 3))
 
 
 def _evaluated(model: Any) -> Any:
@@ -160,7 +177,9 @@ def outputs(backend: str, model: Any, images: Any) -> Any:
 # mending
 
 
-LINE = re.compile(r"^(?P<where>\S+)(?: and every other (?P<kind>\w+))?: (?P<name>\w+) is (?P<ours>.*) in \w+, (?P<theirs>.*) in \w+$")
+LINE = re.compile(
+    r"^(?P<where>\S+)(?: and every other (?P<kind>\w+))?: (?P<name>\w+) is (?P<ours>.*) in \w+, (?P<theirs>.*) in \w+$"
+)
 
 
 def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pairs: dict[str, str]) -> list[str]:
@@ -177,7 +196,7 @@ def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pai
                 if target[0] == "tensorflow" and found["name"] in ("padding", "padding_mode"):
                     mend_layer(source[0], _layer(source, pairs[path]), found["name"], _value(found["theirs"]))
                 elif target[0] == "torch" and found["name"] == "mode":
-                    mend_layer(source[0], _layer(source, _beside(source, path, pairs)), "mode", _value(found["theirs"]))
+                    mend_layer(source[0], _layer(source, _beside(source)), "mode", _value(found["theirs"]))
                 else:
                     mend_layer(target[0], _layer(target, path), found["name"], value)
         except (KeyError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
@@ -185,9 +204,9 @@ def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pai
     return left
 
 
-def _beside(source: tuple[str, Any], path: str, pairs: dict[str, str]) -> str:
+def _beside(source: tuple[str, Any]) -> str:
     """The one dropout of the source; for a setting that only the source has."""
-    return [layer.path for layer in registry.load(source[0]).operations(source[1]) if layer.kind == "dropout"][0]
+    return next(layer.path for layer in registry.load(source[0]).operations(source[1]) if layer.kind == "dropout")
 
 
 def _value(text: str) -> Any:
@@ -239,7 +258,8 @@ def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
         _pad_paddle(layer, value)
         return
     own = {
-        "torch": {}, "paddle": {"eps": "_epsilon", "stride": "_stride", "count_include_pad": "exclusive"},
+        "torch": {},
+        "paddle": {"eps": "_epsilon", "stride": "_stride", "count_include_pad": "exclusive"},
         "tensorflow": {"eps": "epsilon", "stride": "strides", "p": "rate"},
     }[backend].get(name, name)
     if own == "exclusive":
@@ -293,8 +313,9 @@ def _pad_before(layer: Any, value: Any) -> None:
 # one pair
 
 
-def try_pair(source: str, target: str, name: str, inputs: bool = False) -> Row:
-    label = f"{source} {target} {name}"
+def try_pair(source: str, target: str, name: str) -> Row:
+    """Converts, and mends and converts again as long as there is something to mend; with inputs= where it is refused
+    without, and where nothing more can be mended."""
     for backend in (source, target):
         registry.load(backend)  # which imports it as it needs to be
     theirs, ours = build(target, name), build(source, name)
@@ -302,33 +323,45 @@ def try_pair(source: str, target: str, name: str, inputs: bool = False) -> Row:
     scatter(theirs, 2)
     size = 299 if name == "inception_v3" else 224
     images = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype("float32")
-    given = np.moveaxis(images, 1, -1) if source == "tensorflow" else images
-    extra = {"inputs": given} if inputs else {}
-    start = time.perf_counter()
-    try:
-        state = xdevice.convert_state(ours, target, like=theirs, **extra)
-    except xdevice.StateError as error:
-        return Row(label, "refused", None, time.perf_counter() - start, f"{len(str(error))}: {error}")
-    seconds = time.perf_counter() - start
-    state.load_into(theirs, strict=False)
-    for path in state.unmapped:
-        _zero(theirs, path)
-    error = distance(outputs(source, ours, images), outputs(target, theirs, images))
-    note = f"{len(state.unmapped)} unmapped, {len(state.differences)} listed"
-    if error < 1e-4 and not state.unmapped:
-        return Row(label, "agrees", error, seconds, note + sample(state.differences))
-    if not state.differences and not state.unmapped:
-        return Row(label, "SILENT", error, seconds, note)
-    back = {layer.path: layer for layer in registry.load(target).layers(theirs)}
-    pairs = _pairs(state, registry.load(source), ours, back)
-    left = mend(state.differences, (source, ours), (target, theirs), pairs)
-    mended = distance(outputs(source, ours, images), outputs(target, theirs, images))
-    verdict = "mended" if mended < 1e-4 else "listed"
-    return Row(label, verdict, mended, seconds, f"{note}, {error:.1e} before; left: {left[:3]}" + sample(state.differences))
+    extra: dict[str, Any] = {}
+    seconds, error, notes = 0.0, 0.0, []
+    for rounds in range(ROUNDS):
+        start = time.perf_counter()
+        try:
+            state = xdevice.convert_state(ours, target, like=theirs, **extra)
+        except xdevice.StateError as refusal:
+            notes.append(f"refused in {len(str(refusal))} characters: {refusal}")
+            if extra:
+                return Row(source, target, name, "refused", None, seconds, notes)
+            extra = {"inputs": np.moveaxis(images, 1, -1) if source == "tensorflow" else images}
+            continue
+        seconds = seconds or time.perf_counter() - start
+        state.load_into(theirs, strict=False)
+        error = distance(outputs(source, ours, images), outputs(target, theirs, images))
+        told = [line for line in state.differences if not is_of_training(line)]
+        notes.append(f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}")
+        if error < CLOSE:
+            how = "mended" if rounds > bool(extra) else "by inputs" if extra else "agrees"
+            return Row(source, target, name, how, error, seconds, notes)
+        if not told and not state.unmapped:
+            return Row(source, target, name, "SILENT", error, seconds, notes)
+        if not mend_all(state, (source, ours), (target, theirs)):
+            break
+    return Row(source, target, name, "listed", error, seconds, notes)
 
 
-def sample(lines: list[str]) -> str:
-    return "".join(f"\n    {line}" for line in lines[-6:])
+def is_of_training(line: str) -> bool:
+    return "num_batches_tracked" in line or ": momentum is" in line
+
+
+def mend_all(state: Any, source: tuple[str, Any], target: tuple[str, Any]) -> bool:
+    """Whether anything was mended."""
+    zeroed = [_zero(target[1], path) for path in state.unmapped]
+    there = {layer.path: layer for layer in registry.load(target[0]).layers(target[1])}
+    pairs = _pairs(state, registry.load(source[0]), source[1], there)
+    lines = [line for line in state.differences if LINE.match(line) and not is_of_training(line)]
+    left = mend(lines, source, target, pairs)
+    return any(zeroed) or len(left) < len(lines)
 
 
 def _pairs(state: Any, backend: Any, model: Any, there: dict[str, Any]) -> dict[str, str]:
@@ -341,13 +374,16 @@ def _pairs(state: Any, backend: Any, model: Any, there: dict[str, Any]) -> dict[
     }
 
 
-def _zero(model: Any, path: str) -> None:
-    """A bias that the source does not have is 0."""
+def _zero(model: Any, path: str) -> bool:
+    """A bias that the source does not have is 0; whether it was another one."""
     backend = registry.kind_of(type(model)).backend
     variable = dict(backend.variables(model)).get(path)
-    if variable is not None and path.rpartition(".")[2].rpartition("/")[2] in ("bias", "beta"):
-        zeros = np.zeros(tuple(variable.shape), "float32")
-        backend.write(variable, backend.from_numpy(zeros, backend.device_of(variable)))
+    if variable is None or path.rpartition(".")[2].rpartition("/")[2] not in ("bias", "beta"):
+        return False
+    zeros = np.zeros(tuple(variable.shape), "float32")
+    was = backend.to_numpy(variable).any()
+    backend.write(variable, backend.from_numpy(zeros, backend.device_of(variable)))
+    return bool(was)
 
 
 def distance(one: Any, other: Any) -> float:
@@ -359,21 +395,28 @@ def distance(one: Any, other: Any) -> float:
 
 @click.command()
 @click.argument("words", nargs=-1)
-@click.option("--inputs", is_flag=True, help="Give convert_state a batch.")
-@click.option("--json", "as_json", is_flag=True)
-def main(words: tuple[str, ...], inputs: bool, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each pair, instead of the table.")
+def main(words: tuple[str, ...], as_json: bool) -> None:
     rows = []
     for (source, target), names in PAIRS.items():
         for name in names:
-            label = f"{source} {target} {name}"
-            if words and not all(word in label.split() for word in words):
-                continue
-            row = try_pair(source, target, name, inputs)
-            rows.append(row)
-            print(row.name, row.verdict, row.error, f"{row.seconds:.2f} s", row.note[:1500], flush=True)
-            gc.collect()
-    from collections import Counter
-    print(Counter(row.verdict for row in rows))
+            if not words or all(word in (source, target, name) for word in words):
+                rows.append(try_pair(source, target, name))
+                gc.collect()
+                if as_json:
+                    print(json.dumps(rows[-1]._asdict()), flush=True)
+    if not as_json:
+        Console().print(table(rows))
+
+
+def table(rows: list[Row]) -> Table:
+    made = Table(title=", ".join(f"{count} {verdict}" for verdict, count in Counter(r.verdict for r in rows).items()))
+    for column in ("from", "to", "model", "verdict", "error", "seconds", "last conversion"):
+        made.add_column(column)
+    for row in rows:
+        error = "" if row.error is None else f"{row.error:.1e}"
+        made.add_row(row.source, row.target, row.name, row.verdict, error, f"{row.seconds:.2f}", row.notes[-1][:200])
+    return made
 
 
 if __name__ == "__main__":

@@ -80,6 +80,9 @@ def outermost(around: Any) -> Any:
 
 
 def infer(model: Block, inputs: tuple[Any, ...]) -> Any:
+    held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
+    if not isinstance(held, mx.np.ndarray):  # a block with legacy arrays takes no others
+        inputs = tuple(x.as_nd_ndarray() if isinstance(x, mx.np.ndarray) else x for x in inputs)
     with mx.autograd.pause(train_mode=False):
         return model(*inputs)
 

@@ -47,7 +47,11 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
 
 def _holds(layer: Any) -> bool:
     """Whether it has something in it, so that it is not a layer without parameters."""
-    return bool(layer._sub_layers) or any(own is not None for own in layer._parameters.values()) or isinstance(layer, _NOTHING)
+    return (
+        bool(layer._sub_layers)
+        or any(own is not None for own in layer._parameters.values())
+        or isinstance(layer, _NOTHING)
+    )
 
 
 def _operation(path: str, layer: Any) -> Layer:

@@ -55,7 +55,7 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
         if path in layers:
             done |= {id(inner) for inner in layer._flatten_layers()}
             yield layers[path]
-            if layers[path].settings.get("activation") is not None:
+            if layers[path].settings.get("activation") is not None and callable(layer.activation):
                 yield _by_function(f"{path}.activation", layer.activation)
         elif not (layer.weights or list(layer._layers) or isinstance(layer, _NOTHING)):
             found = _operation(path, layer)
@@ -122,9 +122,7 @@ def _pool(path: str, layer: Any) -> Layer | None:
     if kind in _MAX:
         return ops.max_pool(path, _MAX[kind], layer.pool_size, layer.strides, layer.padding)
     if kind in _AVG:
-        return ops.avg_pool(
-            path, _AVG[kind], layer.pool_size, layer.strides, layer.padding, count_include_pad=False
-        )
+        return ops.avg_pool(path, _AVG[kind], layer.pool_size, layer.strides, layer.padding, count_include_pad=False)
     if kind in _GLOBAL:
         return ops.adaptive_pool(path, *_GLOBAL[kind], 1)
     size = getattr(layer, "output_size", None)

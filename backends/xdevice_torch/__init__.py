@@ -21,7 +21,20 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import blocking, calls, gradients, layers, models, optimizers, reducing, settings, sharing, staging, threads, virtual
+    from . import (
+        blocking,
+        calls,
+        gradients,
+        layers,
+        models,
+        optimizers,
+        reducing,
+        settings,
+        sharing,
+        staging,
+        threads,
+        virtual,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

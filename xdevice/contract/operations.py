@@ -4,7 +4,7 @@ An adapter states the kind and the settings of each; what is the same under two 
 
 | kind | settings |
 |---|---|
-| activation | `function`, and what it takes: `slope`, `alpha`, `beta`, `approximate`, `axis`, `min`, `max`, `threshold` |
+| activation | `function`, and `slope`, `alpha`, `beta`, `approximate`, `axis`, `min`, `max` or `threshold` |
 | dropout | `p`, `mode`, `axes` |
 | max_pool | `kernel`, `stride`, `padding`, `dilation`, `ceil_mode` |
 | avg_pool | `kernel`, `stride`, `padding`, `ceil_mode`, `count_include_pad`, `divisor` |

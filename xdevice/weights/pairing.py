@@ -68,7 +68,7 @@ def _matched(source: Side, left: list[Layer], target: Side, right: list[Layer]) 
 def _require_no_crossing(
     source: Side, left: list[Layer], target: Side, right: list[Layer], signatures: list[Signature]
 ) -> None:
-    """That no two layers of one kind and shape, both paired in their order, would fit better by their names exchanged."""
+    """That no two layers of one kind and shape, paired in their order, would fit better by their names exchanged."""
     here, there = [layer.path for layer in left], [layer.path for layer in right]
     groups = _groups(signatures)
     off = {
@@ -84,7 +84,9 @@ def _require_no_crossing(
     for group in doubtful:
         likely |= guessed([here[place] for place in group], [there[place] for place in group])
     raise StateError(
-        refusals.crossing(source, [left[place] for place in sorted(off)], target, [right[place] for place in sorted(off)], likely)
+        refusals.crossing(
+            source, [left[place] for place in sorted(off)], target, [right[place] for place in sorted(off)], likely
+        )
     )
 
 
@@ -142,6 +144,7 @@ def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     same_kind = one.kind == other.kind
     what = f"of the shapes {', '.join(off)}" if same_kind else f"a {one.kind} and a {other.kind}"
     raise StateError(
-        f"{refusals.names_of([one])} of {source.backend.name} cannot become {refusals.names_of([other])} of {target.backend.name}: "
+        f"{refusals.names_of([one])} of {source.backend.name} cannot become {refusals.names_of([other])} of "
+        f"{target.backend.name}: "
         f"they are {what} (in PyTorch's layout); say which layer is which by names={{{one.path!r}: ...}}"
     )

@@ -56,8 +56,8 @@ def unclear(
     of_theirs = [layer for layer, found in zip(right, theirs, strict=True) if found in which]
     common, breaks = _breaks(left, ours, right, theirs)
     head = (
-        f"these parameters of {here} fit more than one of {there}: {_some(_parameters(layer) for layer in of_ours)} may be "
-        f"{_some(_parameters(layer) for layer in of_theirs)}. {common} of {len(left)} layers of {here} and {len(right)} of {there} "
+        f"these parameters of {here} fit more than one of {there}: {_some(map(_parameters, of_ours))} may be "
+        f"{_some(map(_parameters, of_theirs))}. {common} of {len(left)} layers of {here} and {len(right)} of {there} "
         f"come in one order, with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
     lines = [_line(one, here, there) for one in breaks[:_BREAKS]]

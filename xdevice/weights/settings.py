@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.errors import UnsupportedError
 
 from .pairing import SHAPING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
     from .settling import Run, Runs
@@ -61,6 +64,21 @@ def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
             continue
         found.append(Difference(other.path or other.kind, name, ours, theirs))
     return found
+
+
+def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
+    """What two models of one framework set differently in the layers that have one path in both, as texts."""
+    try:
+        ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
+    except UnsupportedError:
+        return []
+    return [
+        f"{path or layer.kind}: {name} is {_value(ours[path].settings[name])}, expected {_value(value)}"
+        for path, layer in theirs.items()
+        if path in ours and ours[path].kind == layer.kind
+        for name, value in layer.settings.items()
+        if name in ours[path].settings and not alike(ours[path].settings[name], value)
+    ]
 
 
 def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
@@ -147,7 +165,10 @@ def _padded(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
     if not (is_zeros and takes and isinstance(own, tuple) and isinstance(added, tuple) and len(own) == len(added)):
         return None
-    sides = [((one + more, two + more) if isinstance(more, int) else None) for (one, two), more in zip(added, own, strict=True)]
+    sides = [
+        ((one + more, two + more) if isinstance(more, int) else None)
+        for (one, two), more in zip(added, own, strict=True)
+    ]
     if None in sides:
         return None
     known = [side for side in sides if side is not None]
@@ -250,7 +271,11 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     parts = []
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
-        counted = Counter(_named(layer) for layer in layers if _holder(layer.path) not in listed and layer.kind != "rescaling" and (not only or layer.kind in only))
+        counted = Counter(
+            _named(layer)
+            for layer in layers
+            if _holder(layer.path) not in listed and layer.kind != "rescaling" and (not only or layer.kind in only)
+        )
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
     return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""

@@ -217,10 +217,20 @@ class _Forcing:
         if len(new) != len(outputs) or len(list(seeing.tensors(backend, result))) != len(new):
             return result
         given = [
-            backend.from_numpy(np.array(x.astype(there.dtype), order="C"), backend.device_of(own))
+            self._given(np.array(x.astype(there.dtype), order="C"), own)
             for x, there, own in zip(new, outputs, seeing.tensors(backend, result), strict=True)
         ]
         return seeing.replaced(backend, result, iter(given))
+
+    def _given(self, x: Array, own: Any) -> Any:
+        """The numbers as a tensor like the target's own one, whose kind it keeps where there are several."""
+        backend, place = self._target.backend, self._target.backend.device_of(own)
+        new = backend.from_numpy(x, place)
+        if x.shape != tuple(own.shape) or not backend.can_write(own):
+            return new
+        copy = backend.copy(own, place)
+        backend.write(copy, new)
+        return copy
 
     def _note(self, path: str, where: str) -> None:
         self._apart.append((path, self._before))
@@ -242,7 +252,9 @@ class _Forcing:
     def _found(self, path: str, inputs: list[Array]) -> str:
         taken = {*self._chosen.values(), *self._fixed.values()}
         wanted = self._wanted[path]
-        fitting = [own for own, kind in self._kinds.items() if kind == wanted and own not in taken and self._runs.calls_of(own)]
+        fitting = [
+            own for own, kind in self._kinds.items() if kind == wanted and own not in taken and self._runs.calls_of(own)
+        ]
         close = [own for own in fitting if _is_close(self._runs.calls_of(own)[0].inputs, inputs, _SAME)]
         guess = self._guess.get(path, "")
         self._ties.append((path, frozenset(close)))
@@ -254,7 +266,9 @@ class _Forcing:
             return guess
         if len(fitting) < 2:
             return fitting[0] if fitting else ""
-        ranked = sorted(((_similarity(self._runs.calls_of(own)[0].inputs, inputs), own) for own in fitting), reverse=True)
+        ranked = sorted(
+            ((_similarity(self._runs.calls_of(own)[0].inputs, inputs), own) for own in fitting), reverse=True
+        )
         (first, best), (second, _) = ranked[:2]
         return best if first > _LIKELY and first - second > (1 - first) / 2 + 0.05 else ""
 
@@ -321,7 +335,9 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
     doubtful = [there for there in right if there not in chosen and right[there] in left.values()]
     if doubtful:
         where = f"; the models come apart before: {settled.apart[0][1]} agrees" if settled.apart else ""
-        text = f"inputs= tells {len(chosen)} of {len(target.layers)} layers, and not {some_of(doubtful)}{where}. {refusal}"
+        text = (
+            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, and not {some_of(doubtful)}{where}. {refusal}"
+        )
         raise StateError(text[:MOST]) from refusal
 
 
@@ -374,7 +390,9 @@ def run(side: Side, arrays: Sequence[Array], give: Any = None) -> Run:
                 f"the model of {backend.name} cannot be called on inputs= of the shape {shapes}: "
                 f"{type(error).__name__}: {str(error)[:400]}"
             ) from error
-    seen = [Seen(call.path, *([_array(side, x) for x in some] for some in (call.inputs, call.outputs))) for call in calls]
+    seen = [
+        Seen(call.path, *([_array(side, x) for x in some] for some in (call.inputs, call.outputs))) for call in calls
+    ]
     return Run(seen, [_array(side, x) for x in seeing.tensors(backend, result)])
 
 
@@ -431,7 +449,9 @@ def _distance(one: Array, other: Array) -> float:
     if not 0.9 < largest / scale < 1.1:  # the rest need not be read
         return abs(largest / scale - 1)
     ways = (_without_zeros(one, there) for there in _layouts(other))
-    return min((float(np.abs(x - there).max()) / scale for x, there in ways if x.shape == there.shape), default=float("inf"))
+    return min(
+        (float(np.abs(x - there).max()) / scale for x, there in ways if x.shape == there.shape), default=float("inf")
+    )
 
 
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:

@@ -54,7 +54,9 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
     paths = {layer.path for layer in known}
     rest = _rest(variables, known)
     told = [layer for path, kind in kinds.items() if path not in paths and (layer := _told(backend, path, kind, rest))]
-    return Side(backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model)
+    return Side(
+        backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model
+    )
 
 
 def _sequence(backend: Backend, model: Any) -> list[Layer] | None:

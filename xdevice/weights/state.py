@@ -327,7 +327,7 @@ class _Writer:
                 return True
             first = runs.first_apart(pairs)
         far = "have other shapes" if math.isinf(found) else f"are {found:.2g} of what they are apart"
-        self._state.differences.append( 
+        self._state.differences.append(
             f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
         )
         return False
