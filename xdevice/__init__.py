@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from .replicas.virtual import virtual_gpus
     from .tensors.conversion import convert
     from .tensors.memory import memory, reset_peak
+    from .tracing.traces import Trace, trace
     from .weights.files import load, save
     from .weights.state import State, convert_state, load_state
 
@@ -108,6 +109,7 @@ _LAZY: dict[str, str] = {
     "State": "weights.state",
     "Stream": "execution.streams",
     "Timer": "execution.timing",
+    "Trace": "tracing.traces",
     "TransferWarning": "execution.transfers",
     "assert_parity": "parity.comparing",
     "blocking": "execution.blocking",
@@ -121,6 +123,7 @@ _LAZY: dict[str, str] = {
     "register": "containers.trees",
     "reset_peak": "tensors.memory",
     "sync": "execution.waiting",
+    "trace": "tracing.traces",
     "transfers": "execution.transfers",
     "virtual_gpus": "replicas.virtual",
 }
@@ -176,6 +179,7 @@ __all__ = [
     "Stream",
     "Timer",
     "TimingError",
+    "Trace",
     "TransferError",
     "TransferWarning",
     "UnsupportedError",
@@ -226,6 +230,7 @@ __all__ = [
     "tensor",
     "to_device",
     "to_numpy",
+    "trace",
     "transfers",
     "try_all_gpus",
     "try_gpu",

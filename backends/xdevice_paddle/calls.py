@@ -37,7 +37,7 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
             for number, x in enumerate(common.tensors(backend, result)):
-                if not x.stop_gradient:
+                if not getattr(x, "stop_gradient", True):
                     stack.callback(x.register_hook(partial(put, number)).remove)
             return result
 

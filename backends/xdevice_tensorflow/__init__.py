@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer, Way
-    from xdevice.contract.calls import Call
+    from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
 
@@ -300,7 +300,7 @@ class TensorflowBackend(Backend):
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)
 
-    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return calls.outermost(around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:

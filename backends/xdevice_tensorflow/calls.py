@@ -53,7 +53,7 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
 
     def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
         for number, x in enumerate(common.tensors(backend, result)):
-            if x.dtype.is_floating:
+            if isinstance(x, tf.Tensor) and x.dtype.is_floating:
                 followed.append((x, lambda gradient, number=number: put(number, gradient)))
         return result
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer, Way
-    from xdevice.contract.calls import Call
+    from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer
 
@@ -304,7 +304,7 @@ class TorchBackend(Backend):
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)
 
-    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return calls.outermost(around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:

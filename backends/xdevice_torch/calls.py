@@ -35,7 +35,7 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
 
         def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
             for number, x in enumerate(common.tensors(backend, result)):
-                if x.requires_grad:
+                if getattr(x, "requires_grad", False):
                     stack.callback(x.register_hook(partial(put, number)).remove)
             return result
 

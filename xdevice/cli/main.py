@@ -196,22 +196,25 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings in this new folder."
 )
+@click.option("--trace", "is_traced", is_flag=True,
+              help="Compare what the layers of its models compute, too, and name the first that differs.")  # fmt: skip
 @_comparison_options
 def parity(
     script: Path, arguments: tuple[str, ...], backends: str | None, reference: str | None, pythons: tuple[str, ...],
-    timeout: float, jobs: int, save: Path | None, **options: Any,
+    timeout: float, jobs: int, save: Path | None, is_traced: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Runs one script once per backend, and compares what it records.
 
-    The script says xdevice.record("loss", loss) wherever it likes. Each backend has a process of its own, in which
-    XDEVICE_BACKEND selects it. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did not run.
+    The script says xdevice.record("loss", loss) wherever it likes, or nothing with --trace. Each backend has a process
+    of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all agree, 1 if one diverges, and 2 if one
+    did not run.
     """
     from xdevice.parity import run as parity_run
     from xdevice.parity.progress import shown
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
-    plan = parity_run.Plan(script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs)
+    plan = parity_run.Plan(script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs, is_traced)
     if plan.reference not in wanted:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(wanted)}")
     if len(wanted) == 1 and save is None:

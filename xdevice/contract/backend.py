@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from .calls import Call
+    from .calls import Around, Call
     from .dlpack import Lent
     from .layouts import Layer, Part
     from .samples import Samples
@@ -390,9 +390,10 @@ class Backend(ABC):
         compiler has hidden, `NotBuiltError` if it has not been built yet. Afterwards nothing is left on the model."""
         raise self.unsupported("seeing the calls of layers", "compare what the model returns")
 
-    def outermost(self, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> AbstractContextManager[Any]:
-        """While the block is open, each call of a model that is not made inside of another one's call runs in the block
-        `around(model, arguments)`, in any thread. A layer or a loss that is called by itself is a model too."""
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """While the block is open, each call of a model that is not made inside of another one's call is
+        `around(model, arguments, call)`, in any thread: `call` makes it, `around` returns what it is to return. A layer
+        or a loss that is called by itself is a model too."""
         raise self.unsupported("seeing the calls of models", "name the model")
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:

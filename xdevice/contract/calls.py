@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy
 
 from xdevice.base.devices import CPU
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 _Go = Callable[[Any], Any]
 """Calls a layer with arguments: a tuple and a dict."""
+Around = Callable[[Any, Any, Callable[[], Any]], Any]
+"""Given a layer, its arguments and what calls it, returns what the call is to return."""
 
 
 class Call(NamedTuple):
@@ -115,6 +119,8 @@ class Watch:
 
     def _copy(self, x: Any) -> Any:
         with hooks.unseen():
+            if isinstance(x, numpy.ndarray):
+                return self._backend.from_numpy(x, CPU)
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
@@ -132,8 +138,8 @@ _watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", d
 """Those of the open blocks of this thread or task, and of the tasks that it has started by `xdevice.parallel`."""
 _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
 """Whether this thread or task is inside of a call of a model."""
-_arounds: Final[list[Callable[[Any, Any], AbstractContextManager[Any]]]] = []
-"""Of the open blocks that see all models."""
+_arounds: Final[list[Around]] = []
+"""Of the open blocks that see all models; the last one is asked."""
 
 
 _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)
@@ -162,9 +168,8 @@ def watching(watch: Watch, cls: type) -> Iterator[None]:
 
 
 @contextmanager
-def outermost(cls: type, around: Callable[[Any, Any], AbstractContextManager[Any]]) -> Iterator[None]:
-    """Inside, each call of a layer that is not inside of another one's is made in the block `around(layer, arguments)`,
-    whatever the thread."""
+def outermost(cls: type, around: Around) -> Iterator[None]:
+    """Inside, each call of a layer that is not inside of another one's goes through `around`, whatever the thread."""
     with hooks.Patches() as patches:
         patches.replace(cls, "__call__", _seen)
         _arounds.append(around)
@@ -182,10 +187,7 @@ def _seen(original: Any) -> Any:
             return _through(_watches.get(), self, original, arguments)
         token = _is_inside.set(True)
         try:
-            with ExitStack() as stack:
-                for around in tuple(_arounds):
-                    stack.enter_context(around(self, arguments))
-                return _through(_watches.get(), self, original, arguments)
+            return _arounds[-1](self, arguments, lambda: _through(_watches.get(), self, original, arguments))
         finally:
             _is_inside.reset(token)
 
@@ -222,7 +224,7 @@ def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: 
 
 
 def tensors(backend: Backend, value: Any) -> Iterator[Any]:
-    """The tensors in a value and in the containers that it is made of."""
+    """The tensors in a value and in the containers that it is made of, and NumPy's arrays, which Keras takes too."""
     return _found(backend, value, "tensor")
 
 
@@ -242,5 +244,5 @@ def _found(backend: Backend, value: Any, kind: str) -> Iterator[Any]:
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _found(backend, inside, kind)
-    elif backend.classify(type(value)) == kind:
+    elif backend.classify(type(value)) == kind or (kind == "tensor" and isinstance(value, numpy.ndarray)):
         yield value

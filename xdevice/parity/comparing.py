@@ -17,12 +17,14 @@ from xdevice.base.dtypes import host_dtype
 from xdevice.errors import ArgumentError, DTypeError, ParityError
 
 from .models import read_pair
+from .running import run_pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .models import Pair
     from .readings import Reading
+    from .running import Both
 
 __all__ = ["Comparison", "Rule", "Tolerance", "assert_parity", "compare", "compare_readings", "ulp_distance"]
 
@@ -127,6 +129,8 @@ def assert_parity(
     check_device: bool = False,
     check_dtype: bool = True,
     equal_nan: bool = False,
+    inputs: object = None,
+    names: Mapping[str, str] | None = None,
 ) -> None:
     """Asserts that two values hold the same numbers, whatever frameworks they belong to.
 
@@ -161,6 +165,12 @@ def assert_parity(
         check_dtype: whether they must have the same dtype. A Python number has none, and goes with every dtype of its
             kind.
         equal_nan: whether NaN equals NaN.
+        inputs: for two models: a tensor of any framework, or a tuple of them, as `actual` takes them. Both models are
+            run on it, in evaluation mode, and what they return is compared instead of their variables; the error names
+            the first layer that differs, or the gap between two layers in which it lies. Where one model has the
+            channels of images last, its inputs and outputs are turned.
+        names: with `inputs`, which layer of `actual` is which of `expected`, where that is not clear, as in
+            `convert_state`.
 
     Raises:
         ParityError: they differ. It names the leaf, both backends and versions, the worst element with both values,
@@ -180,7 +190,8 @@ def assert_parity(
         xdevice.errors.ParityError: the values differ at ['w']: 1 of 2 elements is off
         ...
     """
-    found = _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan))
+    rule = Rule(rtol, atol, check_device, check_dtype, equal_nan)
+    found = _compare(actual, expected, rule, inputs, names)
     if not found.ok:
         raise ParityError(found.text, found)
 
@@ -194,6 +205,8 @@ def compare(
     check_device: bool = False,
     check_dtype: bool = True,
     equal_nan: bool = False,
+    inputs: object = None,
+    names: Mapping[str, str] | None = None,
 ) -> Comparison:
     """What `assert_parity` goes by: whether two values hold the same numbers, and the worst error if they do, too.
 
@@ -209,11 +222,17 @@ def compare(
         >>> found.ok, found.worst, found.abs, found.off, found.total
         (False, (1,), 1, 1, 2)
     """
-    return _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan))
+    return _compare(actual, expected, Rule(rtol, atol, check_device, check_dtype, equal_nan), inputs, names)
 
 
-def _compare(actual: object, expected: object, rule: Rule) -> Comparison:
+def _compare(
+    actual: object, expected: object, rule: Rule, inputs: object, names: Mapping[str, str] | None
+) -> Comparison:
     rule.checked()
+    if inputs is not None:
+        return _of_runs(run_pair(actual, expected, inputs, names or {}), rule)
+    if names is not None:
+        raise ArgumentError("names= says which layers inputs= pairs; give both, or convert_state(..., names=...)")
     pair = read_pair(actual, expected)
     if pair.unmapped:
         return _unmapped(pair)
@@ -237,6 +256,12 @@ def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rul
             if found is not None:
                 return found
     return _worst_of([_values(*pair, rule) for pair in pairs])
+
+
+def _of_runs(both: Both, rule: Rule) -> Comparison:
+    """Two models by what they return."""
+    found = compare_readings(both.actual, both.expected, rule)
+    return found if found.ok else found._replace(text=f"{found.text}\n{both.where()}")
 
 
 # what comes before values

@@ -21,12 +21,13 @@ from xdevice import random
 from xdevice.core import selection
 from xdevice.errors import RecordingError
 
-from . import recording
+from . import recording, traces
 from .recording import Recording
-from .report import Report, Row, hold
+from .report import Finding, Report, Row, hold
+from .traces import Traces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from .comparing import Rule
     from .recording import Entry
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 RUN: Final = "run.json"
 """What is known of a run beside its recordings: the reference, and how each backend's process ended."""
 _INTERRUPTED: Final = "was interrupted"
+_TRACING: Final = ["-m", "xdevice.parity.traced"]
 _SHOWN: Final = 6
 """The last lines of an error that are worth a row of a table."""
 
@@ -48,6 +50,8 @@ class Plan(NamedTuple):
     pythons: Mapping[str, str]
     timeout: float
     jobs: int = 1
+    is_traced: bool = False
+    """Whether the layers of the script's models are kept too."""
 
 
 class Ended(NamedTuple):
@@ -139,7 +143,7 @@ def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: 
     with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
         try:
             process = running.start(
-                [plan.pythons[backend], str(plan.script), *plan.arguments],
+                [plan.pythons[backend], *_TRACING * plan.is_traced, str(plan.script), *plan.arguments],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
@@ -212,6 +216,11 @@ class Run(NamedTuple):
     reference: str
     ended: list[Ended]
     recordings: Mapping[str, Recording]
+    traces: Mapping[str, Traces]
+
+    def has(self, backend: str) -> int:
+        """How much a backend has left: values recorded, and calls of models traced."""
+        return len(self.entries(backend)) + (len(self.traces[backend].runs) if backend in self.traces else 0)
 
     def entries(self, backend: str) -> list[Entry]:
         """What a backend has recorded, which may be nothing."""
@@ -228,7 +237,7 @@ def load(folder: Path) -> Run:
         only = Recording(folder)
         versions = list(only.header["versions"])
         name = only.header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
-        return Run(folder, name, [Ended(name, None, "", "")], {name: only})
+        return Run(folder, name, [Ended(name, None, "", "")], {name: only}, _traces({name: folder}))
     path = folder / RUN
     if not path.exists():
         raise RecordingError(_no_recording(folder))
@@ -240,7 +249,12 @@ def load(folder: Path) -> Run:
     except recording.DAMAGES as error:
         raise recording.damaged(path, error) from error
     found = {name: Recording(path) for name, path in there.items() if (path / recording.INDEX).exists()}
-    return Run(folder, reference, ended, found)
+    return Run(folder, reference, ended, found, _traces(there))
+
+
+def _traces(folders: Mapping[str, Path]) -> dict[str, Traces]:
+    found = {name: traces.found(folder, name) for name, folder in folders.items()}
+    return {name: of for name, of in found.items() if of is not None}
 
 
 def _no_recording(folder: Path) -> str:
@@ -257,12 +271,16 @@ def _no_recording(folder: Path) -> str:
 def report_of_run(folder: Path, rule: Rule) -> Report:
     """The report of what `run` left in a folder: each backend held against the reference."""
     run = load(folder)
-    if not run.recordings and all(not one.error for one in run.ended):
+    if not run.recordings and not run.traces and all(not one.error for one in run.ended):
         return Report(
             [_failed(one, "recorded nothing") for one in run.ended],
-            ["nothing was recorded; the script says what to compare: xdevice.record('loss', loss)"],
+            [
+                "nothing was recorded; the script says what to compare: xdevice.record('loss', loss); or --trace keeps "
+                "what the layers of its models compute"
+            ],
         )
-    return Report([_row(run, one, run, run.reference, rule) for one in run.ended])
+    rows = [_row(run, one, run, run.reference, rule) for one in run.ended]
+    return Report(rows, [note for of in run.traces.values() for note in of.refusals])
 
 
 def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
@@ -288,8 +306,9 @@ def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
     name = ended.backend
     row = _failed(ended, ended.error) if ended.error else Row(name, "agrees", seconds=ended.seconds)
     row.python = ended.python
-    row.records = len(run.entries(name))
+    row.records = run.has(name)
     row.version = run.recordings[name].header["versions"].get(name) if name in run.recordings else None
+    row.version = row.version or (run.traces[name].version if name in run.traces else None)
     if run is other and name == reference:
         row.state = "reference" if not ended.error else row.state
         if not row.records and not ended.error:
@@ -300,13 +319,21 @@ def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
         row.state = row.state if ended.error else "not compared"
         return row
     row.findings = hold(run.entries(name), other.entries(reference), rule, is_complete=not ended.error)
+    if name in run.traces and reference in other.traces:
+        row.findings += _of_traces(run.traces[name], other.traces[reference], other.entries(reference))
     if row.first is not None and not ended.error:
         row.state = "diverges"
     return row
 
 
 def _did_not_run(run: Run, backend: str) -> bool:
-    return not run.entries(backend) or any(one.error for one in run.ended if one.backend == backend)
+    return not run.has(backend) or any(one.error for one in run.ended if one.backend == backend)
+
+
+def _of_traces(actual: Traces, expected: Traces, entries: list[Entry]) -> Iterator[Finding]:
+    for name, one, comparison in traces.hold(actual, expected):
+        before = sum(entry.time <= one.time for entry in entries)
+        yield Finding(name, one.number, (before - 0.5, one.time), comparison)
 
 
 def _failed(ended: Ended, why: str) -> Row:

@@ -1,0 +1,319 @@
+"""The first layer whose output differs between two runs of a model, or the gap in which what differs lies.
+
+Layers are paired as `convert_state` pairs them, and their calls by number. The first paired layer that is given another
+input tells of a gap: what lies between it and the last good one has no parameters, or is a function. The first that
+gives another output for the same input is itself the cause.
+
+Two runs of deep models are further apart than the rule of `assert_parity` allows for one operation, so a layer is off
+by 1e-4 of the largest value, which honest runs of eleven published architectures kept 25 times below. A fault may be
+below that where it arises, and grow: so the cause is the greatest step up before the first layer that is off.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from xdevice.contract.layouts import Layer
+    from xdevice.tracing.traces import LayerCall
+
+    Array = numpy.ndarray[Any, Any]
+
+OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+"""Of the largest value of an output: what is more is no rounding."""
+_ROUNDING: Final = 1 / 500
+"""Of that: steps below are nobody's."""
+_GRADIENTS: Final = 10
+"""Times what an output may be off, a gradient may be."""
+_LISTED: Final = 6
+
+
+class Traced(NamedTuple):
+    """One run of a model."""
+
+    owner: str
+    """`torch`."""
+    calls: Sequence[LayerCall]
+    outputs: Sequence[Array]
+    """What the model returned; empty where that is not known."""
+
+
+class Place(NamedTuple):
+    """Where two runs part."""
+
+    path: str
+    """The layer of the expected model, or the one behind the gap; empty for a gap at the end."""
+    is_gap: bool
+    text: str
+    error: float
+    """Of the largest value; infinite where shapes differ."""
+
+
+class Step(NamedTuple):
+    """One input or output of a paired call, on both sides."""
+
+    actual: LayerCall
+    expected: LayerCall
+    is_input: bool
+    error: float | None
+    """None where they cannot be compared."""
+
+
+class _Gap(NamedTuple):
+    before: tuple[LayerCall, LayerCall] | None
+    behind: tuple[LayerCall, LayerCall] | None
+    actual: list[LayerCall]
+    expected: list[LayerCall]
+
+
+def first_difference(
+    actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
+) -> Place | None:
+    """Where they first differ. With `strict`, where the greatest step up is, for the outputs are known to differ."""
+    found = steps(actual, expected, pairs)
+    ends = _end_error(actual, expected)
+    errors = [step.error for step in found]
+    most = limit(expected)
+    off = next((number for number, error in enumerate([*errors, ends]) if error is not None and error > most), None)
+    if off is None and not strict:
+        return None
+    number = _greatest_step([*errors, ends], len(errors) if off is None else off, most * _ROUNDING)
+    settings = {theirs.path: _settings(ours, theirs, actual, expected) for ours, theirs in pairs}
+    if number == len(errors):
+        return _gap_place(actual, expected, _gap(actual, expected, found, number), ends or 0.0, most)
+    step = found[number]
+    if step.is_input:
+        return _gap_place(actual, expected, _gap(actual, expected, found, number), step.error or 0.0, most)
+    return _layer_place(actual, expected, step, settings.get(step.expected.path, ""))
+
+
+def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> list[Step]:
+    """Inputs and outputs of the paired layers, in the order of the expected run."""
+    ours = {(call.path, call.number): call for call in actual.calls}
+    paired = {theirs.path: (mine, theirs) for mine, theirs in pairs}
+    found = []
+    for call in expected.calls:
+        if call.path not in paired:
+            continue
+        mine, theirs = paired[call.path]
+        other = ours.get((mine.path, call.number))
+        if other is None:
+            continue
+        found.append(Step(other, call, True, _error(other.inputs, call.inputs)))
+        # an activation inside that nobody sees
+        hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
+        found.append(Step(other, call, False, None if hidden else _error(other.outputs, call.outputs)))
+    return found
+
+
+def worst(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> float:
+    """The greatest error of all, as a part of the largest value of its output."""
+    errors = [*(step.error for step in steps(actual, expected, pairs)), _end_error(actual, expected)]
+    return max((error for error in errors if error is not None), default=0.0)
+
+
+def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Place | None:
+    """Where the gradients that reach the outputs of paired layers first differ, going backward."""
+    outputs = [step for step in steps(actual, expected, pairs) if not step.is_input]
+    behind = None
+    for step in reversed(outputs):
+        ours, theirs = step.actual.gradients[:1], step.expected.gradients[:1]
+        if not ours or not theirs or ours[0] is None or theirs[0] is None:
+            continue
+        error = error_of(ours[0], theirs[0])
+        if error is not None and error > _GRADIENTS * limit(expected):
+            end = f"{_pair(actual, expected, behind.actual, behind.expected)}" if behind else "the loss"
+            text = (
+                f"forward all layers agree; going backward, the first gradient that differs is that of the output of "
+                f"{_pair(actual, expected, step.actual, step.expected)}, off by {error:.2g} of its largest value: the "
+                f"cause lies between it and {end}"
+            )
+            return Place(step.expected.path, True, text, error)
+        behind = step
+    return None
+
+
+def limit(run: Traced) -> float:
+    """How far off a layer may be by rounding, as a part of its largest value."""
+    names = [x.dtype.name for call in run.calls for x in call.outputs[:1]]
+    return max((OFF[name] for name in names if name in OFF), default=OFF["float32"])
+
+
+def _end_error(actual: Traced, expected: Traced) -> float | None:
+    errors = [error_of(x, y) for x, y in zip(actual.outputs, expected.outputs, strict=False)]
+    told = [error for error in errors if error is not None]
+    return max(told, default=None)
+
+
+def _greatest_step(errors: Sequence[float | None], last: int, floor: float) -> int:
+    """Which of the errors up to the last one is furthest above those before it."""
+    before, found, most = floor, last, 0.0
+    for number, error in enumerate(errors[: last + 1]):
+        if error is None:
+            continue
+        if error / before > most:
+            found, most = number, error / before
+        before = max(before, error)
+    return found
+
+
+# errors
+
+
+def _error(ours: Sequence[Array], theirs: Sequence[Array]) -> float | None:
+    return error_of(ours[0], theirs[0]) if ours and theirs else None
+
+
+def error_of(actual: Array, expected: Array) -> float | None:
+    """The greatest difference as a part of the greatest value, the channels moved to where the other has them; infinite
+    where shapes cannot be brought together; None where they may hold the same numbers in another order."""
+    if not expected.size and not actual.size:
+        return None
+    found = [_distance(moved, expected) for moved in _orders(actual, expected.shape)]
+    if found:
+        return min(found)
+    same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
+    return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
+
+
+def turned(actual: Array, expected: Array) -> Array:
+    """An array with its axes where those of the other one are, if that is all that differs in its shape."""
+    ways = list(_orders(actual, expected.shape))
+    return min(ways, key=lambda way: _distance(way, expected)) if ways and expected.size else actual
+
+
+def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
+    """The array in the orders of axes that frameworks use, where it then has this shape."""
+    wanted = tuple(size for size in shape if size != 1)
+    ways = [x]
+    if x.ndim > 2:
+        ways += [numpy.moveaxis(x, 1, -1), numpy.moveaxis(x, -1, 1), numpy.swapaxes(x, 0, 1)]
+    for way in ways:
+        if _squeezed(way).shape == wanted:
+            yield way.reshape(shape)
+
+
+def _squeezed(x: Array) -> Array:
+    return x.reshape([size for size in x.shape if size != 1])
+
+
+def _distance(actual: Array, expected: Array) -> float:
+    if expected.dtype.kind in "iub":
+        return 0.0 if (actual == expected).all() else math.inf
+    wide = "complex128" if expected.dtype.kind == "c" else "float64"
+    a, b = actual.astype(wide), expected.astype(wide)
+    same = (a == b) | (numpy.isnan(a) & numpy.isnan(b))
+    with numpy.errstate(invalid="ignore"):
+        apart = numpy.where(same, 0.0, numpy.abs(a - b))
+    if not numpy.isfinite(apart).all():
+        return math.inf
+    finite = numpy.abs(b[numpy.isfinite(b)])
+    most = float(apart.max())
+    return most / (float(finite.max()) or 1.0) if most and finite.size else most
+
+
+# words
+
+
+def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) -> Place:
+    error = step.error or 0.0
+    text = (
+        f"the first layer that differs is {_pair(actual, expected, step.actual, step.expected)}: it is given the same, "
+        f"and its output is {_far(error, step.actual.outputs, step.expected.outputs)}"
+    )
+    return Place(step.expected.path, False, f"{text}{f'; {settings}' if settings else ''}", error)
+
+
+def _gap(actual: Traced, expected: Traced, found: Sequence[Step], number: int) -> _Gap:
+    """The calls between a pair and the one before it that have no parameters."""
+    behind = (found[number].actual, found[number].expected) if number < len(found) else None
+    earlier = [step for step in found[:number] if behind is None or step.expected is not behind[1]]
+    before = (earlier[-1].actual, earlier[-1].expected) if earlier else None
+    paired = {id(call) for step in found for call in (step.actual, step.expected)}
+    between = [
+        [
+            call
+            for call in run.calls[_index(run, before and before[side]) + 1 : _index(run, behind and behind[side], -1)]
+            if id(call) not in paired
+        ]
+        for side, run in enumerate((actual, expected))
+    ]
+    return _Gap(before, behind, between[0], between[1])
+
+
+def _index(run: Traced, call: LayerCall | None, none: int = 0) -> int:
+    """Its place; before the first one, or behind the last."""
+    if call is None:
+        return len(run.calls) if none else -1
+    return next(number for number, one in enumerate(run.calls) if one is call)
+
+
+def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: float) -> Place:
+    start = f"behind {_pair(actual, expected, *gap.before)}" if gap.before else "at the beginning"
+    if gap.behind:
+        what = f"what {_pair(actual, expected, *gap.behind)} is given"
+        far = _far(error, gap.behind[0].inputs, gap.behind[1].inputs)
+        path = gap.behind[1].path
+    else:
+        what, path = "what the model returns", ""
+        far = _far(error, actual.outputs, expected.outputs)
+    ours, theirs = _narrowed(gap, most)
+    text = f"the first difference lies {start}: {what} is {far}; between are {_listed(actual, ours)}, "
+    return Place(path, True, text + f"and {_listed(expected, theirs)}", error)
+
+
+def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]:
+    """What is behind the last calls in the gap that give the same."""
+    ours, theirs = gap.actual, gap.expected
+    for number, call in enumerate(gap.expected):
+        same = [place for place, other in enumerate(ours) if _is_same(other.outputs, call.outputs, most)]
+        if same:
+            ours, theirs = ours[same[-1] + 1 :], gap.expected[number + 1 :]
+    return ours, theirs
+
+
+def _is_same(ours: Sequence[Array], theirs: Sequence[Array], most: float) -> bool:
+    error = _error(ours, theirs)
+    return error is not None and error <= most
+
+
+def _pair(actual: Traced, expected: Traced, ours: LayerCall, theirs: LayerCall) -> str:
+    mine, other = _named(ours), _named(theirs)
+    if mine == other:
+        return f"{mine}"
+    return f"{mine} of {actual.owner} with {other} of {expected.owner}"
+
+
+def _named(call: LayerCall) -> str:
+    again = f", call {call.number + 1}" if call.number else ""
+    return f"{call.path or 'the model'} ({call.type}{again})"
+
+
+def _listed(run: Traced, calls: Sequence[LayerCall]) -> str:
+    names = [_named(call) for call in calls[:_LISTED]] + [f"{len(calls) - _LISTED} more"] * (len(calls) > _LISTED)
+    return f"in {run.owner} {', '.join(names) or 'functions only'}"
+
+
+def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
+    if math.isfinite(error):
+        return f"off by {error:.2g} of its largest value"
+    shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
+    return f"of the shape {shapes[0]}, expected {shapes[1]}" if len(shapes) == 2 else "something else"
+
+
+def _settings(ours: Layer, theirs: Layer, actual: Traced, expected: Traced) -> str:
+    """What both layers have been told otherwise."""
+    both = {name: (value, theirs.settings[name]) for name, value in ours.settings.items() if name in theirs.settings}
+    told = {name: pair for name, pair in both.items() if not _alike(*pair)}
+    return ", ".join(f"{name} is {x} in {actual.owner}, {y} in {expected.owner}" for name, (x, y) in told.items())
+
+
+def _alike(one: object, other: object) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return one == other

@@ -1,0 +1,73 @@
+"""Two models run side by side on the same inputs: what they return, and where they part if that differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.core import registry
+from xdevice.errors import StateError
+from xdevice.tracing.inference import Run, run_both
+from xdevice.weights.pairing import paired
+from xdevice.weights.sides import model_side
+
+from . import layerwise, readings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xdevice.contract.layouts import Layer
+
+    from .readings import Reading
+
+__all__ = ["Both", "run_pair"]
+
+
+class Both(NamedTuple):
+    """What two models made of the same inputs."""
+
+    actual: list[Reading]
+    expected: list[Reading]
+    runs: tuple[Run, Run]
+    names: Mapping[str, str]
+
+    def where(self) -> str:
+        """The first layer that differs, in words, for outputs that do."""
+        try:
+            pairs = _pairs(self.runs, self.names)
+        except StateError as error:
+            return f"which layer is which nothing says, so none is named: {error}"
+        ours, theirs = (_traced(run, side) for run, side in zip(self.runs, (self.actual, self.expected), strict=True))
+        place = layerwise.first_difference(ours, theirs, pairs)
+        if place is not None:
+            return place.text
+        place = layerwise.first_difference(ours, theirs, pairs, strict=True)
+        most = f"no layer is off by more than {layerwise.limit(theirs):g} of its largest value"
+        return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
+
+
+def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> Both:
+    """Runs both. What they return is in the order of the expected one's axes.
+
+    Raises:
+        NotATensorError: neither models nor tensors. UnsupportedError: layers cannot be seen there.
+    """
+    runs = run_both(actual, expected, inputs)
+    ours, theirs = (_returned(run.outputs) for run in runs)
+    if len(ours) == len(theirs):
+        pairs = zip(ours, theirs, strict=True)
+        ours = [one._replace(path=other.path, value=layerwise.turned(one.value, other.value)) for one, other in pairs]
+    return Both(ours, theirs, runs, names)
+
+
+def _returned(outputs: Any) -> list[Reading]:
+    """The tensors, and nothing of what else a model returns."""
+    return [one for one in readings.read(outputs) if one.owner != "Python"]
+
+
+def _pairs(runs: tuple[Run, Run], names: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
+    ours, theirs = (model_side((registry.load(run.trace.backend), run.trace.model), {}) for run in runs)
+    return paired(ours, theirs, names)
+
+
+def _traced(run: Run, outputs: list[Reading]) -> layerwise.Traced:
+    return layerwise.Traced(run.trace.backend, run.trace.calls, [reading.value for reading in outputs])

@@ -1,0 +1,221 @@
+"""`python -m xdevice.parity.traced script.py`: runs a script as Python does, and keeps what its models' layers compute.
+
+What it keeps lies beside the recording, in the folder `trace`: the arrays as `record` keeps them, and in `runs.jsonl` a
+line for each call of a model: its layers, with kinds, shapes and settings, and the calls of these. A call that is not
+traced has a line that says why.
+
+Traced are, of each model that is called by no other and has parameters that `convert_state` knows, the first calls with
+inputs of each shape, and then those whose numbers are powers of two. A run is written when the model is called again,
+or the program ends, for until then gradients may come.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.contract import calls as common
+from xdevice.core import registry, selection
+from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
+from xdevice.tracing.traces import Trace
+from xdevice.weights.sides import model_side, shapes_of
+
+from . import recording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
+
+FOLDER: Final = "trace"
+RUNS: Final = "runs.jsonl"
+FIRST: Final = 3
+"""So many calls with inputs of one shape are traced, whatever comes later."""
+
+
+class _Pending(NamedTuple):
+    """A call that has ended, whose gradients may come."""
+
+    model: int
+    number: int
+    type: str
+    time: float
+    layers: list[dict[str, Any]]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    trace: Trace
+
+
+class _Model:
+    """What is known of one model of the program."""
+
+    def __init__(self, number: int, itself: Any) -> None:
+        self.number = number
+        self.itself = itself  # kept alive, for it is known by its id
+        self.count = 0
+        self.shapes: dict[Any, int] = {}
+        self.refusal = ""
+        self.watched: dict[int, tuple[AbstractContextManager[Any], list[Call]]] = {}
+        self.pending: list[_Pending] = []
+
+
+class Tracer:
+    """Traces the models of a program into a folder."""
+
+    def __init__(self, backend: Backend, folder: Path) -> None:
+        self._backend = backend
+        self._folder = folder
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._models: dict[int, _Model | None] = {}
+        self._recorder = recording.Recorder(folder)
+
+    def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
+        """One call of a model that no other one has called."""
+        known = self._known(model) if os.getpid() == self._process else None
+        if known is None or not self._is_wanted(known, arguments):
+            return call()
+        copies = common.Watch(self._backend, {}).copies
+        seen = self._seen(known)
+        if seen is None:
+            return call()
+        del seen[:]
+        inputs, started = copies(arguments), time.time()
+        result = call()
+        with self._lock:
+            self._write(known)
+            trace = Trace(known.itself, self._backend, list(seen))
+            layers = self._layers(model)
+            known.pending.append(
+                _Pending(
+                    known.number, known.count - 1, type(model).__name__, started, layers, inputs, copies(result), trace
+                )
+            )
+        return result
+
+    def close(self) -> None:
+        """Writes what is pending."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            for known in filter(None, self._models.values()):
+                self._write(known)
+            self._recorder.close()
+
+    def _known(self, model: Any) -> _Model | None:
+        """None of what has no parameters that can be paired, such as a loss."""
+        with self._lock:
+            if id(model) not in self._models:
+                try:
+                    has_layers = bool(list(self._backend.layers(model)))
+                except NotBuiltError:
+                    return None  # this call builds it
+                except UnsupportedError:
+                    has_layers = False
+                number = len([one for one in self._models.values() if one is not None])
+                self._models[id(model)] = _Model(number, model) if has_layers else None
+            return self._models[id(model)]
+
+    def _is_wanted(self, known: _Model, arguments: Any) -> bool:
+        if known.refusal:
+            return False
+        if self._backend.tracing():
+            self._refuse(known, f"it is called inside of {self._backend.tracing()}, where layers have no values")
+            return False
+        shapes = tuple(tuple(x.shape) for x in common.tensors(self._backend, arguments))
+        with self._lock:
+            known.count += 1
+            known.shapes[shapes] = known.shapes.get(shapes, 0) + 1
+            return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
+
+    def _seen(self, known: _Model) -> list[Call] | None:
+        """The list of the calls in this thread."""
+        here = threading.get_ident()
+        if here not in known.watched:
+            block = self._backend.calls(known.itself)
+            try:
+                known.watched[here] = block, block.__enter__()
+            except XDeviceError as error:
+                self._refuse(known, str(error))
+                return None
+        return known.watched[here][1]
+
+    def _refuse(self, known: _Model, why: str) -> None:
+        known.refusal = why
+        self._line({"model": known.number, "type": type(known.itself).__name__, "refusal": why})
+
+    def _layers(self, model: Any) -> list[dict[str, Any]]:
+        side = model_side((self._backend, model), {})
+        return [
+            {
+                "path": layer.path,
+                "kind": layer.kind,
+                "shapes": {name: list(shape) for name, shape in shapes_of(side.variables, layer).items()},
+                "settings": {name: _plain(value) for name, value in layer.settings.items()},
+            }
+            for layer in side.layers
+        ]
+
+    def _write(self, known: _Model) -> None:
+        for run in known.pending:
+            self._backend.synchronize(None)
+            key = f"{run.model}.{run.number}"
+            host = [[self._backend.to_numpy(x) for x in found] for found in (run.inputs, run.outputs)]
+            self._recorder.add(key, {"inputs": host[0], "outputs": host[1]})
+            calls = []
+            for number, call in enumerate(run.trace.calls):
+                self._recorder.add(f"{key}.{number}", call._asdict() | {"path": "", "type": ""})
+                calls.append([call.path, call.number, call.type])
+            self._line(
+                {
+                    "model": run.model,
+                    "type": run.type,
+                    "run": run.number,
+                    "time": run.time,
+                    "layers": run.layers,
+                    "calls": calls,
+                }
+            )
+        known.pending.clear()
+
+    def _line(self, line: dict[str, Any]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / RUNS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
+
+
+def main() -> None:
+    """Runs the script that the arguments name."""
+    script, *arguments = sys.argv[1:]
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    backend = registry.load(os.environ[selection.VARIABLE])
+    tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
+    atexit.register(tracer.close)
+    try:
+        block = backend.outermost(tracer.around)
+    except UnsupportedError as error:
+        print(f"nothing is traced: {error}", file=sys.stderr)  # what it records is compared all the same
+        runpy.run_path(script, run_name="__main__")
+        return
+    with block:
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

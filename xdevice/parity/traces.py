@@ -1,0 +1,182 @@
+"""The traces that a run has left, held against those of the reference: one finding for each call of a model."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy
+
+from xdevice.contract import layouts
+from xdevice.contract.layouts import Layer, Part
+from xdevice.errors import StateError
+from xdevice.tracing.traces import LayerCall
+from xdevice.weights.pairing import paired
+from xdevice.weights.sides import Side
+
+from . import layerwise, recording
+from .comparing import Comparison
+from .traced import FOLDER, RUNS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from .layerwise import Place, Traced
+    from .recording import Entry
+
+__all__ = ["ModelRun", "Traces", "found", "hold"]
+
+
+class ModelRun(NamedTuple):
+    """One call of a model; its arrays are read when they are asked for."""
+
+    model: int
+    number: int
+    type: str
+    time: float
+    layers: list[dict[str, Any]]
+    calls: list[list[Any]]
+    entries: dict[str, Entry]
+
+    @property
+    def key(self) -> str:
+        return f"{self.model}.{self.number}"
+
+    def arrays(self, key: str, name: str) -> list[Any]:
+        """The recorded arrays of one kind: `inputs`, `outputs`, `gradients`; None for a gradient that did not come."""
+        start = f"['{name}']"
+        return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(start)]
+
+    def traced(self, owner: str) -> Traced:
+        """All of it."""
+        calls = [
+            LayerCall(
+                path, number, kind,
+                *(tuple(self.arrays(f"{self.key}.{place}", name)) for name in ("inputs", "outputs", "gradients")),
+            )
+            for place, (path, number, kind) in enumerate(self.calls)
+        ]  # fmt: skip
+        return layerwise.Traced(owner, calls, self.arrays(self.key, "outputs"))
+
+
+class Traces(NamedTuple):
+    """What one backend has traced."""
+
+    backend: str
+    version: str | None
+    runs: list[ModelRun]
+    refusals: list[str]
+
+
+def found(folder: Path, backend: str) -> Traces | None:
+    """What a backend's folder has; None if nothing.
+
+    Raises:
+        RecordingError: the files are damaged.
+    """
+    path = folder / FOLDER / RUNS
+    if not path.exists():
+        return None
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+        runs = [line for line in lines if "run" in line]
+        recorded = recording.Recording(path.parent) if runs else None
+        entries = {entry.name: entry for entry in recorded.entries} if recorded else {}
+        return Traces(
+            backend,
+            recorded.header["versions"].get(backend) if recorded else None,
+            [
+                ModelRun(line["model"], line["run"], line["type"], line["time"], line["layers"], line["calls"], entries)
+                for line in runs
+            ],
+            [f"{line['type']} was not traced on {backend}: {line['refusal']}" for line in lines if "refusal" in line],
+        )
+    except recording.DAMAGES as error:
+        raise recording.damaged(path, error) from error
+
+
+def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comparison]]:
+    """Each run of the reference's models beside that of the same model, by the order of the models, that was given the
+    same: a name, the reference's run, and what was found."""
+    for model in sorted({run.model for run in expected.runs}):
+        theirs = [run for run in expected.runs if run.model == model]
+        ours = [run for run in actual.runs if run.model == model]
+        name = f"model {model + 1}, {theirs[0].type}"
+        if not ours:
+            yield name, theirs[0], _different(f"{actual.backend} has traced no call of such a model")
+            continue
+        matched = list(_aligned(ours, theirs))
+        if not matched:
+            yield name, theirs[0], _different(_other_inputs(ours[0], theirs[0]))
+        for mine, other in matched:
+            yield name, other, _compared(mine.traced(actual.backend), other.traced(expected.backend), mine, other)
+
+
+def _aligned(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[ModelRun, ModelRun]]:
+    """Runs with the same inputs, in their order: one framework may need a call more to build its model."""
+    start = 0
+    for other in theirs:
+        for place in range(start, len(ours)):
+            if _distance(ours[place], other) <= layerwise.OFF["float32"]:
+                yield ours[place], other
+                start = place + 1
+                break
+
+
+def _distance(one: ModelRun, other: ModelRun) -> float:
+    pairs = zip(one.arrays(one.key, "inputs"), other.arrays(other.key, "inputs"), strict=False)
+    errors = [error for x, y in pairs if (error := layerwise.error_of(x, y)) is not None]
+    return max(errors, default=math.inf)
+
+
+def _other_inputs(one: ModelRun, other: ModelRun) -> str:
+    shapes = [[tuple(x.shape) for x in run.arrays(run.key, "inputs")] for run in (one, other)]
+    return (
+        f"no call is given what one of the reference is given; the first have the shapes {shapes[0]} and {shapes[1]}; "
+        "numbers drawn by xdevice.random or NumPy are the same everywhere"
+    )
+
+
+def _compared(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> Comparison:
+    most = layerwise.limit(theirs)
+    try:
+        pairs = paired(_side(mine, ours.owner), _side(other, theirs.owner), {})
+    except StateError as error:
+        return _different(f"which layer is which nothing says, so that none is compared: {error}")
+    place = layerwise.first_difference(ours, theirs, pairs) or layerwise.first_gradient(ours, theirs, pairs)
+    if place is None:
+        worst = layerwise.worst(ours, theirs, pairs)
+        return Comparison(True, None, "", None, None, None, worst, worst, None, most, worst / most, 0, len(pairs), "")
+    return _off(place, most, len(pairs))
+
+
+def _off(place: Place, most: float, count: int) -> Comparison:
+    error = place.error if math.isfinite(place.error) else None
+    return Comparison(
+        False, "values" if error is not None else "shape", place.path, None, None, None, error, error, None, most,
+        place.error / most, 1, count, place.text,
+    )  # fmt: skip
+
+
+def _different(text: str) -> Comparison:
+    return Comparison(False, "structure", "", None, None, None, None, None, None, None, math.inf, 0, 0, text)
+
+
+def _side(run: ModelRun, owner: str) -> Side:
+    """The layers of a run's model, with arrays that have only their shapes."""
+    layers, variables = [], {}
+    for line in run.layers:
+        parts = []
+        for name, shape in line["shapes"].items():
+            full = layouts.join(line["path"], name)
+            parts.append(Part(full, (name,), layouts.SAME))
+            variables[full] = numpy.broadcast_to(numpy.zeros((), "bool"), tuple(shape))
+        settings = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in line["settings"].items()
+        }
+        layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
+    backend: Any = SimpleNamespace(name=owner)  # the framework itself is not needed here
+    return Side(backend, layers, variables, [])

@@ -1,0 +1,193 @@
+"""`trace`: the calls of a model's layers while a block runs, read to the host."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy
+
+from xdevice.core import registry
+from xdevice.errors import NotATensorError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
+
+    Array = numpy.ndarray[Any, Any]
+
+__all__ = ["LayerCall", "Trace", "trace"]
+
+_SHOWN: Final = 60
+"""How many calls a table shows; of more, those at both ends."""
+_HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
+
+
+class LayerCall(NamedTuple):
+    """One call of a layer. Arrays are NumPy's, with the layout and the dtype of the framework.
+
+    Young: it may change in a minor version.
+    """
+
+    path: str
+    """The way to the layer from the model, as in the names of its variables: `features.0`."""
+    number: int
+    """How many times it was called before."""
+    type: str
+    """The name of its class; of a function, for the activation that a Keras layer has inside, its own."""
+    inputs: tuple[Array, ...]
+    """The tensors among its arguments, in containers too."""
+    outputs: tuple[Array, ...]
+    gradients: tuple[Array | None, ...]
+    """For each output the gradient that has reached it; None if none did."""
+
+
+class Trace:
+    """What `trace` has seen: its `calls`, in their order. `print` shows a table of them.
+
+    Young: it may change in a minor version.
+
+    Attributes:
+        model: the model.
+        backend: the name of its framework.
+        calls: a list of `LayerCall`: path, number, type, inputs, outputs, gradients.
+    """
+
+    def __init__(self, model: Any, backend: Backend, seen: list[Call]) -> None:
+        self.model = model
+        self.backend = backend.name
+        self._backend = backend
+        self._seen = seen
+        self._read: list[LayerCall] = []
+        self._is_open = True
+
+    @property
+    def calls(self) -> list[LayerCall]:
+        """Those that have ended so far."""
+        if self._is_open or not self._read:
+            self._read = self._host()
+        return self._read
+
+    def _host(self) -> list[LayerCall]:
+        counts: dict[str, int] = {}
+        calls = []
+        for call in self._seen:
+            counts[call.path] = number = counts.get(call.path, -1) + 1
+            calls.append(self._one(call, number))
+        return calls
+
+    def _one(self, call: Call, number: int) -> LayerCall:
+        name = getattr(call.layer, "__name__", type(call.layer).__name__)
+        gradients = tuple(None if dy is None else self._array(dy) for dy in call.gradients)
+        return LayerCall(
+            call.path,
+            number,
+            name,
+            tuple(map(self._array, call.inputs)),
+            tuple(map(self._array, call.outputs)),
+            gradients,
+        )
+
+    def _array(self, x: Any) -> Array:
+        return numpy.asarray(self._backend.to_numpy(x))
+
+    def finish(self) -> None:
+        """No call will come."""
+        self._is_open = False
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def __str__(self) -> str:
+        rows = [_HEADINGS, *self._rows()]
+        wide = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
+        return "\n".join([self._title(), *(lines if len(self) else ["no layer was called in this thread or task"])])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *rows = [_HEADINGS, *self._rows()]
+        cells = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        heads = "".join(f"<th>{cell}</th>" for cell in head)
+        return f"<table><caption>{escape(self._title())}</caption><tr>{heads}</tr>{cells}</table>"
+
+    def _title(self) -> str:
+        calls = f"{len(self)} call{'' if len(self) == 1 else 's'} of layers"
+        return f"{type(self.model).__name__} of {self.backend}: {calls}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        calls = self.calls
+        rows = [_row(call) for call in calls] if len(calls) <= _SHOWN else []
+        if not rows and calls:
+            half = _SHOWN // 2
+            rows = [*map(_row, calls[:half]), ("...", *[""] * (len(_HEADINGS) - 1)), *map(_row, calls[-half:])]
+        return rows
+
+
+@contextmanager
+def trace(model: Any) -> Iterator[Trace]:
+    """Keeps what each layer of a model gets and gives while the block runs, in the order of the calls, on the host.
+
+    Young: it may change in a minor version.
+
+    Args:
+        model: a built model of PyTorch, Paddle, Gluon or Keras.
+
+    Gives a `Trace`, whose `calls` say for each call of a layer its path, its inputs, its outputs, and the gradients
+    that have reached these, where the block runs backward too. A layer called n times has n calls. A layer whose
+    parameters `convert_state` knows is one call; of the others, those without layers inside are. The activation that a
+    layer of Gluon or Keras has inside is a call of its own, and the layer's output is what it takes, as where the two
+    are written apart. What functions compute between layers has no call.
+
+    Values are copied at once, so that what works in place changes none. The calls of this thread or task are kept, and
+    those of the tasks that `xdevice.parallel` starts. Traces may be nested. Nothing stays on the model, also where the
+    block raises: then the calls that had ended by then are there.
+
+    | | what gives the gradients |
+    |---|---|
+    | torch, paddle | hooks on the outputs |
+    | mxnet | a function behind each layer: inside of `autograd.record`, outputs are new arrays in the same memory |
+    | tensorflow | each call of `tf.GradientTape.gradient` in the block is asked for those of the outputs too |
+
+    Raises:
+        NotATensorError: no model.
+        UnsupportedError: layers that a compiler hides: torch.compile, TorchScript, a hybridized Gluon block,
+            paddle.jit.to_static, tf.function, which Keras's `fit` and `predict` use without run_eagerly=True; PyTorch's
+            DataParallel over several devices.
+        NotBuiltError: it has no variables yet; call it once before.
+
+    Costs a copy of every input and output, COST.
+
+    Example:
+        >>> with xdevice.trace(xdevice.ones(2)):
+        ...     pass
+        Traceback (most recent call last):
+        xdevice.errors.NotATensorError: trace takes a model, not ...
+    """
+    found = registry.kind_of(type(model))
+    if found is None or found.kind != "model":
+        raise NotATensorError(f"trace takes a model, not {shown(model, 60)} of type {type(model).__qualname__}")
+    with found.backend.calls(model) as seen:
+        traced = Trace(model, found.backend, seen)
+        try:
+            yield traced
+        finally:
+            traced.finish()
+
+
+def _row(call: LayerCall) -> tuple[str, ...]:
+    name = call.path or "(the model)"
+    name += f" #{call.number + 1}" if call.number else ""
+    shapes = ", ".join(str(tuple(x.shape)) for x in call.outputs)
+    first = call.outputs[0] if call.outputs and call.outputs[0].size else None
+    gradient = next((dy for dy in call.gradients if dy is not None), None)
+    mean, std = ("-", "-") if first is None else (f"{_wide(first).mean():.4g}", f"{_wide(first).std():.4g}")
+    return name, call.type, shapes, mean, std, "-" if gradient is None else f"{numpy.abs(_wide(gradient)).max():.4g}"
+
+
+def _wide(x: Array) -> Array:
+    return x if x.dtype.kind == "c" else x.astype("float64")
