@@ -6,64 +6,48 @@ imports no framework and no NumPy; the first call that needs one does.
 
 from __future__ import annotations
 
-from . import native
-from .base.devices import Device
-from .base.version import __version__ as __version__
-from .core.selection import backend, backends, set_backend, use
-from .errors import (
-    ArgumentError,
-    BackendImportError,
-    BackendNotFoundError,
-    CaptureError,
-    ContainerError,
-    ContractError,
-    DeviceError,
-    DeviceMismatchError,
-    DeviceNotFoundError,
-    DTypeError,
-    FileFormatError,
-    FilePathError,
-    MissingFileError,
-    NotATensorError,
-    NotBuiltError,
-    ParityError,
-    RecordingError,
-    ScopeError,
-    SettingError,
-    ShapeError,
-    SharingError,
-    StateError,
-    TimingError,
-    TransferError,
-    UnsupportedError,
-    XDeviceError,
-)
-from .errors import (
-    successor as _successor,
-)
-from .tensors.creation import item, ones, rand, tensor, to_numpy, zeros
-from .tensors.verbs import (
-    check_same_device,
-    copy_to,
-    cpu,
-    device,
-    device_of,
-    gpu,
-    num_gpus,
-    same_device,
-    to_device,
-    try_all_gpus,
-    try_gpu,
-)
+import os as _os
 
-TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
+from .base.version import __version__ as __version__
+
+TYPE_CHECKING = False  # typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import nn, random
+    from . import native, nn, random
     from .arithmetic.gradients import grad, update, value_and_grad
     from .arithmetic.namespace import array_namespace
+    from .base.devices import Device
     from .containers.trees import register
+    from .core.selection import backend, backends, set_backend, use
+    from .errors import (
+        ArgumentError,
+        BackendImportError,
+        BackendNotFoundError,
+        CaptureError,
+        ContainerError,
+        ContractError,
+        DeviceError,
+        DeviceMismatchError,
+        DeviceNotFoundError,
+        DTypeError,
+        FileFormatError,
+        FilePathError,
+        MissingFileError,
+        NotATensorError,
+        NotBuiltError,
+        ParityError,
+        RecordingError,
+        ScopeError,
+        SettingError,
+        ShapeError,
+        SharingError,
+        StateError,
+        TimingError,
+        TransferError,
+        UnsupportedError,
+        XDeviceError,
+    )
     from .execution.blocking import blocking
     from .execution.graphs import Graph, capture
     from .execution.parallel import close_pool, parallel
@@ -78,61 +62,130 @@ if TYPE_CHECKING:
     from .replicas.spread import all_reduce, broadcast, gather, replicate, split_batch
     from .replicas.virtual import virtual_gpus
     from .tensors.conversion import convert
+    from .tensors.creation import item, ones, rand, tensor, to_numpy, zeros
     from .tensors.memory import memory, reset_peak
+    from .tensors.verbs import (
+        check_same_device,
+        copy_to,
+        cpu,
+        device,
+        device_of,
+        gpu,
+        num_gpus,
+        same_device,
+        to_device,
+        try_all_gpus,
+        try_gpu,
+    )
     from .tracing.traces import Trace, trace
     from .weights.files import load, save
+    from .weights.optimizers import compare_optimizers, convert_optimizer
     from .weights.state import State, convert_state, load_state
 
 _LAZY: dict[str, str] = {
     "all_reduce": "replicas.spread",
     "array_namespace": "arithmetic.namespace",
+    "assert_parity": "parity.comparing",
+    "backend": "core.selection",
+    "backends": "core.selection",
+    "blocking": "execution.blocking",
     "broadcast": "replicas.spread",
     "capture": "execution.graphs",
+    "check_same_device": "tensors.verbs",
     "close_pool": "execution.parallel",
-    "gather": "replicas.spread",
-    "grad": "arithmetic.gradients",
-    "load": "weights.files",
-    "local_device": "replicas.launch",
-    "nn": "nn",
-    "parallel": "execution.parallel",
-    "prefetch": "execution.prefetch",
-    "random": "random",
-    "replicate": "replicas.spread",
-    "save": "weights.files",
-    "split_batch": "replicas.spread",
-    "update": "arithmetic.gradients",
-    "value_and_grad": "arithmetic.gradients",
-    "Benchmark": "execution.timing",
-    "Comparison": "parity.comparing",
-    "Event": "execution.streams",
-    "Graph": "execution.graphs",
-    "State": "weights.state",
-    "Stream": "execution.streams",
-    "Timer": "execution.timing",
-    "Trace": "tracing.traces",
-    "TransferWarning": "execution.transfers",
-    "assert_parity": "parity.comparing",
-    "blocking": "execution.blocking",
     "compare": "parity.comparing",
+    "compare_optimizers": "weights.optimizers",
     "convert": "tensors.conversion",
+    "convert_optimizer": "weights.optimizers",
     "convert_state": "weights.state",
+    "copy_to": "tensors.verbs",
+    "cpu": "tensors.verbs",
+    "device": "tensors.verbs",
+    "device_of": "tensors.verbs",
+    "errors": "errors",
+    "gather": "replicas.spread",
+    "gpu": "tensors.verbs",
+    "grad": "arithmetic.gradients",
+    "item": "tensors.creation",
+    "load": "weights.files",
     "load_state": "weights.state",
+    "local_device": "replicas.launch",
     "measure": "execution.timing",
     "memory": "tensors.memory",
+    "native": "native",
+    "nn": "nn",
+    "num_gpus": "tensors.verbs",
+    "ones": "tensors.creation",
+    "parallel": "execution.parallel",
+    "prefetch": "execution.prefetch",
+    "rand": "tensors.creation",
+    "random": "random",
     "record": "parity.recording",
     "register": "containers.trees",
+    "replicate": "replicas.spread",
     "reset_peak": "tensors.memory",
+    "same_device": "tensors.verbs",
+    "save": "weights.files",
+    "set_backend": "core.selection",
+    "split_batch": "replicas.spread",
     "sync": "execution.waiting",
+    "tensor": "tensors.creation",
+    "to_device": "tensors.verbs",
+    "to_numpy": "tensors.creation",
     "trace": "tracing.traces",
     "transfers": "execution.transfers",
+    "try_all_gpus": "tensors.verbs",
+    "try_gpu": "tensors.verbs",
+    "update": "arithmetic.gradients",
+    "use": "core.selection",
+    "value_and_grad": "arithmetic.gradients",
     "virtual_gpus": "replicas.virtual",
+    "zeros": "tensors.creation",
+    "ArgumentError": "errors",
+    "BackendImportError": "errors",
+    "BackendNotFoundError": "errors",
+    "Benchmark": "execution.timing",
+    "CaptureError": "errors",
+    "Comparison": "parity.comparing",
+    "ContainerError": "errors",
+    "ContractError": "errors",
+    "DTypeError": "errors",
+    "Device": "base.devices",
+    "DeviceError": "errors",
+    "DeviceMismatchError": "errors",
+    "DeviceNotFoundError": "errors",
+    "Event": "execution.streams",
+    "FileFormatError": "errors",
+    "FilePathError": "errors",
+    "Graph": "execution.graphs",
+    "MissingFileError": "errors",
+    "NotATensorError": "errors",
+    "NotBuiltError": "errors",
+    "ParityError": "errors",
+    "RecordingError": "errors",
+    "ScopeError": "errors",
+    "SettingError": "errors",
+    "ShapeError": "errors",
+    "SharingError": "errors",
+    "State": "weights.state",
+    "StateError": "errors",
+    "Stream": "execution.streams",
+    "Timer": "execution.timing",
+    "TimingError": "errors",
+    "Trace": "tracing.traces",
+    "TransferError": "errors",
+    "TransferWarning": "execution.transfers",
+    "UnsupportedError": "errors",
+    "XDeviceError": "errors",
 }
-"""Public names whose module is imported on first use, so that `import xdevice` stays light."""
+"""Where each public name is: its module is imported when it is first used."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        error = _successor(name)
+        from .errors import successor
+
+        error = successor(name)
         if error is not None:
             return error
         raise AttributeError(f"module 'xdevice' has no attribute {name!r}")
@@ -195,7 +248,9 @@ __all__ = [
     "check_same_device",
     "close_pool",
     "compare",
+    "compare_optimizers",
     "convert",
+    "convert_optimizer",
     "convert_state",
     "copy_to",
     "cpu",
@@ -240,3 +295,9 @@ __all__ = [
     "virtual_gpus",
     "zeros",
 ]
+
+if _os.environ.get("XDEVICE_FLOATS"):
+    from .base import floats as _floats
+
+    if _floats.is_float64():  # a framework's own default has to be another one before the program makes its layers
+        __getattr__("backend")()

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.arithmetic.ground import Ground
-from xdevice.contract.nn import ENDS
+from xdevice.base import floats
+from xdevice.contract.nn import ENDS, REFUSES
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, UnsupportedError, shown
 from xdevice.tensors.verbs import check_same_device
@@ -177,8 +178,14 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
     on.require_one_device(logits=logits, labels=labels)
-    on.require_range(labels, shape[1], "cross_entropy")
-    return on.kernels.cross_entropy(logits, labels)
+    if on.refuses is None or not on.refuses(labels):
+        on.require_range(labels, shape[1], "cross_entropy")
+        return on.kernels.cross_entropy(logits, labels)
+    try:
+        return on.kernels.cross_entropy(logits, labels)
+    except IndexError:
+        on.require_range(labels, shape[1], "cross_entropy")  # which says what is wrong in the words of all backends
+        raise
 
 
 def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
@@ -205,7 +212,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
     on = _of(indices, "one_hot")
     indices = on.indices(indices, "one_hot")
     (classes,) = _whole("n", n, 1, 1, "one_hot")
-    name = "float32" if dtype is None else on.ground.held(on.ground.dtype(dtype))
+    name = floats.usual() if dtype is None else on.ground.held(on.ground.dtype(dtype))
     on.require_range(indices, classes, "one_hot")
     return on.kernels.one_hot(indices, classes, name)
 
@@ -311,6 +318,7 @@ class _On:
         self.kernels = backend.nn()
         self.enter = getattr(self.ground.kernels, "enter", None)
         self.ends = getattr(self.kernels, ENDS, None)
+        self.refuses = getattr(self.kernels, REFUSES, None)
 
     def indices(self, x: Any, function: str) -> Any:
         """`x` as a tensor of integers that name places."""
@@ -346,10 +354,11 @@ class _On:
     def require_one_device(self, **tensors: Any) -> None:
         """Raises for tensors on several devices. What is traced is on none, and what is spread is the framework's
         business."""
-        if not all(map(_holds_values, tensors.values())):
+        given = tensors.values()
+        if not all(map(_holds_values, given)):
             return
         try:
-            if len({self.backend.device_of(x) for x in tensors.values()}) > 1:
+            if len(set(map(self.backend.device_of, given))) > 1:
                 check_same_device(**tensors)
         except UnsupportedError:
             return
@@ -401,13 +410,14 @@ def _holds_values(x: Any) -> bool:
 
 def _shape(x: Any) -> tuple[int | None, ...]:
     """The shape; what is not known while a function is traced is None."""
-    return tuple(None if length is None or length < 0 else length for length in x.shape)
+    return tuple([None if length is None or length < 0 else length for length in x.shape])
 
 
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     """Whether two shapes are the same, as far as they are known."""
-    return len(shape) == len(other) and all(
-        one is None or two is None or one == two for one, two in zip(shape, other, strict=True)
+    return shape == other or (
+        len(shape) == len(other)
+        and all(one is None or two is None or one == two for one, two in zip(shape, other, strict=True))
     )
 
 

@@ -25,6 +25,7 @@ from contextvars import ContextVar
 from functools import cache
 from itertools import count
 
+from xdevice.base import floats
 from xdevice.base.dtypes import dtype_name, host_dtype
 from xdevice.core import blocks, selection
 from xdevice.errors import ArgumentError, DTypeError, SettingError, ShapeError, shown
@@ -96,7 +97,7 @@ def uniform(
         x = generator.random(sizes, work)
         return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
 
-    return backend.from_numpy(_drawn(backend, draw), place)
+    return _made(backend, _drawn(backend, draw), place, dtype)
 
 
 def normal(
@@ -137,7 +138,7 @@ def normal(
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
 
-    return backend.from_numpy(_drawn(backend, draw), place)
+    return _made(backend, _drawn(backend, draw), place, dtype)
 
 
 def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
@@ -350,6 +351,12 @@ def _current_place() -> _Place:
     if entered:
         return entered[-1]
     return _process.get("") or _process.setdefault("", _Place(_Numbers(_first_seed()), None))
+
+
+def _made(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
+    """Floats of no given dtype are drawn as float32 in a run in float64 too, so that it has the same numbers."""
+    is_wider = dtype is None and floats.is_float64()
+    return backend.from_numpy(drawn.astype("float64") if is_wider else floats.moved(drawn), place)
 
 
 def _drawn(backend: Backend, draw: Callable[[Any], Any]) -> Any:

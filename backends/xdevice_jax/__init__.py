@@ -323,6 +323,11 @@ class JaxBackend(Backend):
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", n + 1)
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        jax.config.update("jax_enable_x64", True)
+
     # the process
 
     def after_fork(self) -> str | None:

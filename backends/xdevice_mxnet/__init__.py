@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import MxnetSamples
 
@@ -305,6 +306,9 @@ class MxnetBackend(Backend):
         if isinstance(optimizer, mx.gluon.Trainer):
             optimizers.take_state(optimizer, state)
 
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
+
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
 
@@ -360,7 +364,7 @@ class MxnetBackend(Backend):
         return new
 
     def is_dense(self, x: Any) -> bool:
-        return bool(x.stype == "default")
+        return type(x) is mx.np.ndarray or bool(x.stype == "default")  # NumPy's are never sparse
 
     def tensor_of(self, model: Any) -> Any | None:
         return models.array_of(model)
@@ -445,6 +449,11 @@ class MxnetBackend(Backend):
         self._cpus, self._gpus = 1, n
         self._places.clear()
         virtual.refuse_mixed_devices()
+
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        """MXNet 1.9 has no default to change: its functions and layers name float32, until net.cast("float64")."""
 
     # the process
 

@@ -36,7 +36,7 @@ def value_and_grad(
         )
     namespace.enter()
     with mx.util.np_shape(True):
-        inputs = [x.copy() for x in leaves]  # MXNet writes in place first, and raises then
+        inputs = list(map(namespace.copy, leaves))  # MXNet writes in place first, and raises then
         mx.autograd.mark_variables(inputs, [_unmade(x) for x in inputs])
         with mx.autograd.record():
             loss, rest = call(inputs)
@@ -74,4 +74,4 @@ def update(
 ) -> list[Any]:
     namespace.enter()
     with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
-        return [rule(x.copy(), g.copy()) for x, g in zip(leaves, grads, strict=True)]
+        return [rule(namespace.copy(x), namespace.copy(g)) for x, g in zip(leaves, grads, strict=True)]

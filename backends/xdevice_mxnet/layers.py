@@ -3,7 +3,9 @@
 What must be kept:
 - the parameters of an LSTM or GRU go by the names of the cells that it stands for, as in `save_parameters`;
 - `momentum` is the weight of the old value, PyTorch's that of the new one;
-- a BatchNorm with `scale=False` has a gamma and works as if that were 1.
+- a BatchNorm with `scale=False` has a gamma and works as if that were 1;
+- a GroupNorm has a gamma and beta for each group, others for each channel, and does not say how many channels it takes;
+- an LSTM with a projection cannot be run on the CPU, and stays unknown; MXNet 1.9.1 has no attention.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from xdevice.contract import layouts
 from xdevice.contract.layouts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
@@ -26,16 +28,29 @@ _NORM: Final = {"weight": "gamma", "bias": "beta"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "batch_norm": {**_NORM, layouts.COUNTER: None},
     "layer_norm": _NORM,
+    "group_norm": _NORM,
+    "instance_norm": {**_NORM, "running_mean": None, "running_var": None, layouts.COUNTER: None},
     "prelu": {"weight": "alpha"},
 }
 _CELL: Final = {"weight_ih": "i2h_weight", "weight_hh": "h2h_weight", "bias_ih": "i2h_bias", "bias_hh": "h2h_bias"}
+_RECURRENT: Final = {rnn.RNN: "rnn", rnn.LSTM: "lstm", rnn.GRU: "gru"}
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 
 
 def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
     if kind in layouts.RECURRENT:
         return tuple(_of_cells(settings))
-    return layouts.parts(kind, settings, _NAMES)
+    own = layouts.parts(kind, settings, _NAMES)
+    if kind == layouts.ATTENTION:
+        return _refused(own, "Gluon has no attention; write it of Dense layers")
+    groups = settings.get("num_groups")
+    if kind != "group_norm" or not isinstance(groups, int):
+        return own
+    return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)
+
+
+def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
+    return tuple(part._replace(rule=layouts.refused(part.rule, why)) for part in own)
 
 
 def layers(model: Any, backend: Backend) -> Iterator[Layer]:
@@ -50,7 +65,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         own = parts(kind, settings)
         if kind.startswith("conv") and not block._kwargs["layout"].startswith("NC"):
             why = f"in {block._kwargs['layout']} the weight of a Gluon convolution is another; build it in NCHW"
-            own = tuple(part._replace(rule=layouts.refused(part.rule, why)) for part in own)
+            own = _refused(own, why)
         layer = layouts.bound(path, kind, own, names, settings)
         if layer is not None:
             yield layer
@@ -85,11 +100,25 @@ def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
         return "layer_norm", {"eps": block._epsilon}
     if isinstance(block, nn.PReLU):
         return "prelu", {}
-    if isinstance(block, rnn.LSTM | rnn.GRU) and not block._projection_size:
-        kind = "lstm" if isinstance(block, rnn.LSTM) else "gru"
-        shaping = {"layers": block._num_layers, "bidirectional": block._dir == 2}
-        return kind, shaping | {"batch_first": block._layout == "NTC"}
-    return None
+    if isinstance(block, nn.GroupNorm):
+        return "group_norm", {"eps": block._epsilon, "num_groups": block._num_groups}
+    if isinstance(block, nn.InstanceNorm):
+        settings = {"eps": block._epsilon, "running_stats": False}
+        return "instance_norm", settings | ({} if block._axis == 1 else {"axis": block._axis})
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(block, cls)), None)
+    return None if kind is None or block._projection_size else (kind, _of_recurrent(block))
+
+
+def _of_recurrent(block: Any) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "layers": block._num_layers,
+        "bidirectional": block._dir == 2,
+        "projection": 0,
+        "batch_first": block._layout == "NTC",
+        "dropout": layouts.between(block._num_layers, block._dropout),
+    }
+    mode = block._mode.removeprefix("rnn_")  # rnn_relu, rnn_tanh, lstm, gru
+    return settings | ({"nonlinearity": mode} if isinstance(block, rnn.RNN) else {})
 
 
 def _of_conv(block: Any) -> dict[str, object]:

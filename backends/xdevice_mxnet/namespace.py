@@ -115,7 +115,7 @@ def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
 
 @_kernel
 def copy(x: Any) -> Any:
-    return x.copy()
+    return _np.copy(x) if type(x) is _np.ndarray else x.copy()  # a third of what its method takes
 
 
 @_kernel
@@ -354,7 +354,8 @@ def flip(x: Any, axes: tuple[int, ...]) -> Any:
 def matmul(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_product(x1, x2)
-    return _np.matmul(x1, x2)
+    is_plain = x1.ndim == 2 == x2.ndim and x1.dtype != np.float16
+    return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # whose gradient takes twice as long
 
 
 _whole_product = _by_numpy(np.matmul)

@@ -1,9 +1,12 @@
-"""The state of Gluon's Trainers in files: number of the parameter, number of the array; and `updates`, the steps taken.
+"""What Gluon's Trainers compute, and their state in files: number of the parameter, number of the array; and
+`updates`, the steps taken.
 
 What must be kept:
 - The steps are not an array but numbers of the optimizer, and Adam without them begins its warm-up anew.
 - What an optimizer makes in its first step, `create_state_multi_precision` makes before.
 - Nadam and LBSGD keep more numbers of their own.
+- `step(n)` leaves what gradients are multiplied by in the optimizer: the Trainer's own factor, divided by n.
+- Adam, RMSProp and NAG clip gradient and decay together or apart, each in its own order.
 """
 
 from __future__ import annotations
@@ -12,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import mxnet as mx
 
+from xdevice.contract import optimizers as terms
 from xdevice.errors import UnsupportedError
 
 from . import models
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from xdevice.contract import Backend
 
 _UPDATES: Final = "updates"
 _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
@@ -68,3 +74,120 @@ def take_state(trainer: Any, state: Mapping[str, Any]) -> None:
             seen = optimizer._all_index_update_counts.setdefault(context.device_id, {})
             seen[index] = int(state[f"{index}.{_UPDATES}"].asscalar())
     optimizer.num_update = max([optimizer.begin_num_update, *models.steps(optimizer).values()])
+
+
+# what they compute
+
+_KINDS: Final = {
+    mx.optimizer.SGD: "sgd", mx.optimizer.NAG: "sgd", mx.optimizer.Adam: "adam", mx.optimizer.RMSProp: "rmsprop",
+    mx.optimizer.AdaGrad: "adagrad",
+}  # fmt: skip
+_NAMES: Final = {
+    "sgd": {"momentum": "momentum"},
+    "adam": {"beta1": "beta1", "beta2": "beta2", "eps": "epsilon"},
+    "rmsprop": {"alpha": "gamma1", "eps": "epsilon", "centered": "centered"},
+    "adagrad": {"eps": "eps"},
+}
+_COMMON_NAMES: Final = {
+    "lr": "learning_rate", "weight_decay": "wd", "gradient_scale": "step(n) divides gradients by n: step(1) does not",
+}  # fmt: skip
+
+
+def described(trainer: Any, backend: Backend) -> terms.Optimizer:
+    optimizer = trainer._optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
+    kind = _KINDS.get(type(optimizer))
+    if kind is None:
+        known = ", ".join(cls.__name__ for cls in _KINDS)
+        raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    settings = _settings(optimizer, kind)
+    parameters: list[terms.Parameter] = []
+    if optimizer is not trainer:
+        _require_plain(trainer, backend)
+        parameters += (
+            _parameter(optimizer, kind, settings, index, parameter)
+            for index, parameter in enumerate(trainer._params)
+            if parameter.grad_req != "null"
+        )
+    arguments = _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
+    return terms.Optimizer(kind, type(optimizer).__name__, settings, tuple(parameters), arguments)
+
+
+def _require_plain(trainer: Any, backend: Backend) -> None:
+    if trainer._compression_params:
+        raise backend.unsupported("reading a Trainer that compresses gradients", "make one without compression_params")
+
+
+def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any) -> terms.Parameter:
+    settings = {
+        **shared,
+        "lr": shared["lr"] * parameter.lr_mult,
+        "weight_decay": shared["weight_decay"] * parameter.wd_mult,
+    }
+    variable = dict(models.variables(parameter))[""]
+    half = optimizer.multi_precision and str(parameter.dtype) == "float16"
+    slots = {} if half else _slots(optimizer, kind)  # of 16 bits, the arrays are of a copy
+    return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
+
+
+def _settings(optimizer: Any, kind: str) -> dict[str, object]:
+    found: dict[str, object] = {
+        "lr": float(optimizer.learning_rate),
+        "weight_decay": float(optimizer.wd),
+        "gradient_scale": float(optimizer.rescale_grad),
+        "clip": _clip(optimizer),
+    }
+    if optimizer.lr_scheduler is not None:
+        found["schedule"] = f"mx.lr_scheduler.{type(optimizer.lr_scheduler).__name__}"
+    for name, own in _NAMES[kind].items():
+        value = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
+        found[name] = value if isinstance(value, bool) else float(value)
+    return terms.settings(kind, **found, **_OWN[type(optimizer)](optimizer))
+
+
+def _clip(optimizer: Any) -> str | None:
+    limit = optimizer.clip_gradient
+    if not limit:
+        return None
+    together = optimizer.wd and isinstance(optimizer, mx.optimizer.Adam | mx.optimizer.RMSProp)
+    return f"to values from {-limit:.6g} to {limit:.6g}" + (", together with the decay" if together else "")
+
+
+def _of_sgd(optimizer: Any) -> dict[str, object]:
+    return {"momentum_holds": terms.STEPS}
+
+
+def _of_nag(optimizer: Any) -> dict[str, object]:
+    behind = {"decay": terms.BEHIND} if optimizer.momentum else {}
+    return {"momentum_holds": terms.STEPS, "nesterov": True} | behind
+
+
+def _of_adam(optimizer: Any) -> dict[str, object]:
+    return {"eps_enters": terms.UNCORRECTED}
+
+
+def _of_rmsprop(optimizer: Any) -> dict[str, object]:
+    if optimizer.clip_weights:
+        raise UnsupportedError("mxnet does not support reading a RMSProp with clip_weights; clip the weights yourself")
+    momentum = float(optimizer.gamma2) if optimizer.centered else 0.0
+    return {"eps_enters": terms.INSIDE, "momentum": momentum, "momentum_holds": terms.STEPS}
+
+
+def _of_adagrad(optimizer: Any) -> dict[str, object]:
+    return {"eps_enters": terms.INSIDE, "decay": terms.DECOUPLED}
+
+
+_OWN: Final = {
+    mx.optimizer.SGD: _of_sgd, mx.optimizer.NAG: _of_nag, mx.optimizer.Adam: _of_adam,
+    mx.optimizer.RMSProp: _of_rmsprop, mx.optimizer.AdaGrad: _of_adagrad,
+}  # fmt: skip
+
+
+def _slots(optimizer: Any, kind: str) -> dict[str, str]:
+    """Name of the state in PyTorch's terms, and number of the array."""
+    if kind == "sgd":
+        return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
+    if kind == "adam":
+        return {"exp_avg": "0", "exp_avg_sq": "1", terms.STEP: _UPDATES}
+    if kind == "adagrad":
+        return {"sum": "0"}
+    return {"square_avg": "0"} | ({"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {})

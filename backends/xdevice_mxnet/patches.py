@@ -54,5 +54,9 @@ PRIVATE: Final = (
     Private("mxnet.gluon.nn.conv_layers._Conv", ("_kwargs",), "the same"),
     Private("mxnet.gluon.nn.Activation", ("_act_type",), "the same"),
     Private("mxnet.gluon.nn.LayerNorm", ("_epsilon",), "the same"),
-    Private("mxnet.gluon.rnn.LSTM", ("_dir", "_layout", "_num_layers", "_projection_size"), "the same"),
+    Private("mxnet.gluon.nn.GroupNorm", ("_num_groups",), "the same"),
+    Private("mxnet.gluon.nn.InstanceNorm", ("_axis",), "the same"),
+    Private(
+        "mxnet.gluon.rnn.LSTM", ("_dir", "_dropout", "_layout", "_mode", "_num_layers", "_projection_size"), "the same"
+    ),
 )  # fmt: skip

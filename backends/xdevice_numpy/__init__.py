@@ -205,6 +205,11 @@ class NumpyBackend(Backend):
     def make_virtual_gpus(self, n: int) -> None:
         """From here on `count` refuses them."""
 
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        """NumPy makes float64 anyway."""
+
     # what people ask
 
     def why_no_gpu(self) -> str:

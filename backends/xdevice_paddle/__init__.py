@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import PaddleSamples
 
@@ -293,6 +294,9 @@ class PaddleBackend(Backend):
         if isinstance(optimizer, paddle.optimizer.Optimizer):
             optimizers.take_state(optimizer, state)
 
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
+
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
 
@@ -488,6 +492,11 @@ class PaddleBackend(Backend):
         # of 1,500 forward passes of a network on two virtual GPUs by two threads at once, 10 gave other numbers
         self.threads = "one"
         virtual_operations.refuse_mixed_devices()
+
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        paddle.set_default_dtype("float64")
 
     # what people ask
 

@@ -3,7 +3,9 @@
 What must be kept:
 - a LayerNorm over several axes has a flat weight and bias;
 - a Linear's weight is transposed; a convolution's is PyTorch's, whatever the data format;
-- an LSTM or GRU holds each parameter a second time, in its cells: those names are aliases;
+- an RNN, LSTM or GRU holds each parameter a second time, in its cells: those names are aliases. With `proj_size` the
+  names beside the cells are on other parameters than they say, so the cells' are taken (Paddle 3.3.1);
+- a MultiHeadAttention owns its four Linears;
 - `momentum` is the weight of the old value, PyTorch's that of the new one.
 """
 
@@ -15,41 +17,63 @@ from paddle import nn
 from paddle.nn.layer import conv, norm
 
 from xdevice.contract import layouts
+from xdevice.contract.layouts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.layouts import Layer
 
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     "batch_norm": {"running_mean": "_mean", "running_var": "_variance", layouts.COUNTER: None},
+    "instance_norm": {"weight": "scale", "running_mean": None, "running_var": None, layouts.COUNTER: None},
     "prelu": {"weight": "_weight"},
+    layouts.ATTENTION: {"bias_k": None, "bias_v": None},
 }
 _RULES: Final = {
     "linear": {"weight": layouts.TRANSPOSED},
     "layer_norm": {"weight": layouts.FLAT, "bias": layouts.FLAT},
+    layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in ("q", "k", "v", "out")},
 }
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
+_RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
+_BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+_CELL: Final = {name: name for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")} | {"weight_hr": "weight_ho"}
 
 
 def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
+    if settings.get("projection"):
+        return tuple(_of_cells(settings))
     return layouts.parts(kind, settings, _NAMES, _RULES)
 
 
 def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     if not isinstance(model, nn.Layer):
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
-    names = dict(backend.variables(model))
+    blocks: dict[str, tuple[str, ...]] = {}
+    found = list(_layers(model, dict(backend.variables(model)), blocks))
+    return iter(layouts.in_order(found, blocks))
+
+
+def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+    """Also fills in the blocks, whose layers are not called in the order of their definition."""
+    owned: set[int] = set()
+    told: dict[int, Mapping[str, object]] = {}
     for path, layer in model.named_sublayers(include_self=True):
+        if isinstance(layer, _BLOCKS):
+            told |= _of_block(layer)
+            blocks[path] = _order(layer)
         found = _kind(layer)
-        if found is None:
+        if found is None or id(layer) in owned:
             continue
         kind, settings = found
+        if kind == layouts.ATTENTION:
+            owned |= {id(inner) for inner in layer.sublayers()}
         own = parts(kind, settings)
         if kind == "layer_norm":
             own = tuple(part._replace(rule=layouts.flat(layer._normalized_shape)) for part in own)
-        bound = layouts.bound(path, kind, own, names, settings)
+        bound = layouts.bound(path, kind, own, names, {**settings, **told.get(id(layer), {})})
         if bound is not None:
             yield bound
 
@@ -66,13 +90,58 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
         return "embedding", {"padding_idx": _padding_idx(layer), "max_norm": getattr(layer, "_max_norm", None)}
     if isinstance(layer, nn.LayerNorm):
         return "layer_norm", {"eps": layer._epsilon}
+    if isinstance(layer, nn.GroupNorm):
+        return "group_norm", {"eps": layer._epsilon, "num_groups": layer._num_groups}
+    if isinstance(layer, norm._InstanceNormBase):
+        return "instance_norm", {"eps": layer._epsilon, "running_stats": False}
     if isinstance(layer, nn.PReLU):
         return "prelu", {}
-    if isinstance(layer, nn.LSTM | nn.GRU) and not getattr(layer, "proj_size", 0):
-        kind = "lstm" if isinstance(layer, nn.LSTM) else "gru"
-        shaping = {"layers": layer.num_layers, "bidirectional": layer.num_directions == 2}
-        return kind, shaping | {"batch_first": not layer.time_major}
-    return None
+    if isinstance(layer, nn.MultiHeadAttention):
+        return layouts.ATTENTION, _of_attention(layer)
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
+    return None if kind is None else (kind, _of_recurrent(layer))
+
+
+def _of_recurrent(layer: Any) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "layers": layer.num_layers,
+        "bidirectional": layer.num_directions == 2,
+        "projection": getattr(layer, "proj_size", 0),
+        "batch_first": not layer.time_major,
+        "dropout": layouts.between(layer.num_layers, layer.dropout),
+    }
+    return settings | ({"nonlinearity": layer.activation} if isinstance(layer, nn.SimpleRNN) else {})
+
+
+def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
+    for suffix in layouts.suffixes(settings):
+        number, _, backwards = suffix[1:].partition("_")
+        cell = f"cell_{'bw' if backwards else 'fw'}" if settings.get("bidirectional") else "cell"
+        for name, own in _CELL.items():
+            rule = layouts.TRANSPOSED if own == "weight_ho" else layouts.SAME
+            yield Part(f"{number}.{cell}.{own}", (f"{name}_{suffix}",), rule)
+
+
+def _of_attention(layer: Any) -> dict[str, object]:
+    return {
+        "num_heads": layer.num_heads,
+        "packed": layer.embed_dim == layer.kdim == layer.vdim,
+        "dropout": float(layer.dropout),
+        "batch_first": True,
+    }
+
+
+def _order(layer: Any) -> tuple[str, ...]:
+    between = ("cross_attn",) if isinstance(layer, nn.TransformerDecoderLayer) else ()
+    return layouts.order_of_block(layer.normalize_before, "self_attn", *between)
+
+
+def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
+    """What the layer of a Transformer does between its layers, by the id of the one that it is said of."""
+    return {
+        id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
+        id(layer.linear1): {"activation": layer._config["activation"]},
+    }
 
 
 def _padding_idx(layer: Any) -> int | None:

@@ -1,10 +1,13 @@
-"""The state of Paddle's optimizers in files: number of the parameter, kind of the state.
+"""What Paddle's optimizers compute, and their state in files: number of the parameter, kind of the state.
 
 What must be kept:
 - Paddle's own names, `linear_0.w_0_moment1_0`, count up in the process: another process, and a second optimizer in this
   one, have others. The parameters of an optimizer have an order.
 - What an optimizer would make in its first step `_create_accumulators` makes before, on 2.6 and 3.3: in a twin, since
   its copies of 16-bit parameters would be out of date if the file did not fit. An optimizer makes nothing that it has.
+- A group's rate is a factor of the optimizer's, and stands with its decay at the parameters; what else a group says
+  replaces the optimizer's own attributes during a step, so the attributes are those of the group that came last.
+- Powers of the betas are multiplied after use: after t steps they are beta^(t + 1).
 """
 
 from __future__ import annotations
@@ -15,8 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import paddle
 
+from xdevice.contract import optimizers as terms
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from xdevice.contract import Backend
 
 
 _MASTER: Final = "master_weight"
@@ -69,3 +76,111 @@ def _parameters(optimizer: Any) -> list[Any]:
     for group in optimizer._parameter_list:
         found += group["params"] if isinstance(group, dict) else [group]
     return found
+
+
+# what they compute
+
+_KINDS: Final = {
+    paddle.optimizer.SGD: "sgd", paddle.optimizer.Momentum: "sgd", paddle.optimizer.Adam: "adam",
+    paddle.optimizer.AdamW: "adam", paddle.optimizer.RMSProp: "rmsprop", paddle.optimizer.Adagrad: "adagrad",
+}  # fmt: skip
+_NAMES: Final = {
+    "momentum": "momentum", "nesterov": "use_nesterov", "beta1": "beta1",
+    "beta2": "beta2", "eps": "epsilon", "amsgrad": "amsgrad", "alpha": "rho", "centered": "centered",
+    "initial_accumulator_value": "initial_accumulator_value",
+}  # fmt: skip
+_COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
+_CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
+_DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
+_SLOTS: Final = {
+    "sgd": {"momentum_buffer": "velocity"},
+    "adam": {
+        "exp_avg": "moment1", "exp_avg_sq": "moment2", "max_exp_avg_sq": "moment2_max", "beta1_power": "beta1_pow_acc",
+        "beta2_power": "beta2_pow_acc",
+    },
+    "rmsprop": {"square_avg": "mean_square", "lr * momentum_buffer": "momentum", "grad_avg": "mean_grad"},
+    "adagrad": {"sum": "moment"},
+}  # fmt: skip
+
+
+def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
+    kind = _KINDS.get(type(optimizer))
+    if kind is None:
+        known = ", ".join(cls.__name__ for cls in _KINDS)
+        raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    groups = [group for group in optimizer._parameter_list if isinstance(group, dict)]
+    grouped = [(p, group) for group in groups for p in group["params"]]
+    parameters = []
+    for number, (p, group) in enumerate(grouped or [(p, {}) for p in optimizer._parameter_list]):
+        settings = _settings(optimizer, kind, p, group, backend)
+        parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
+    attributes = {name: own for name, own in _NAMES.items() if hasattr(optimizer, _attribute(own))}
+    arguments = {name: own for name, own in attributes.items() if name in terms.settings_of(kind)}
+    arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
+    first = parameters[0].settings
+    return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)
+
+
+def _attribute(own: str) -> str:
+    return own if own == "initial_accumulator_value" else f"_{own}"
+
+
+def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Backend) -> dict[str, object]:
+    if group.get("rescale_grad", getattr(optimizer, "_rescale_grad", 1.0)) != 1:
+        raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
+    found: dict[str, object] = {}
+    for name, own in _NAMES.items():
+        if name in terms.settings_of(kind) and hasattr(optimizer, _attribute(own)):
+            kept = optimizer._default_dict.get(own, getattr(optimizer, _attribute(own)))
+            value = group.get(own, kept if group else getattr(optimizer, _attribute(own)))
+            found[name] = bool(value) if name in ("nesterov", "centered", "amsgrad") else float(value)
+    if kind == "rmsprop":
+        found |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}
+    found["lr"] = optimizer.get_lr() * p.optimize_attr["learning_rate"]
+    if isinstance(optimizer._learning_rate, paddle.optimizer.lr.LRScheduler):
+        found["schedule"] = f"paddle.optimizer.lr.{type(optimizer._learning_rate).__name__}"
+    clip = group.get("grad_clip", optimizer._grad_clip)
+    if clip is not None and getattr(p, "need_clip", True):
+        found["clip"] = _clip(clip, backend)
+    decayed = _decoupled if type(optimizer) is paddle.optimizer.AdamW else _coupled
+    return terms.settings(kind, **found, **decayed(optimizer, p, group, found, backend))
+
+
+def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Backend) -> dict[str, object]:
+    decay = p.regularizer if p.regularizer is not None else optimizer.regularization
+    if decay is None:  # Momentum keeps its L2Decay as a number
+        kept = optimizer._default_dict.get("regularization_coeff", 0.0)
+        return {"weight_decay": float(group.get("regularization_coeff", kept))}
+    if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
+        raise backend.unsupported(f"reading a {type(decay).__qualname__}", "it knows L1Decay and L2Decay")
+    sign = isinstance(decay, paddle.regularizer.L1Decay)
+    return {"weight_decay": float(decay._coeff), "decay": terms.SIGN if sign else terms.COUPLED}
+
+
+def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], backend: Backend) -> dict[str, object]:
+    if p.regularizer is not None:
+        raise backend.unsupported(
+            f"reading an AdamW whose parameter {p.name} has a regularizer beside", "set its regularizer to None"
+        )
+    if optimizer._lr_ratio is not None:
+        found["lr"] = found["lr"] * float(optimizer._lr_ratio(p))  # type: ignore[operator]
+    kept = optimizer._default_dict["weight_decay"] if group else optimizer._weight_decay
+    without = optimizer._apply_decay_param_fun is not None and not optimizer._apply_decay_param_fun(p.name)
+    decay = 0.0 if without else float(group.get("weight_decay", kept))
+    return {"weight_decay": decay, "decay": terms.DECOUPLED}
+
+
+def _clip(clip: Any, backend: Backend) -> str:
+    if type(clip) is paddle.nn.ClipGradByGlobalNorm:
+        return f"to a norm of all of {clip.clip_norm:.6g}"
+    if type(clip) is paddle.nn.ClipGradByNorm:
+        return f"to a norm of each of {clip.clip_norm:.6g}"
+    if type(clip) is paddle.nn.ClipGradByValue:
+        return f"to values from {clip.min:.6g} to {clip.max:.6g}"
+    raise backend.unsupported(f"reading a {type(clip).__qualname__}", "it knows the three of paddle.nn")
+
+
+def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
+    if p.dtype in (paddle.float16, paddle.bfloat16):
+        return {}  # its moments may be of another dtype, and of a copy
+    return {slot: f"{number}.{own}" for slot, own in _SLOTS[kind].items() if terms.keeps(slot, settings)}

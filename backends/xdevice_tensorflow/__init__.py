@@ -41,7 +41,7 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import calls, gradients, layers, loading, models, names, reducing, settings, sharing
+    from . import calls, gradients, layers, loading, models, names, optimizers, reducing, settings, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import TensorflowSamples
 
@@ -288,6 +289,9 @@ class TensorflowBackend(Backend):
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
         return names.variables(model)
 
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
+
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
 
@@ -447,6 +451,11 @@ class TensorflowBackend(Backend):
                 for prefix in ("/", "/device:", _HERE):
                     devices.spell(prefix + name, devices.of("gpu", index))
         self._keep_gpus_out_of_strategies()
+
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        tf.keras.backend.set_floatx("float64")  # TensorFlow itself has no default: tf.Variable(1.0) stays float32
 
     # the process
 

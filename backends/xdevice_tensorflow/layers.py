@@ -3,8 +3,10 @@
 What must be kept:
 - a kernel has its inputs and outputs behind the window, also with `data_format="channels_first"`;
 - a variable of Keras goes by the name that `names` gives it, so it is found by itself, not by a name;
-- an LSTM has one bias for PyTorch's two; a GRU has its gates in the order z, r, n, and PyTorch's formula only with
-  `reset_after=True`, its default;
+- an LSTM or RNN has one bias for PyTorch's two; a GRU has its gates in the order z, r, n, and PyTorch's formula only
+  with `reset_after=True`, its default;
+- an EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes;
+- a MultiHeadAttention owns four of them, in which inputs come first, then heads; heads may be of any size;
 - `momentum` is the weight of the old value, PyTorch's that of the new one;
 - beside a Flatten or Reshape of an image features go by rows, columns, channels, elsewhere by channels first: `pixels`.
 """
@@ -37,6 +39,10 @@ _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     },
     "embedding": {"weight": "embeddings"},
     "layer_norm": _NORM,
+    "group_norm": _NORM,
+    "instance_norm": {
+        **_NORM, "running_mean": None, "running_var": None, layouts.COUNTER: None,
+    },
     "prelu": {"weight": "alpha"},
 }  # fmt: skip
 _RULES: Final = {
@@ -49,9 +55,15 @@ _TRANSPOSED: Final = (kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose
 _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
+_RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
+_PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
+
+
 def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
     if kind in layouts.RECURRENT:
         return _of_cell(kind, settings)
+    if kind == layouts.ATTENTION:
+        return tuple(_of_attention(settings))
     own = layouts.parts(kind, settings, _NAMES, _RULES)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
         return _refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
@@ -64,7 +76,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     names = {id(variable): name for name, variable in reversed(list(backend.variables(model)))}
     done: set[int] = set()
     orders = pixels.orders(model)
-    for layer in model._flatten_layers():
+    for layer in _in_order(model, set()):
         if id(layer) in done:
             continue
         found = _kind(layer)
@@ -73,11 +85,21 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         kind, own, settings = found
         if id(layer) in orders:
             own = _out_of_order(kind, own, orders[id(layer)])
-        if isinstance(layer, kl.Bidirectional):
+        if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
             done |= {id(inner) for inner in layer._flatten_layers()}
         bound = _bound(layer, kind, own, names, settings)
         if bound is not None:
             yield bound
+
+
+def _in_order(layer: Any, seen: set[int]) -> Iterator[Any]:
+    """Every layer, as they were defined: `_flatten_layers` has those in a layer backwards (Keras 3)."""
+    if id(layer) in seen:
+        return
+    seen.add(id(layer))
+    yield layer
+    for inner in layer._layers:
+        yield from _in_order(inner, seen)
 
 
 def _bound(
@@ -92,7 +114,7 @@ def _bound(
         return None
     # what a recurrent layer holds is its cell's
     way = there[0].name.split("/")
-    inside = 1 + (kind in layouts.RECURRENT) + isinstance(layer, kl.Bidirectional)
+    inside = 1 + (kind in (*layouts.RECURRENT, layouts.ATTENTION)) + isinstance(layer, kl.Bidirectional)
     return Layer(".".join(way[:-inside]), kind, tuple(there), settings)
 
 
@@ -125,8 +147,14 @@ def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | No
     if isinstance(layer, kl.LayerNormalization):
         settings = {"eps": layer.epsilon}
         return "layer_norm", parts("layer_norm", settings), settings
+    if isinstance(layer, kl.GroupNormalization):
+        return _of_groups(layer)
     if isinstance(layer, kl.PReLU):
         return "prelu", (Part("alpha", ("weight",), layouts.shaped(tuple(layer.alpha.shape))),), {}
+    if isinstance(layer, kl.EinsumDense):
+        return _of_einsum(layer)
+    if isinstance(layer, kl.MultiHeadAttention):
+        return _attention(layer)
     return _recurrent(layer)
 
 
@@ -180,16 +208,92 @@ def _of_depthwise(layer: Any) -> tuple[Part, ...]:
     return Part("kernel", ("weight",), rule), Part("bias", ("bias",), layouts.SAME)
 
 
+def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+    # Keras writes the number of channels over the -1 that it was given
+    channels = (layer.gamma if layer.gamma is not None else layer.beta).shape[0] if layer.weights else None
+    settings: dict[str, object] = {"eps": layer.epsilon}
+    if layer.groups in (-1, channels):
+        settings |= {"running_stats": False}
+        return "instance_norm", parts("instance_norm", settings), settings
+    settings |= {"num_groups": layer.groups}
+    return "group_norm", parts("group_norm", settings), settings
+
+
+# dense layers of several axes
+
+
+def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
+    """None where the kernel is no matrix of inputs by outputs, or the bias is not one number for each output."""
+    taken, _, given = layer.equation.replace("...", "").partition("->")
+    taken, _, weights = taken.partition(",")
+    summed = "".join(axis for axis in weights if axis not in given)
+    kept = weights[len(summed) :]
+    is_matrix = bool(summed and kept) and weights.startswith(summed) and not set(kept) & set(taken)
+    is_last = taken.endswith(summed) and given.endswith(kept)
+    if not (is_matrix and is_last and layer.built) or (layer.bias is not None and layer.bias_axes != kept):
+        return None
+    shape = tuple(layer.kernel.shape)
+    inputs = len(summed)
+    own = (
+        Part("kernel", ("weight",), layouts.kernel(shape[:inputs], shape[inputs:])),
+        Part("bias", ("bias",), layouts.shaped(shape[inputs:])),
+    )
+    return "linear", own, {"activation": _activation(layer)}
+
+
+def _of_attention(settings: Mapping[str, object]) -> Iterator[Part]:
+    heads = int(str(settings.get("num_heads", 0)))
+    into, bias, out = (
+        layouts.kernel((-1,), (heads, -1)), layouts.shaped((heads, -1)), layouts.kernel((heads, -1), (-1,))
+    )  # fmt: skip
+    if not heads:
+        into, bias, out = (layouts.unfit(rule, "nothing says how many heads; give like=") for rule in (into, bias, out))
+    for short, name in _PROJECTIONS.items():
+        yield Part(f"{name}.kernel", (f"{short}_proj.weight",), into)
+        yield Part(f"{name}.bias", (f"{short}_proj.bias",), bias)
+    yield Part("attention_output.kernel", ("out_proj.weight",), out)
+    yield Part("attention_output.bias", ("out_proj.bias",), layouts.SAME)
+
+
+def _attention(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
+    settings: dict[str, object] = {
+        "num_heads": layer.num_heads,
+        "packed": _is_packed(layer),
+        "dropout": float(layer.dropout),
+        "batch_first": True,
+    }
+    sizes = {layer.num_heads * layer.key_dim, layer.num_heads * layer.value_dim}
+    if layer.built and sizes | {layer.output_dense.kernel.shape[-1]} != {layer.query_dense.kernel.shape[0]}:
+        settings["head_dim"] = (layer.key_dim, layer.value_dim)
+    axes = layer.attention_axes
+    settings |= {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
+    config = layer.get_config()
+    for name in ("use_gate", "sliding_window"):  # newer than Keras 3.0
+        settings |= {name: config[name]} if config.get(name) else {}
+    own = []
+    for part in _of_attention(settings):
+        name, _, what = part.name.rpartition(".")
+        own.append(part._replace(name=f"{'output' if 'output' in name else name}_dense/{what}"))
+    return layouts.ATTENTION, tuple(own), settings
+
+
+def _is_packed(layer: Any) -> bool:
+    dense = (layer.query_dense, layer.key_dense, layer.value_dense)
+    return layer.built and len({tuple(part.kernel.shape) for part in dense}) == 1
+
+
 # recurrent layers
 
 
 def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
     if isinstance(layer, kl.Bidirectional):
         return _both_ways(layer)
-    if not isinstance(layer, kl.LSTM | kl.GRU):
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
+    if kind is None:
         return None
-    kind = "lstm" if isinstance(layer, kl.LSTM) else "gru"
-    settings: dict[str, object] = {"layers": 1, "bidirectional": False, "batch_first": True}
+    settings: dict[str, object] = {
+        "layers": 1, "bidirectional": False, "projection": 0, "batch_first": True, "dropout": 0.0,
+    }  # fmt: skip
     own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
     if kind == "gru" and not layer.reset_after:
         return kind, _refused(own, "with reset_after=False it computes otherwise than a GRU elsewhere"), settings
@@ -211,20 +315,27 @@ def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """What is not as PyTorch's is."""
-    own = {
-        "activation": getattr(layer.activation, "__name__", str(layer.activation)),
-        "recurrent_activation": getattr(layer.recurrent_activation, "__name__", str(layer.recurrent_activation)),
-    }
-    usual = {"activation": "tanh", "recurrent_activation": "sigmoid"}
-    changed: dict[str, object] = {name: value for name, value in own.items() if value != usual[name]}
+    """What is not as PyTorch's is; the activation of an RNN is its nonlinearity."""
+    activation = getattr(layer.activation, "__name__", str(layer.activation))
+    changed: dict[str, object] = {}
+    if isinstance(layer, kl.SimpleRNN):
+        changed["nonlinearity"] = activation
+    else:
+        gate = getattr(layer.recurrent_activation, "__name__", str(layer.recurrent_activation))
+        changed |= {"activation": activation} if activation != "tanh" else {}
+        changed |= {"recurrent_activation": gate} if gate != "sigmoid" else {}
+    # of the inputs and the state, one mask for all steps: not PyTorch's, which is between layers
+    dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
+    changed |= {name: value for name, value in dropped.items() if value}
     return changed | ({"go_backwards": True} if layer.go_backwards else {})
 
 
 def _of_cell(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
     own = _cell(kind, "l0")
+    if settings.get("projection"):
+        return _refused(own, "Keras has no LSTM with a projection")
     if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
-        return _refused(own, "a Keras LSTM or GRU has one layer in one direction; give like=, a model of them")
+        return _refused(own, "a Keras RNN, LSTM or GRU has one layer in one direction; give like=, a model of them")
     return own
 
 

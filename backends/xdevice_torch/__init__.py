@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer
+    from xdevice.contract.optimizers import Optimizer
 
     from .samples import TorchSamples
 
@@ -295,6 +296,9 @@ class TorchBackend(Backend):
         if isinstance(optimizer, torch.optim.Optimizer):
             optimizers.take_state(optimizer, state)
 
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        return optimizers.described(optimizer, self)
+
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
 
@@ -347,7 +351,7 @@ class TorchBackend(Backend):
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def is_dense(self, x: torch.Tensor) -> bool:
-        return x.layout is torch.strided and not x.is_nested and not sharing.is_masked(x)
+        return x.layout is torch.strided and not x.is_nested and (type(x) is torch.Tensor or not sharing.is_masked(x))
 
     def can_write(self, x: torch.Tensor) -> bool:
         overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
@@ -479,6 +483,11 @@ class TorchBackend(Backend):
         self._natives.clear()
         for index in range(n):
             devices.spell(f"{virtual.NAME}:{index}", devices.of("gpu", index))
+
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        torch.set_default_dtype(torch.float64)
 
     # what people ask
 

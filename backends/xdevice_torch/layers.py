@@ -1,6 +1,9 @@
 """PyTorch's layers. Their layouts are the common ones, so only the settings are said here.
 
-What must be kept: `momentum` is the weight of the new value, here and nowhere else; None is the mean of all.
+What must be kept:
+- `momentum` is the weight of the new value, here and nowhere else; None is the mean of all;
+- a MultiheadAttention owns its out_proj, which is no layer by itself: its forward is never called;
+- the Conv1D of transformers is a Linear with its weight transposed, and no convolution.
 """
 
 from __future__ import annotations
@@ -8,51 +11,115 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
-from torch.nn.modules import batchnorm, conv
+from torch.nn.modules import batchnorm, conv, instancenorm
 
 from xdevice.contract import layouts
+from xdevice.contract.layouts import Layer, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
-    from xdevice.contract.layouts import Layer
 
 _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
+_CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
 
 
 def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     if not isinstance(model, nn.Module):
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
-    names = dict(backend.variables(model))
+    blocks: dict[str, tuple[str, ...]] = {}
+    found = list(_layers(model, dict(backend.variables(model)), blocks))
+    return iter(layouts.in_order(found, blocks))
+
+
+def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
+    """Also fills in the blocks, whose layers are not called in the order of their definition."""
+    owned: set[int] = set()
+    told: dict[int, Mapping[str, object]] = {}
     for path, module in model.named_modules():
+        if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            told |= _of_block(module)
+            blocks[path] = _order(module)
         found = _kind(module)
-        if found is None:
+        if found is None or id(module) in owned:
             continue
         kind, settings = found
-        layer = layouts.bound(path, kind, layouts.parts(kind, settings), names, settings)
+        if kind == layouts.ATTENTION:
+            owned.add(id(module.out_proj))
+        own = _CONV1D if _is_conv1d(module) else layouts.parts(kind, settings)
+        layer = layouts.bound(path, kind, own, names, {**settings, **told.get(id(module), {})})
         if layer is not None:
             yield layer
 
 
+def _is_conv1d(module: Any) -> bool:
+    """Of transformers, which need not be installed."""
+    return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
+
+
 def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) or _is_conv1d(module):
         return "linear", {"activation": None}
     if isinstance(module, conv._ConvNd):
         return ("conv_transpose" if isinstance(module, _TRANSPOSED) else "conv"), _of_conv(module)
+    if isinstance(module, instancenorm._InstanceNorm):
+        return "instance_norm", {"eps": module.eps, "running_stats": module.track_running_stats}
     if isinstance(module, batchnorm._BatchNorm):
         return "batch_norm", {"eps": module.eps, "momentum": module.momentum}
     if isinstance(module, nn.Embedding):
         return "embedding", {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
     if isinstance(module, nn.LayerNorm):
         return "layer_norm", {"eps": module.eps}
+    if isinstance(module, nn.GroupNorm):
+        return "group_norm", {"eps": module.eps, "num_groups": module.num_groups}
     if isinstance(module, nn.PReLU):
         return "prelu", {}
-    if isinstance(module, nn.LSTM | nn.GRU) and not module.proj_size:
-        kind = "lstm" if isinstance(module, nn.LSTM) else "gru"
-        shaping = {"layers": module.num_layers, "bidirectional": module.bidirectional}
-        return kind, shaping | {"batch_first": module.batch_first}
-    return None
+    if isinstance(module, nn.MultiheadAttention):
+        return layouts.ATTENTION, _of_attention(module)
+    kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(module, cls)), None)
+    return None if kind is None else (kind, _of_recurrent(module))
+
+
+def _of_recurrent(module: Any) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "layers": module.num_layers,
+        "bidirectional": module.bidirectional,
+        "projection": module.proj_size,
+        "batch_first": module.batch_first,
+        "dropout": layouts.between(module.num_layers, module.dropout),
+    }
+    return settings | ({"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {})
+
+
+def _of_attention(module: Any) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "num_heads": module.num_heads,
+        "packed": module._qkv_same_embed_dim,
+        "dropout": float(module.dropout),
+        "batch_first": module.batch_first,
+    }
+    return settings | ({"add_zero_attn": True} if module.add_zero_attn else {})
+
+
+def _order(module: Any) -> tuple[str, ...]:
+    between = ("multihead_attn",) if isinstance(module, nn.TransformerDecoderLayer) else ()
+    return layouts.order_of_block(module.norm_first, "self_attn", *between)
+
+
+def _of_block(module: Any) -> dict[int, Mapping[str, object]]:
+    """What the layer of a Transformer does between its layers, by the id of the one that it is said of."""
+    return {
+        id(module.norm1): {"norm_first": module.norm_first, "block_dropout": float(module.dropout1.p)},
+        id(module.linear1): {"activation": _activation(module.activation)},
+    }
+
+
+def _activation(way: Any) -> str:
+    if isinstance(way, nn.GELU) and way.approximate == "tanh":
+        return "gelu_tanh"
+    return type(way).__name__.lower() if isinstance(way, nn.Module) else getattr(way, "__name__", str(way))
 
 
 def _of_conv(module: Any) -> dict[str, object]:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from secrets import randbits
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
+
+from xdevice.contract.hooks import listening
 
 from . import namespace, sharing
 
 if TYPE_CHECKING:
     Tensor = torch.Tensor
     Pair = tuple[int, int]
+
+_USUALLY_PASSED_OVER = -100
+"""The label that PyTorch's loss leaves out; graphs that are compiled and kept are the same in each process with it."""
+_PASSED_OVER = -(2**62) - randbits(61)
+"""One that no tensor of labels has by mistake."""
+
+_is_compiling = torch.compiler.is_compiling
+
+
+def _is_transformed() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
 
 relu = torch.relu
 sigmoid = torch.sigmoid
@@ -24,8 +39,15 @@ def ends(indices: Tensor) -> list[int]:
     return torch.stack(torch.aminmax(indices)).tolist()  # quicker than reading all by NumPy
 
 
+def refuses(labels: Tensor) -> bool:
+    if listening.get():  # which lists the reading on a CPU too, as it will be on a GPU
+        return False
+    return labels.is_cpu and type(labels) is torch.Tensor and not (_is_compiling() or _is_transformed())
+
+
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(logits, labels.long())
+    passed_over = _USUALLY_PASSED_OVER if _is_compiling() else _PASSED_OVER
+    return functional.cross_entropy(logits, labels.long(), ignore_index=passed_over)
 
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:

@@ -1,18 +1,23 @@
-"""The state of PyTorch's optimizers in files, named as in their `state_dict()`: number of the parameter, key.
+"""What PyTorch's optimizers compute, and their state in files, named as in their `state_dict()`: number of the
+parameter, key.
 
 What must be kept:
 - An optimizer makes its state in its first step, and only that step knows which: so it is taken by a twin, whose
   parameters are on meta and cost nothing. `Optimizer.__getstate__` leaves out the hooks and a scheduler's `step`.
 - The step counter is on the host unless the optimizer is fused or capturable; neither works on meta.
+- What an optimizer computes is known of the exact class only: AdamW derives from Adam, and a user's class from any.
+- A scheduler is not in the optimizer; it leaves `initial_lr` in the groups.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+
+from xdevice.contract import optimizers as terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -96,3 +101,62 @@ def take_state(optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tenso
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+# what they compute
+
+_KINDS: Final = {
+    torch.optim.SGD: "sgd", torch.optim.Adam: "adam", torch.optim.AdamW: "adam", torch.optim.RMSprop: "rmsprop",
+    torch.optim.Adagrad: "adagrad",
+}  # fmt: skip
+_SAME: Final = (
+    "lr", "momentum", "dampening", "nesterov", "eps", "amsgrad", "alpha", "centered", "lr_decay",
+    "initial_accumulator_value", "weight_decay", "maximize",
+)  # fmt: skip
+_ARGUMENTS: Final = {name: name for name in _SAME} | {
+    "beta1": "betas[0]",
+    "beta2": "betas[1]",
+    "clip": "torch.nn.utils.clip_grad_norm_ and clip_grad_value_ clip between backward() and step()",
+    "gradient_scale": "multiply the loss",
+}
+_DECAY: Final = {"decay": "torch.optim.Adam couples it, and torch.optim.AdamW does not"}
+
+
+def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
+    kind = _KINDS.get(type(optimizer))
+    if kind is None:
+        known = ", ".join(cls.__name__ for cls in _KINDS)
+        raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    parameters: list[terms.Parameter] = []
+    for group in optimizer.param_groups:
+        settings = _settings(optimizer, kind, group)
+        for p in group["params"]:
+            number = len(parameters)
+            slots = [slot for slot in terms.SLOTS[kind] if terms.keeps(slot, settings)] + [terms.STEP] * (kind != "sgd")
+            state = {slot: f"{number}.{slot}" for slot in slots}
+            parameters.append(terms.Parameter(p, settings, state))
+    arguments = {name: own for name, own in _ARGUMENTS.items() if name in terms.settings_of(kind)}
+    return terms.Optimizer(
+        kind,
+        type(optimizer).__name__,
+        _settings(optimizer, kind, optimizer.defaults),
+        tuple(parameters),
+        arguments | (_DECAY if kind == "adam" else {}),
+    )
+
+
+def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, object]:
+    found: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
+    if kind == "adam":
+        found["beta1"], found["beta2"] = map(float, group["betas"])
+        # up to 2.6, AdamW's groups do not say so
+        decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
+        found["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
+    if "initial_lr" in group:
+        found["schedule"] = "one of torch.optim.lr_scheduler"
+    return terms.settings(kind, **found)
+
+
+def _plain(value: Any) -> object:
+    """A number as a float, also if it is a tensor; a flag as it is."""
+    return value if isinstance(value, bool) else float(value)

@@ -68,6 +68,8 @@ PRIVATE: Final = (
     Private("torch.nn.Module", ("_apply", "_buffers"), "modules that move tensors of their own; shared buffers"),
     Private("torch.nn.modules.batchnorm", ("_BatchNorm",), "the layers of all dimensions"),
     Private("torch.nn.modules.conv", ("_ConvNd",), "the same"),
+    Private("torch.nn.modules.instancenorm", ("_InstanceNorm",), "the same"),
+    Private("torch.nn.MultiheadAttention", ("_qkv_same_embed_dim",), "which parameters it has"),
     Private("torch.TypedStorage", ("_untyped_storage",), "past a warning that the type will go"),
     Private("torch._subclasses.fake_tensor", ("FakeTensor",), "tensors without values are refused"),
     Private("torch._subclasses.functional_tensor", ("FunctionalTensor",), "the same"),

@@ -12,8 +12,13 @@ import xdevice
 def test_dir_has_what_is_public_and_nothing_else():
     shown = {name for name in dir(xdevice) if not name.startswith("__")}
     assert shown == set(xdevice.__all__)
-    assert set(xdevice._LAZY) <= shown
+    assert set(xdevice._LAZY) == shown | {"errors"}, "where tracebacks say that an error is"
     assert all(hasattr(xdevice, name) for name in shown)
+
+
+def test_importing_xdevice_imports_nothing_else():
+    code = "import sys; before = set(sys.modules); import xdevice; print(*sorted(set(sys.modules) - before))"
+    assert printed("-c", code) == "__future__ xdevice xdevice.base xdevice.base.version"
 
 
 def test_completion_shows_names_that_nothing_has_used_yet():

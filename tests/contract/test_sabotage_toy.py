@@ -1216,6 +1216,40 @@ def _taking(change):
 swap("take_state", "takes nothing", _TAKES_STATE, lambda _, adapter: lambda optimizer, state: None)
 swap("take_state", "takes the first only", _TAKES_STATE, _taking(lambda state: dict(list(state.items())[:1])))
 swap("take_state", "begins with zeros", _TAKES_STATE, _taking(lambda state: {k: x * 0 for k, x in state.items()}))
+_SAYS = "an_optimizer_says_what_it_computes"
+
+
+def _of_parameters(change):
+    def make(optimizer, adapter):
+        def changed(x):
+            read = optimizer(x)
+            return read._replace(parameters=tuple(change(one) for one in read.parameters))
+
+        return changed
+
+    return make
+
+
+swap(
+    "optimizer",
+    "takes the rate for another",
+    _SAYS,
+    _of_parameters(lambda one: one._replace(settings={**one.settings, "lr": 1.01 * one.settings["lr"]})),
+)
+swap("optimizer", "leaves settings out", _SAYS, _of_parameters(lambda one: one._replace(settings={"lr": 0.05})))
+swap(
+    "optimizer",
+    "takes the momentum for one of steps",
+    _SAYS,
+    _of_parameters(lambda one: one._replace(state={"lr * momentum_buffer": one.state["momentum_buffer"]})),
+)
+swap("optimizer", "forgets the state", _SAYS, _of_parameters(lambda one: one._replace(state={})))
+swap(
+    "optimizer",
+    "copies parameters",
+    _SAYS,
+    _of_parameters(lambda one: one._replace(variable=_plain(one.variable).clone())),
+)
 _STANDS = "the_parts_of_a_copy_stand_for_those_of_the_model"
 swap("model_parts", "knows none", _STANDS, lambda _, adapter: lambda model: [])
 swap(

@@ -84,6 +84,7 @@ ELSEWHERE = {
     "nn.md": "tests/nn/test_docs_of_nn.py",
     "arithmetic.md": "tests/arithmetic/test_docs_of_arithmetic.py",
     "pytest.md": "below, by pytest",
+    "optimizers.md": "tests/weights/test_optimizers.py",
     "porting.md": "needs models of two frameworks, and says so: examples/port_resnet_block.py",
 }
 PAGES = sorted(

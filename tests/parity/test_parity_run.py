@@ -313,7 +313,7 @@ if here("jax"):
     python.write_text(f'#!/bin/sh\nWRAPPED=yes exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     status, out, err = parity(
-        code, "--timeout", 40, "--save", tmp_path / "run", "--json", tmp_path / "r.json", "--html", tmp_path / "r.html",
+        code, "--timeout", 15, "--save", tmp_path / "run", "--json", tmp_path / "r.json", "--html", tmp_path / "r.html",
         "--python", f"jax={python}", "--", tmp_path / "pid", "--flag", backends="torch,tensorflow,paddle,mxnet,jax",
     )  # fmt: skip
     assert status == 2, out + err
@@ -321,7 +321,7 @@ if here("jax"):
     assert [row["state"] for row in rows.values()] == ["reference", *["did not run"] * 3, "diverges"]
     assert "signal SIGSEGV" in rows["tensorflow"]["error"]
     assert "Fatal Python error: Segmentation fault" in rows["tensorflow"]["error"]
-    assert rows["paddle"]["error"] == "was killed after 40 s without an end; --timeout gives it longer\nwaiting"
+    assert rows["paddle"]["error"] == "was killed after 15 s without an end; --timeout gives it longer\nwaiting"
     assert "No module named 'no_such_framework'" in rows["mxnet"]["error"]
     assert "No module named 'no_such_framework'" in out
     assert rows["jax"]["python"] == str(python)

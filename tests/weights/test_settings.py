@@ -247,7 +247,9 @@ def test_a_refusal_says_where_the_order_breaks_and_is_short():
     nn, other = _torch(), _paddle()
     source = named(nn, **{f"layer{n}": nn.Linear(4, 4 if n % 3 else 5) for n in range(60)})
     like = named(other, **{f"part{n}": other.Linear(4, 4 if (n + 1) % 3 else 5) for n in range(60)})
-    with pytest.raises(xdevice.StateError, match=r"59 of 60 layers of torch and 60 of paddle come in one order") as told:
+    with pytest.raises(
+        xdevice.StateError, match=r"59 of 60 layers of torch and 60 of paddle come in one order"
+    ) as told:
         xdevice.convert_state(source, "paddle", like=like)
     assert "a guess by their names" in str(told.value)
     assert len(str(told.value)) <= refusals.MOST

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from xdevice.base import devices
+from xdevice.base import devices, floats
 from xdevice.core import registry, selection
 from xdevice.errors import DTypeError, ShapeError, SharingError
 from xdevice.tensors import conversion, creation, verbs
@@ -69,10 +69,10 @@ class Creation:
         return self.zeros(shape, dtype=dtype, device=device)
 
     def ones(self, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-        return self._filled(shape, 1, self._named(dtype, "float32"), device)
+        return self._filled(shape, 1, self._named(dtype, floats.usual()), device)
 
     def zeros(self, shape: Shape, *, dtype: Any = None, device: object = None) -> Any:
-        return self._filled(shape, 0, self._named(dtype, "float32"), device)
+        return self._filled(shape, 0, self._named(dtype, floats.usual()), device)
 
     def _named(self, dtype: Any, default: str) -> str:
         return self._ground.held(default if dtype is None else self._ground.dtype(dtype))
@@ -113,7 +113,7 @@ class Creation:
             raise ShapeError("arange takes a step other than 0")
         start, stop, step = _plain(start), _plain(stop), _plain(step)
         first, last = (0, start) if stop is None else (start, stop)
-        default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else "float32"
+        default = "int64" if all(isinstance(x, int) for x in (first, last, step)) else floats.usual()
         name = self._named(dtype, default)
         number = max(0, -int((first - last) // step))
         values = first + step * numpy.arange(number, dtype="int64" if default == "int64" else "float64")
@@ -135,7 +135,7 @@ class Creation:
     ) -> Any:
         import numpy
 
-        name = self._named(dtype, "float32")
+        name = self._named(dtype, floats.usual())
         if dtypes.kind_of(name) not in "fc":
             raise DTypeError(f"linspace gives floats, not {name}")
         return self._placed(numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
@@ -146,7 +146,7 @@ class Creation:
         import numpy
 
         values = numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype="bool")
-        return self._placed(values, self._named(dtype, "float32"), device)
+        return self._placed(values, self._named(dtype, floats.usual()), device)
 
     def _placed(self, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
         from xdevice.base.dtypes import host_dtype

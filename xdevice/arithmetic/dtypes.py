@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from xdevice.base import floats as asked
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.errors import DTypeError
 
@@ -56,8 +57,8 @@ def with_number(name: str, value: complex) -> str:
     if isinstance(value, int):
         return "int64"
     if isinstance(value, float):
-        return "float32"
-    return "complex128" if name in ("float64", "complex128") else "complex64"
+        return asked.usual()
+    return "complex128" if name in ("float64", "complex128") else asked.usual("complex64")
 
 
 def require_fits(value: complex, name: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xdevice.errors import DTypeError
 
+from . import floats
+
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from typing import Any, Final
@@ -45,7 +47,7 @@ def dtype_name(dtype: object) -> str:
     import numpy
 
     if isinstance(dtype, type) and dtype in _PYTHON:
-        return _PYTHON[dtype]
+        return floats.usual(_PYTHON[dtype])
     if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
     inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that holds its dtype

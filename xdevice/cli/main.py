@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xdevice.base import floats
 from xdevice.base.version import __version__
 from xdevice.contract import environment
 from xdevice.core import registry, selection
@@ -196,12 +197,16 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--save", type=click.Path(path_type=Path, file_okay=False), help="Keep the recordings in this new folder."
 )
+@click.option("--overwrite", is_flag=True, help="--save may replace an earlier run in its folder.")
 @click.option("--trace", "is_traced", is_flag=True,
               help="Compare what the layers of its models compute, too, and name the first that differs.")  # fmt: skip
+@click.option("--float64", is_flag=True, help="Run all in float64, where rounding cannot hide a fault.")
+@click.option("--calibrate", is_flag=True, help="Measure by five more runs of the reference what rounding does.")
 @_comparison_options
 def parity(
     script: Path, arguments: tuple[str, ...], backends: str | None, reference: str | None, pythons: tuple[str, ...],
-    timeout: float, jobs: int, save: Path | None, is_traced: bool, **options: Any,
+    timeout: float, jobs: int, save: Path | None, overwrite: bool, is_traced: bool, float64: bool, calibrate: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Runs one script once per backend, and compares what it records.
 
@@ -214,19 +219,24 @@ def parity(
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
-    plan = parity_run.Plan(script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs, is_traced)
+    _refuse_two_rules(float64, calibrate, rule)
+    plan = parity_run.Plan(
+        script, arguments, wanted, first, _interpreters(pythons, wanted), timeout, jobs,
+        is_traced, floats.FLOAT64 if float64 else "", calibrate,
+    )  # fmt: skip
     if plan.reference not in wanted:
         raise click.UsageError(f"the reference {plan.reference} is not among the backends {', '.join(wanted)}")
     if len(wanted) == 1 and save is None:
         raise click.UsageError(
             f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
         )
-    if save is not None and save.is_dir() and any(save.iterdir()):
-        raise click.UsageError(f"{save} is not empty; --save takes a new folder, so that no recording is lost")
+    if overwrite and save is None:
+        raise click.UsageError("--overwrite is for --save, which is not there")
     if save is not None:
-        _make(save)
+        _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind either
-    with tempfile.TemporaryDirectory() as scratch, shown(wanted) as watcher:
+    names = [process.name for process in plan.processes()]
+    with tempfile.TemporaryDirectory() as scratch, shown(names) as watcher:
         folder = save or Path(scratch)
         parity_run.run(plan, folder, watcher)
         report = _reported(lambda: parity_run.report_of_run(folder, rule))
@@ -248,6 +258,30 @@ def compare(first: Path, second: Path, **options: Any) -> None:
 
     report = _reported(lambda: parity_run.report_of_two(first, second, _rule(options)))
     _publish(report, f"xdevice compare {first} {second}", options)
+
+
+def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:
+    if calibrate and float64:
+        raise click.UsageError("--calibrate measures what float32 rounds, which --float64 does without; say one")
+    if calibrate and (rule.rtol is not None or rule.atol is not None):
+        raise click.UsageError("--calibrate measures what is allowed, and --rtol and --atol say it; say one")
+
+
+def _prepare(folder: Path, overwrites: bool) -> None:
+    """A folder for a run: a new one, or that of an earlier run, without it."""
+    from xdevice.parity import run as parity_run
+
+    if folder.is_dir() and any(folder.iterdir()):
+        if not overwrites:
+            raise click.UsageError(
+                f"{folder} is not empty; --save takes a new folder, so that no recording is lost, "
+                f"or with --overwrite that of an earlier run, which it replaces"
+            )
+        try:
+            parity_run.clear(folder)
+        except XDeviceError as error:
+            raise click.UsageError(str(error)) from error
+    _make(folder)
 
 
 def _make(folder: Path) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
+_NOTHING: Final[Any] = {}
 _ways: dict[int, Entry | Whole | None] = {}
 """By the `id` of a type, as `registry.remember` keeps it."""
 
@@ -59,14 +60,14 @@ class Tree:
     def __init__(self, x: Any, whole: bool = False) -> None:
         try:
             while True:
-                known = len(registry.loaded())
+                known = registry.number_loaded()
                 self.leaves: list[Any] = []
                 """Every leaf, tensor or not, in the order of the walk."""
                 way = _way(x, whole)
                 self._root = _walk(x, way, whole, self.leaves) if way is not None else None
                 if self._root is None:
                     self.leaves.append(x)
-                if known == len(registry.loaded()):  # else a type may have a way since
+                if known == registry.number_loaded():  # else a type may have a way since
                     return
         except RecursionError:
             raise ContainerError(
@@ -93,11 +94,12 @@ class Tree:
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
         """The container with other leaves; itself where they are the very same."""
-        if self._root is None:
+        root = self._root
+        if root is None:
             return changed[0]
         if all(map(is_, changed, self.leaves)):
-            return self._root.container
-        return _rebuild(self._root, iter(changed), ())
+            return root.container
+        return _rebuild(root, iter(changed), ())
 
     def check_rebuilding(self, touched: Container[int]) -> None:
         """Raises `ContainerError` if it cannot be rebuilt with others for the leaves of these `id`s."""
@@ -178,8 +180,14 @@ def stranger(x: Any) -> strangers.Stranger | None:
 
 def _walk(x: Any, entry: Entry, whole: bool, found: list[Any]) -> _Node:
     keys, children = entry.read(x)
-    inner = {}
     tensors = registry.probes
+    try:
+        if all(map(tensors.__contains__, map(type, children))):
+            found.extend(children)
+            return _Node(x, entry, keys, children, _NOTHING)
+    except Exception:  # a metaclass whose types cannot be hashed
+        pass
+    inner = {}
     for i, child in enumerate(children):
         try:
             is_tensor = type(child) in tensors

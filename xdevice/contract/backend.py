@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .calls import Around, Call
     from .dlpack import Lent
     from .layouts import Layer, Part
+    from .optimizers import Optimizer
     from .samples import Samples
 
 Kind = Literal["tensor", "symbol", "model"]
@@ -365,6 +366,14 @@ class Backend(ABC):
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # noqa: B027  # most have none to take
         """Called by `load` after it has written into the variables of a model and into its `state_to_come`."""
 
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        """What an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` has the kinds and settings.
+        Asked of any object of the framework's; raises `UnsupportedError` by name for a class whose formula is not
+        among them, and for a subclass, which may compute anything."""
+        raise self.unsupported(
+            f"reading what a {type(optimizer).__qualname__} computes", "compare its settings by hand"
+        )
+
     def layers(self, model: Any) -> Iterable[Layer]:
         """The layers of a model whose kind `layouts` knows, each once, in the order of their definition: their
         parts have the names of `variables`. Layers without parameters, or of another kind, are left out."""
@@ -613,6 +622,12 @@ class Backend(ABC):
         """Makes `n` other devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
         only CPU. Real GPUs are hidden from then on. A second adapter may ask again for the same number."""
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+
+    # floats of a parity run
+
+    def default_to_float64(self) -> None:
+        """Makes float64 what the framework makes float32 where the program names no dtype, for the whole process."""
+        raise self.unsupported("a run in float64", "leave it out of xdevice parity --float64")
 
     # what people ask
 

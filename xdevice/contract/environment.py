@@ -10,6 +10,7 @@ import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
+from xdevice.base import floats
 from xdevice.errors import ArgumentError, SettingError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def provide(backend: Backend) -> None:
         with _lock:
             _refuse(backend, n, _hides_real_gpus)
             _make(backend, n)
+    if floats.is_float64():
+        backend.default_to_float64()
     if is_blocking_wanted():
         _forever.enter_context(backend.blocking())
 

@@ -8,51 +8,72 @@ and the `Rule` between them. A rule is written here once, whoever has it. Kinds 
 | linear, conv, conv_transpose | `weight` (O, I), (O, I/groups, *kernel), (I, O/groups, *kernel); `bias` |
 | batch_norm | `weight`, `bias`, `running_mean`, `running_var`, `num_batches_tracked` |
 | embedding, prelu | `weight` |
-| layer_norm | `weight`, `bias` |
-| lstm, gru | `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, then `_l0_reverse`, `_l1`, ... |
+| layer_norm, group_norm | `weight`, `bias` |
+| instance_norm | `weight`, `bias`, `running_mean`, `running_var`, `num_batches_tracked` |
+| rnn, lstm, gru | `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, then `_l0_reverse`, `_l1`, ... |
+| multihead_attention | `q_proj.weight` (E, I), `k_proj`, `v_proj`, `out_proj`, `bias_k`, `bias_v` |
 | same | one array, in one layout everywhere |
 
-The gates of an LSTM are i, f, g, o, those of a GRU r, z, n.
+The gates of an LSTM are i, f, g, o, those of a GRU r, z, n; an LSTM with a projection has `weight_hr_l0` too. The
+projections of an attention are one by one here: PyTorch's `in_proj_weight` is three of them.
 """
 
 from __future__ import annotations
 
+import math
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     Array = np.ndarray[Any, Any]
 
 _NORM: Final = ("weight", "bias")
+_STATISTICS: Final = ("running_mean", "running_var", "num_batches_tracked")
+_CELL: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+ATTENTION: Final = "multihead_attention"
+_IN: Final = ("q_proj", "k_proj", "v_proj")
+_ADDED: Final = ("bias_k", "bias_v")
+_OUT: Final = ("out_proj.weight", "out_proj.bias", *_ADDED)
 KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "linear": ("weight", "bias"),
         "conv": ("weight", "bias"),
         "conv_transpose": ("weight", "bias"),
-        "batch_norm": (*_NORM, "running_mean", "running_var", "num_batches_tracked"),
+        "batch_norm": (*_NORM, *_STATISTICS),
         "embedding": ("weight",),
         "layer_norm": _NORM,
+        "group_norm": _NORM,
+        "instance_norm": (*_NORM, *_STATISTICS),
         "prelu": ("weight",),
-        "lstm": ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
-        "gru": ("weight_ih", "weight_hh", "bias_ih", "bias_hh"),
+        "rnn": _CELL,
+        "lstm": _CELL,
+        "gru": _CELL,
+        ATTENTION: (*(f"{name}.weight" for name in _IN), *(f"{name}.bias" for name in _IN), *_OUT),
         "same": ("",),
     }
 )
 """PyTorch's parameters of each kind of layer; of a recurrent one, those of one of its cells."""
 
-_GATES: Final = {"lstm": 4, "gru": 3}
+_GATES: Final = {"rnn": 1, "lstm": 4, "gru": 3}
 RECURRENT: Final = tuple(_GATES)
 _AXES: Final = {
     "linear": (2,), "conv": (3, 4, 5), "conv_transpose": (3, 4, 5), "batch_norm": (1,), "embedding": (2,),
-    "lstm": (2,), "gru": (2,),
+    "rnn": (2,), "lstm": (2,), "gru": (2,), ATTENTION: (2,),
 }  # fmt: skip
 """How many a weight has, in PyTorch's layout; a bias has one."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
+IN_BLOCKS: Final = ("norm_first", "block_dropout")
+"""Settings of a Transformer's layer, said of its first norm: only another such layer can be compared by them."""
+
+
+class UnfitError(ValueError):
+    """Raised by a rule whose framework cannot hold these values."""
 
 
 class Rule(NamedTuple):
@@ -62,6 +83,8 @@ class Rule(NamedTuple):
     native: Callable[..., Array]
     refusal: str | None = None
     """Why the values cannot go this way; the shapes still can."""
+    is_lossy: bool = False
+    """Whether `canonical` cannot give back what `native` took."""
 
 
 class Part(NamedTuple):
@@ -115,19 +138,63 @@ def _flattened(x: Array) -> Array:
     return x.reshape(-1)
 
 
+def _thirds(x: Array) -> tuple[Array, ...]:
+    return tuple(np.split(x, 3))
+
+
+def _joined(*parts: Array) -> Array:
+    if len({part.shape for part in parts}) > 1:
+        raise UnfitError(f"PyTorch has one array for three of one shape, and these are {[*map(np.shape, parts)]}")
+    return np.concatenate(parts)
+
+
 SAME: Final = _one(_unchanged, _unchanged)
 FLAT: Final = _one(_unchanged, _flattened)
 """A flat array for one of any shape; which one it was, it does not tell."""
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """(*kernel, I, O) for (O, I, *kernel)."""
-SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh)
+SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
 """One bias for two: coming back, it is the first, and the second is 0."""
 GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
 BIASES_ZRN: Final = Rule(
     lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),
     lambda ih, hh: np.stack([_swapped_gates(ih), _swapped_gates(hh)]),
 )
+
+
+PACKED: Final = Rule(_thirds, _joined)
+"""One array for three, put one behind the other."""
+
+
+def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
+    """(*inputs, *outputs) for (O, I), whose axes have these sizes; one of the inputs and one of the outputs may be -1,
+    for any."""
+
+    def way(x: Array) -> Array:
+        return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
+
+    def back(x: Array) -> Array:
+        rows = x.T.reshape(*inputs, x.shape[0])
+        return rows.reshape(*rows.shape[:-1], *outputs)
+
+    return _one(way, back)
+
+
+def per_group(groups: int, channels: int | None = None) -> Rule:
+    """One number for each group, where PyTorch has one for each channel: all of a group must be equal. The number of
+    channels is not known by the framework."""
+
+    def way(x: Array) -> tuple[Array, ...]:
+        return (np.repeat(x, (channels or groups) // groups),)
+
+    def back(x: Array) -> Array:
+        rows = x.reshape(groups, -1)
+        if (rows != rows[:, :1]).any():
+            raise UnfitError("it has one number for each group, and those of the channels in a group are not equal")
+        return rows[:, 0]
+
+    return Rule(way, back, is_lossy=channels is None)
 
 
 def shaped(shape: Sequence[int]) -> Rule:
@@ -152,6 +219,15 @@ def depthwise(multiplier: int) -> Rule:
     return _one(way, back)
 
 
+def unfit(rule: Rule, why: str) -> Rule:
+    """A rule whose framework's array cannot be made."""
+
+    def back(*arrays: Array) -> Array:
+        raise UnfitError(why)
+
+    return rule._replace(native=back)
+
+
 def refused(rule: Rule, why: str) -> Rule:
     """A rule that only the shapes may go by."""
     return rule._replace(refusal=why)
@@ -169,15 +245,37 @@ def parts(
     """The parts of a layer that differ from PyTorch's by these names and rules only: `{kind: {parameter: ...}}`. A name
     that is None is a parameter that there is not."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
+    if kind == ATTENTION and not own and not ways:
+        why = f"PyTorch's heads are of embed_dim / num_heads numbers, and these of {settings.get('head_dim')}"
+        packed = tuple(_attention(settings))
+        return tuple(part._replace(rule=unfit(part.rule, why)) for part in packed) if "head_dim" in settings else packed
     wanted = cells(kind, settings) if kind in RECURRENT else KINDS[kind]
     named = ((own.get(name, name), name) for name in wanted)
     return tuple(Part(mine, (name,), ways.get(name, SAME)) for mine, name in named if mine is not None)
+
+
+def _attention(settings: Mapping[str, object]) -> Iterator[Part]:
+    """PyTorch's own, which packs the three weights where they have one shape."""
+    weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
+    found = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
+    if settings.get("packed", True):
+        yield Part("in_proj_weight", weights, PACKED)
+    else:
+        yield from (Part(name.replace(".", "_"), (name,), SAME) for name in weights)
+    yield from found
+
+
+def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Whether PyTorch has one array for the weights of these shapes."""
+    return len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes}) == 1
 
 
 def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
     """PyTorch's parameters of all cells of a recurrent layer."""
     for suffix in suffixes(settings):
         yield from (f"{name}_{suffix}" for name in KINDS[kind])
+        if settings.get("projection"):
+            yield f"weight_hr_{suffix}"
 
 
 def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
@@ -197,6 +295,34 @@ def bound(
     return Layer(path, kind, there, settings) if there else None
 
 
+def in_order(found: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
+    """The layers, with those of a block in the order in which it calls them: `{path: names}`."""
+    every = list(found)
+    firsts: dict[str, int] = {}
+    for place, layer in enumerate(every):
+        firsts.setdefault(_parent(layer), place)
+
+    def key(numbered: tuple[int, Layer]) -> tuple[int, int, int]:
+        place, layer = numbered
+        names = blocks.get(_parent(layer), ())
+        name = layer.path.rpartition(".")[2]
+        return (firsts[_parent(layer)], names.index(name), place) if name in names else (place, 0, place)
+
+    return [layer for _, layer in sorted(enumerate(every), key=key)]
+
+
+def _parent(layer: Layer) -> str:
+    return layer.path.rpartition(".")[0]
+
+
+def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
+    """The layers of a Transformer's layer as it calls them."""
+    norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
+    works = [*((name,) for name in attentions), ("linear1", "linear2")]
+    pairs = [(norm, *work) if norm_first else (*work, norm) for norm, work in zip(norms, works, strict=True)]
+    return tuple(chain.from_iterable(pairs))
+
+
 def join(path: str, name: str) -> str:
     """The full name of a part."""
     return f"{path}.{name}" if path and name else path or name
@@ -205,13 +331,14 @@ def join(path: str, name: str) -> str:
 def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     """Why a layer with these parameters, in PyTorch's layout, is of another kind; nothing if it may be of this one."""
     for name, shape in shapes.items() if kind in _AXES else ():
-        axes = _AXES[kind] if name.startswith("weight") else (0, 1) if name == COUNTER else (1,)
+        axes = _AXES[kind] if "weight" in name else (0, 1) if name == COUNTER else (3,) if name in _ADDED else (1,)
         if len(shape) not in axes:
             return f"{name} is {tuple(shape)} in PyTorch's layout, and has {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
-    rows = _GATES[kind] * shapes["weight_hh_l0"][1]
-    off = next((f"{name} has {shape[0]} rows" for name, shape in shapes.items() if shape[0] != rows), "")
+    rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
+    gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
+    off = next((f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), "")
     return off and f"{off} in PyTorch's layout, and {_GATES[kind]} for each number of the state are {rows}"
 
 
@@ -223,6 +350,11 @@ def per_axis(value: Any, axes: int) -> Any:
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) if isinstance(value, list | tuple) else value
+
+
+def between(layers: int, dropout: float) -> float:
+    """What a recurrent layer drops, which works between its layers only."""
+    return float(dropout) if layers > 1 else 0.0
 
 
 def same_padding(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> object:

@@ -33,3 +33,7 @@ KERNELS: Final = {
 ENDS: Final = "ends"
 """`ends(indices)`, where there is one, gives the least and the greatest of some integers as ints, by one read of the
 host. Without it the core reads them all."""
+
+REFUSES: Final = "refuses"
+"""`refuses(labels)`, where there is one, says whether `cross_entropy` here and now raises IndexError by itself for each
+label that is below 0 or not below the number of classes: then the core does not read them."""

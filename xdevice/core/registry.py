@@ -190,6 +190,11 @@ def loaded() -> tuple[Backend, ...]:
     return tuple(_loaded.values())
 
 
+def number_loaded() -> int:
+    """How many there are: it only grows."""
+    return len(_loaded)
+
+
 def _load(name: str) -> Backend:
     if name in _loaded:
         return _loaded[name]

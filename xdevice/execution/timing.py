@@ -141,6 +141,12 @@ class Measurement(NamedTuple):
         count = f"{len(self.times)} time" + "s" * (len(self.times) > 1)
         return f"{self.median:.4g} sec, spread {self.spread:.2g} sec ({count}, {self.clock} clock)"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the times without their decimals of float64."""
+        rows = {"median": self.median, "spread": self.spread, "least": min(self.times), "most": max(self.times)}
+        cells = "".join(f"<tr><th>{name}</th><td>{seconds:.4g} s</td></tr>" for name, seconds in rows.items())
+        return f"<table>{cells}</table><p>{len(self.times)} times, {self.clock} clock</p>"
+
 
 def measure(
     fn: Callable[..., Any], *args: Any, warmup: int = 3, repeats: int = 10, devices: object = None

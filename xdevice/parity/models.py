@@ -91,7 +91,7 @@ def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
         lines = settings.between(ours.backend, ours.itself, theirs.itself)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     # one bias that stands for the sum of two cannot be taken apart again
-    if any(len(part.of) > 1 for layer in ours.layers for part in layer.parts):
+    if any(part.rule.is_lossy for layer in ours.layers for part in layer.parts):
         return _swapped(_converted(path, theirs, ours))
     return _converted(path, ours, theirs)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from io import BufferedReader, BufferedWriter, TextIOWrapper
     from pathlib import Path
+    from types import FrameType
     from typing import Any, Final
 
     from .readings import Reading
@@ -135,8 +136,9 @@ class Recorder:
         with hooks.unseen():
             leaves = readings.read(value)
         _refuse_unknown(name, leaves)
+        where = _user_line()
         with self._lock:
-            self._write(name, leaves)
+            self._write(name, leaves, where)
 
     def close(self) -> None:
         """Closes the files. A recording without values has none."""
@@ -144,14 +146,15 @@ class Recorder:
             file.close()
         self._files = None
 
-    def _write(self, name: str, leaves: list[Reading]) -> None:
+    def _write(self, name: str, leaves: list[Reading], where: str) -> None:
         import json
         import time
 
         index, arrays = self._files = self._files or self._open()
         step = self._steps.get(name, 0)
         line = {
-            "name": name, "step": step, "time": time.time(), "leaves": [_write_leaf(arrays, leaf) for leaf in leaves],
+            "name": name, "step": step, "time": time.time(), "where": where,
+            "leaves": [_write_leaf(arrays, leaf) for leaf in leaves],
         }  # fmt: skip
         arrays.flush()
         index.write(json.dumps(line) + "\n")
@@ -172,6 +175,21 @@ class Recorder:
         return index, arrays
 
 
+def _user_line() -> str:
+    """The innermost line that is not xdevice's: `/home/ann/train.py:41`."""
+    import sys
+
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and _is_ours(frame.f_globals.get("__name__") or ""):
+        frame = frame.f_back
+    return f"{os.path.abspath(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
+
+
+def _is_ours(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root == "xdevice" or root.startswith("xdevice_")
+
+
 def _is_taken(folder: Path) -> RecordingError:
     return RecordingError(
         f"{folder} has a recording already, of an earlier run or of the process that started this one; "
@@ -182,6 +200,7 @@ def _is_taken(folder: Path) -> RecordingError:
 def _header() -> dict[str, Any]:
     import platform
 
+    from xdevice.base import floats
     from xdevice.base.version import __version__
     from xdevice.core import registry
 
@@ -191,6 +210,7 @@ def _header() -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "backend": _selected(),
+        "floats": floats.asked(),
         "versions": {backend.name: backend.version for backend in registry.loaded()},
     }
 
@@ -236,13 +256,21 @@ def _write_leaf(arrays: BufferedWriter, leaf: Reading) -> dict[str, Any]:
 class Entry:
     """One call of `record`: its name and step, and its values, which are read from the file when asked for."""
 
-    def __init__(self, name: str, step: int, time: float, leaves: list[dict[str, Any]], arrays: Path) -> None:
+    def __init__(
+        self, name: str, step: int, time: float, leaves: list[dict[str, Any]], arrays: Path, where: str = ""
+    ) -> None:
         self.name = name
         self.step = step
         self.time = time
         """Seconds since 1970."""
+        self.where = where
+        """The line that recorded it, `/home/ann/train.py:41`; empty in a recording of an earlier xdevice."""
         self._leaves = leaves
         self._arrays = arrays
+
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each leaf, without reading its values."""
+        return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
 
     def read(self) -> list[Reading]:
         """Its leaves, as `xdevice.parity.readings.read` gave them.
@@ -285,7 +313,14 @@ class Recording:
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
             """What wrote it: xdevice, Python, the selected backend, the versions of the loaded ones."""
             self.entries: list[Entry] = [
-                Entry(str(line["name"]), int(line["step"]), float(line["time"]), list(line["leaves"]), arrays)
+                Entry(
+                    str(line["name"]),
+                    int(line["step"]),
+                    float(line["time"]),
+                    list(line["leaves"]),
+                    arrays,
+                    str(line.get("where", "")),
+                )
                 for line in lines
             ]
         except DAMAGES as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from .comparing import Comparison, compare_readings
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from .comparing import Rule
+    from .noise import Noise
     from .recording import Entry
 
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
@@ -29,6 +31,9 @@ class Finding(NamedTuple):
     order: tuple[float, ...]
     """Its place in the program; of what the reference does not have, after what was recorded before it."""
     comparison: Comparison
+    actual_line: str = ""
+    """Where it was recorded, `/home/ann/train.py:41`; empty of what is missing."""
+    expected_line: str = ""
 
 
 class Divergence(NamedTuple):
@@ -40,7 +45,16 @@ class Divergence(NamedTuple):
 
     def __str__(self) -> str:
         found = self.finding
-        return f"{found.name}, step {found.step}, on {self.backend}: {found.comparison.text}"
+        recorded = f"\n  recorded  {self.lines}" if self.lines else ""
+        return f"{found.name}, step {found.step}, on {self.backend}: {found.comparison.text}{recorded}"
+
+    @property
+    def lines(self) -> str:
+        """Where it was recorded: one line, or one of each side."""
+        mine, theirs = self.finding.actual_line, self.finding.expected_line
+        if not mine or not theirs or mine == theirs:
+            return line_text(mine or theirs)
+        return f"{line_text(mine)} (actual), {line_text(theirs)} (expected)"
 
 
 @dataclass
@@ -122,15 +136,30 @@ def worst(series: list[Finding]) -> Finding | None:
     return max(series, key=lambda finding: (finding.comparison.excess, finding.comparison.abs or 0.0), default=None)
 
 
-def hold(actual: Sequence[Entry], expected: Sequence[Entry], rule: Rule, is_complete: bool = True) -> list[Finding]:
+def hold(
+    actual: Sequence[Entry],
+    expected: Sequence[Entry],
+    rule: Rule,
+    is_complete: bool = True,
+    noise: Noise | None = None,
+    is_float64: bool = False,
+) -> list[Finding]:
     """Every entry beside the reference's of the same name and step.
 
-    Where the run was cut short, what it did not come to record is not a difference.
+    Where the run was cut short, what it did not come to record is not a difference. With `noise` float32 is allowed
+    what rounding does. In a run in float64 the first step of each name is held by the rule of float64, and later ones
+    by that of float32: Paddle's Momentum, Keras and Gluon keep their hyperparameters in float32, and are 3e-7 off then.
     """
+
+    def rule_of(name: str, step: int) -> Rule:
+        if is_float64:
+            return rule._replace(pythons="float64", float64_as="float32" if step else "float64")
+        return rule if noise is None else rule._replace(noise=noise[name, step])
+
     theirs = {(entry.name, entry.step): entry for entry in actual}
     places = {(entry.name, entry.step): place for place, entry in enumerate(expected)}
     found = [
-        _both(entry, theirs.get(key), places[key], rule)
+        _both(entry, theirs.get(key), places[key], rule_of(*key))
         for entry in expected
         for key in [(entry.name, entry.step)]
         if is_complete or key in theirs
@@ -143,7 +172,8 @@ def _both(expected: Entry, actual: Entry | None, place: int, rule: Rule) -> Find
         comparison = _missing(f"{expected.name} has no step {expected.step} here, and the reference has")
     else:
         comparison = compare_readings(actual.read(), expected.read(), rule)
-    return Finding(expected.name, expected.step, (place,), comparison)
+    line = actual.where if actual is not None else ""
+    return Finding(expected.name, expected.step, (place,), comparison, line, expected.where)
 
 
 def _extra(actual: Sequence[Entry], places: dict[tuple[str, int], int]) -> Iterator[Finding]:
@@ -154,11 +184,17 @@ def _extra(actual: Sequence[Entry], places: dict[tuple[str, int], int]) -> Itera
             last = place
             continue
         text = f"{entry.name} has a step {entry.step} here, and the reference has none"
-        yield Finding(entry.name, entry.step, (last, number), _missing(text))
+        yield Finding(entry.name, entry.step, (last, number), _missing(text), entry.where)
 
 
 def _missing(text: str) -> Comparison:
     return Comparison(False, "structure", "", None, None, None, None, None, None, None, math.inf, 0, 0, text)
+
+
+def line_text(where: str) -> str:
+    """A line as short as it can be found by: relative to the current folder, if the file is in it."""
+    path = Path(where)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 
 
 def error_text(comparison: Comparison) -> str:
@@ -187,6 +223,7 @@ def _divergence_json(divergence: Divergence | None) -> dict[str, Any] | None:
         "reference": divergence.reference,
         "name": divergence.finding.name,
         "step": divergence.finding.step,
+        "recorded_at": divergence.lines or None,
         **_comparison_json(divergence.finding.comparison),
         "text": divergence.finding.comparison.text,
     }
@@ -228,13 +265,14 @@ def show(report: Report) -> None:
     if any(report.compared()) and report.names():
         console.print(_names_table(report))
     for note in report.notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     for row in report.rows:
         if "\n" in row.error:
-            console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False)
+            # a terminal then wraps a long path at its edge, and copies it whole
+            console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
     if report.first is not None:
         console.print("First divergence", style="bold red")
-        console.print(str(report.first), markup=False, highlight=False)
+        console.print(str(report.first), markup=False, highlight=False, soft_wrap=True)
 
 
 def _backends_table(report: Report) -> Table:

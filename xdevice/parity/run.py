@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice import random
+from xdevice.base import floats
 from xdevice.core import selection
 from xdevice.errors import RecordingError
 
 from . import recording, traces
+from .noise import VARIANTS, measured, moved_nothing
 from .recording import Recording
 from .report import Finding, Report, Row, hold
 from .traces import Traces
@@ -30,12 +33,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from .comparing import Rule
+    from .noise import Noise
     from .recording import Entry
 
 RUN: Final = "run.json"
 """What is known of a run beside its recordings: the reference, and how each backend's process ended."""
+CALIBRATION: Final = "calibration"
+"""The folder of the reference's further runs, which measure what rounding does."""
 _INTERRUPTED: Final = "was interrupted"
 _TRACING: Final = ["-m", "xdevice.parity.traced"]
+_SHORT: Final = ("float32", "complex64")
+_NAMED: Final = 4
+"""How many values a note names."""
+_CALIBRATED: Final = "calibrated: float32 is allowed 8 times what rounding alone does in {} to each value"
+_UNMOVED: Final = (
+    "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
+    "random, load and convert_state, so only the run in float64 says what rounding does"
+)
 _SHOWN: Final = 6
 """The last lines of an error that are worth a row of a table."""
 
@@ -52,6 +66,31 @@ class Plan(NamedTuple):
     jobs: int = 1
     is_traced: bool = False
     """Whether the layers of the script's models are kept too."""
+    floats: str = ""
+    """What every process is asked for by XDEVICE_FLOATS."""
+    calibrates: bool = False
+    """Whether the reference runs again, to measure what rounding does."""
+
+    def processes(self) -> list[Process]:
+        """What is to run, in this order."""
+        usual = [Process(name, name, name, self.floats) for name in self.backends]
+        variants = VARIANTS if self.calibrates else ()
+        name = self.reference
+        return usual + [Process(f"{name} ({variant})", name, _place_of(variant), variant) for variant in variants]
+
+
+class Process(NamedTuple):
+    """One run of the script."""
+
+    name: str
+    backend: str
+    place: str
+    """Its folder in that of the run."""
+    floats: str
+
+
+def _place_of(variant: str) -> str:
+    return f"{CALIBRATION}/{variant.replace(':', '')}"
 
 
 class Ended(NamedTuple):
@@ -108,33 +147,63 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
     running = _Running()
     done: dict[str, Ended] = {}
 
-    def one(backend: str) -> None:
-        done[backend] = _run_one(plan, backend, folder, watcher, running)
+    processes = plan.processes()
+
+    def one(process: Process) -> None:
+        done[process.name] = _run_one(plan, process, folder, watcher, running)
 
     try:
         with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
             try:
-                list(pool.map(one, plan.backends))
+                list(pool.map(one, processes))
             except BaseException:  # Ctrl-C: nothing that was started stays behind
                 pool.shutdown(wait=False, cancel_futures=True)
                 running.stop()
                 raise
     finally:
-        cut_off = [Ended(name, None, _INTERRUPTED, plan.pythons[name]) for name in plan.backends if name not in done]
-        ended = [*done.values(), *cut_off]
-        ended.sort(key=lambda one: plan.backends.index(one.backend))
-        about = {"reference": plan.reference, "backends": [one._asdict() for one in ended]}
+        ended = [done.get(one.name) or _interrupted(plan, one) for one in processes]
+        backends, rest = ended[: len(plan.backends)], ended[len(plan.backends) :]
+        about = {
+            "reference": plan.reference,
+            "backends": [one._asdict() for one in backends],
+            "calibration": [one._asdict() for one in rest],
+        }
         (folder / RUN).write_text(json.dumps(about, indent=2) + "\n")
     return ended
 
 
-def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: _Running) -> Ended:
-    watcher.starts(backend)
-    own = folder / backend
+def _interrupted(plan: Plan, process: Process) -> Ended:
+    return Ended(process.name, None, _INTERRUPTED, plan.pythons[process.backend])
+
+
+def clear(folder: Path) -> None:
+    """Removes what an earlier run has left in a folder, and nothing else.
+
+    Raises:
+        RecordingError: there is no run in it.
+    """
+    path = folder / RUN
+    try:
+        about = json.loads(path.read_text())
+        places = [str(one["backend"]) for one in about["backends"]]
+    except FileNotFoundError as error:
+        raise RecordingError(f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept") from error
+    except recording.DAMAGES as error:
+        raise recording.damaged(path, error) from error
+    for place in (*places, CALIBRATION):
+        if (folder / place).is_dir() and (folder / place).parent == folder:
+            shutil.rmtree(folder / place)
+    path.unlink()
+
+
+def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: _Running) -> Ended:
+    watcher.starts(one.name)
+    own, interpreter = folder / one.place, plan.pythons[one.backend]
     own.mkdir(parents=True)
     environment = {
         **os.environ,
-        selection.VARIABLE: backend,
+        selection.VARIABLE: one.backend,
+        floats.VARIABLE: one.floats,
         recording.VARIABLE: str(own.absolute()),
         random.VARIABLE: os.environ.get(random.VARIABLE) or "0",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
@@ -143,18 +212,18 @@ def _run_one(plan: Plan, backend: str, folder: Path, watcher: Watcher, running: 
     with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
         try:
             process = running.start(
-                [plan.pythons[backend], *_TRACING * plan.is_traced, str(plan.script), *plan.arguments],
+                [interpreter, *_TRACING * plan.is_traced, str(plan.script), *plan.arguments],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             why = f"did not start: {error}"
         else:
-            why = _wait(process, plan.timeout, lambda: watcher.counts(backend, count(own)))
+            why = _wait(process, plan.timeout, lambda: watcher.counts(one.name, count(own)))
             running.ended(process)
     if running.is_stopped:
-        return Ended(backend, None, _INTERRUPTED, plan.pythons[backend])
+        return _interrupted(plan, one)
     why += _last_lines(own / "stderr.txt") if why else ""
-    ended = Ended(backend, time.monotonic() - started, why, plan.pythons[backend])
+    ended = Ended(one.name, time.monotonic() - started, why, interpreter)
     watcher.ends(ended, count(own))
     return ended
 
@@ -217,6 +286,8 @@ class Run(NamedTuple):
     ended: list[Ended]
     recordings: Mapping[str, Recording]
     traces: Mapping[str, Traces]
+    calibration: Mapping[str, Recording]
+    """The reference's further runs, by what they were asked for."""
 
     def has(self, backend: str) -> int:
         """How much a backend has left: values recorded, and calls of models traced."""
@@ -225,6 +296,28 @@ class Run(NamedTuple):
     def entries(self, backend: str) -> list[Entry]:
         """What a backend has recorded, which may be nothing."""
         return self.recordings[backend].entries if backend in self.recordings else []
+
+    def is_float64(self, backend: str) -> bool:
+        """Whether a backend ran in float64."""
+        return backend in self.recordings and self.recordings[backend].header.get("floats") == floats.FLOAT64
+
+    def noise(self, backend: str) -> Noise | None:
+        """What rounding does to what a backend records, if that was measured."""
+        if not self.calibration or backend != self.reference or not self.entries(backend):
+            return None
+        return measured(self.entries(backend), self._variants())
+
+    def _variants(self) -> dict[str, list[Entry]]:
+        return {variant: found.entries for variant, found in self.calibration.items()}
+
+    def notes(self) -> list[str]:
+        """What to know of the floats of this run."""
+        found = [_float32_note(name, self.entries(name)) for name in self.recordings if self.is_float64(name)]
+        if self.calibration and self.entries(self.reference):
+            found.append(_CALIBRATED.format(self.reference))
+            if moved_nothing(self.entries(self.reference), self._variants()):
+                found.append(_UNMOVED)
+        return [note for note in found if note]
 
 
 def load(folder: Path) -> Run:
@@ -237,7 +330,7 @@ def load(folder: Path) -> Run:
         only = Recording(folder)
         versions = list(only.header["versions"])
         name = only.header["backend"] or (versions[0] if len(versions) == 1 else folder.name)
-        return Run(folder, name, [Ended(name, None, "", "")], {name: only}, _traces({name: folder}))
+        return Run(folder, name, [Ended(name, None, "", "")], {name: only}, _traces({name: folder}), {})
     path = folder / RUN
     if not path.exists():
         raise RecordingError(_no_recording(folder))
@@ -246,15 +339,39 @@ def load(folder: Path) -> Run:
         ended = [Ended(**one) for one in about["backends"]]
         there = {one.backend: folder / one.backend for one in ended}
         reference = str(about["reference"])
+        # without the reference there is nothing to calibrate, and its own row says why
+        is_there = not any(one.error for one in ended if one.backend == reference)
+        rest = [Ended(**one) for one in about.get("calibration", []) if is_there]
     except recording.DAMAGES as error:
         raise recording.damaged(path, error) from error
     found = {name: Recording(path) for name, path in there.items() if (path / recording.INDEX).exists()}
-    return Run(folder, reference, ended, found, _traces(there))
+    return Run(folder, reference, ended, found, _traces(there), _calibration(folder, rest))
 
 
 def _traces(folders: Mapping[str, Path]) -> dict[str, Traces]:
     found = {name: traces.found(folder, name) for name, folder in folders.items()}
     return {name: of for name, of in found.items() if of is not None}
+
+
+def _calibration(folder: Path, ended: list[Ended]) -> dict[str, Recording]:
+    failed = next((one for one in ended if one.error), None)
+    if failed is not None:
+        raise RecordingError(f"cannot calibrate: {failed.backend} {failed.error}")
+    places = {variant: folder / _place_of(variant) for variant in VARIANTS} if ended else {}
+    return {variant: Recording(path) for variant, path in places.items()}
+
+
+def _float32_note(name: str, entries: list[Entry]) -> str:
+    short = [f"{entry.name}{path}" for entry in entries for path, dtype in entry.dtypes().items() if dtype in _SHORT]
+    if not short:
+        return ""
+    paths = list(dict.fromkeys(short))
+    rest = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return (
+        f"{name} ran in float64, but {', '.join(paths[:_NAMED])}{rest} came as {' or '.join(_SHORT)}: the script says "
+        f"so, or made it before `import xdevice`, or its framework has no default to change; what float32 rounds hides "
+        f"faults"
+    )
 
 
 def _no_recording(folder: Path) -> str:
@@ -280,7 +397,7 @@ def report_of_run(folder: Path, rule: Rule) -> Report:
             ],
         )
     rows = [_row(run, one, run, run.reference, rule) for one in run.ended]
-    return Report(rows, [note for of in run.traces.values() for note in of.refusals])
+    return Report(rows, [*run.notes(), *(note for of in run.traces.values() for note in of.refusals)])
 
 
 def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
@@ -298,7 +415,8 @@ def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
         used.add(reference)
         rows.append(_row(actual, one, expected, reference, rule))
     unused = [name for name in expected.recordings if name not in used]
-    return Report(rows, [f"{name} of {first} was compared with nothing" for name in unused])
+    notes = [f"{name} of {first} was compared with nothing" for name in unused]
+    return Report(rows, [*notes, *dict.fromkeys([*expected.notes(), *actual.notes()])])
 
 
 def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
@@ -318,7 +436,10 @@ def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
     if _did_not_run(other, reference):
         row.state = row.state if ended.error else "not compared"
         return row
-    row.findings = hold(run.entries(name), other.entries(reference), rule, is_complete=not ended.error)
+    row.findings = hold(
+        run.entries(name), other.entries(reference), rule, is_complete=not ended.error,
+        noise=other.noise(reference), is_float64=run.is_float64(name) and other.is_float64(reference),
+    )  # fmt: skip
     if name in run.traces and reference in other.traces:
         row.findings += _of_traces(run.traces[name], other.traces[reference], other.entries(reference))
     if row.first is not None and not ended.error:

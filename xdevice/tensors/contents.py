@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     One = Callable[[Backend, str, Any, Device], Any]
     _Owned = tuple[int, Any, Backend, str]
-    """Number, value, backend and kind of a leaf."""
+    """Number, value, backend and kind of a leaf: one is made for each tensor, and a NamedTuple takes 1 us, not 0.1."""
 
 
 class _Contents:
@@ -100,12 +100,22 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
 
 
 def _models_first(owned: list[_Owned]) -> list[_Owned]:
-    models = [leaf for leaf in owned if leaf[3] == "model"]
+    models = [leaf for leaf in owned if _is_model(leaf)]
     if not models:
         return owned
     if len(models) > 1:  # a model before those that are parts of it, and optimizers after both
-        models.sort(key=lambda leaf: -len(list(leaf[2].model_parts(leaf[1]))))
-    return models + [leaf for leaf in owned if leaf[3] != "model"]
+        models.sort(key=_number_of_parts, reverse=True)
+    return models + [leaf for leaf in owned if not _is_model(leaf)]
+
+
+def _is_model(leaf: _Owned) -> bool:
+    _, _, _, kind = leaf
+    return kind == "model"
+
+
+def _number_of_parts(leaf: _Owned) -> int:
+    _, model, backend, _ = leaf
+    return len(list(backend.model_parts(model)))
 
 
 def _check(contents: _Contents, target: Device, is_copy: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdevice.base import devices
+from xdevice.base import devices, floats
 from xdevice.base.devices import CPU, Device
 from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.core import registry, scopes, selection
@@ -74,9 +74,9 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     place = place_for(backend, device)
     data = _with_arrays(data)
     array = _host_array(data)
-    wanted = dtype_name(dtype) if dtype is not None else _default_dtype(data, array)
+    wanted = dtype_name(dtype) if dtype is not None else floats.usual(_default_dtype(data, array))
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
-    return backend.from_numpy(_cast(_exact(data, array, wanted), wanted), place)
+    return backend.from_numpy(floats.moved(_cast(_exact(data, array, wanted), wanted)), place)
 
 
 def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
@@ -125,7 +125,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     """
     backend = selection.current()
     place = place_for(backend, device)
-    wanted = dtype_name(dtype) if dtype is not None else "float32"
+    wanted = dtype_name(dtype) if dtype is not None else floats.usual()
     if wanted not in _FLOATS:
         raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
@@ -232,7 +232,7 @@ def _tensor_of(x: Any) -> Any | None:
 def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, dtype: object) -> Any:
     backend = selection.current()
     place = place_for(backend, device)
-    wanted = dtype_name(dtype) if dtype is not None else "float32"
+    wanted = dtype_name(dtype) if dtype is not None else floats.usual()
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.full(shape_of(shape, wanted), value, place, wanted)
 

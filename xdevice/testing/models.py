@@ -11,6 +11,7 @@ import pytest
 import xdevice
 from xdevice.base import devices
 from xdevice.contract import layouts
+from xdevice.contract import optimizers as terms
 
 from .base import Suite, assert_same, need
 
@@ -308,6 +309,31 @@ class Models(Suite):
         for name, x in variables.items():
             place = self.adapter.device_of(x)
             self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
+
+    def test_an_optimizer_says_what_it_computes(self) -> None:
+        self.needs_kernels()
+        model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
+        xdevice.to_device(model, self.home)
+        try:
+            read = self.adapter.optimizer(optimizer)
+        except xdevice.UnsupportedError as error:
+            pytest.skip(str(error))
+        own = {id(variable): name for name, variable in self.adapter.variables(model)}
+        assert {own.get(id(one.variable)) for one in read.parameters} == set(own.values()), "the model's own, and all"
+        known = terms.settings_of(read.kind)
+        assert all(one.settings.keys() == known.keys() for one in read.parameters), f"the settings are {list(known)}"
+        values = {name: self.adapter.to_numpy(x).copy() for name, x in self.adapter.variables(model)}
+        with self.here():
+            step(*(xdevice.to_device(data, self.home) for data in self.training_data()))
+        held = dict(self.adapter.variables(optimizer))
+        stated = {name for one in read.parameters for name in one.state.values()}
+        assert stated == set(held), "every state has its slot"
+        for one in read.parameters if read.kind == "sgd" else ():
+            ((slot, name),) = one.state.items()
+            moved = values[own[id(one.variable)]] - self.adapter.to_numpy(one.variable)
+            rate = terms.FORMS.get(slot, one.settings["lr"])
+            expected = rate * self.adapter.to_numpy(held[name])
+            np.testing.assert_allclose(moved, expected, rtol=1e-3, atol=1e-6, err_msg="the first step")
 
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
         self.needs_kernels()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from xdevice.base import floats
 from xdevice.base.devices import CPU
 from xdevice.base.dtypes import dtype_name
 from xdevice.core import registry, selection
@@ -287,9 +288,10 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     place = place_for(owner, device)
     with opened(path) as (file, header):
         for name, entry in header.entries.items():
-            require_dtype(owner, entry.dtype, name, "load it with another backend=", loads=True)
+            require_dtype(owner, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
             _require_shape(owner, name, entry.shape)
-        tensors = {name: _tensor(owner, read(file, entry), place) for name, entry in header.entries.items()}
+        arrays = ((name, floats.taken(read(file, entry))) for name, entry in header.entries.items())
+        tensors = {name: _tensor(owner, array, place) for name, array in arrays}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -302,7 +304,7 @@ def _load_into(path: str, into: Any) -> Any:
             variables.update(_state_to_come(prefix, x, variables, header))
         for _, one, entry in _plan(path, variables, header, file):
             place = one.backend.device_of(one.value)
-            one.backend.write(one.value, _tensor(one.backend, read(file, entry), place))
+            one.backend.write(one.value, _tensor(one.backend, floats.taken(read(file, entry)), place))
     for prefix, x in models.items():
         _take_state(prefix, x, variables)
     return into
@@ -357,12 +359,12 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: 
 
 def _require_fit(where: str, name: str, one: _Variable, entry: Entry) -> None:
     here = _name_of(one.value.dtype), tuple(one.value.shape)
-    if here != (entry.dtype, entry.shape):
+    if here != (floats.usual(entry.dtype), entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, and {here[0]} of shape "
             f"{here[1]} here"
         )
-    require_dtype(one.backend, entry.dtype, name, "load it with another backend=", loads=True)
+    require_dtype(one.backend, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
     _require_dense(name, one.backend, one.value)
     if one.backend.tensor_of(one.value) is None and not one.backend.can_write(one.value):
         raise UnsupportedError(

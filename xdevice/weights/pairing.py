@@ -16,10 +16,13 @@ if TYPE_CHECKING:
 
     from xdevice.contract.layouts import Layer
 
-SHAPING: Final = ("groups", "layers", "bidirectional")
+SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 """Settings without which the parameters of two layers are not the same ones."""
 Signature = tuple[object, ...]
 """What every layer that may be the counterpart of another one has in common with it: its kind and shape."""
+
+_TELLING: Final = ("running_mean", "weight", "weight_ih_l0", "out_proj.weight", "")
+"""Parameters that every layer of a kind has."""
 
 
 def paired(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
@@ -120,7 +123,7 @@ def _only_ones(
 def signature(side: Side, layer: Layer) -> Signature:
     """Kind and shape, in PyTorch's layout, of what every layer of the kind has."""
     shapes = shapes_of(side.variables, layer)
-    telling = next((name for name in ("running_mean", "weight", "weight_ih_l0", "") if name in shapes), None)
+    telling = next((name for name in _TELLING if name in shapes), None)
     if telling is None:
         return (layer.kind,)
     shape = shapes[telling]

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from xdevice.contract import layouts
 from xdevice.errors import UnsupportedError
 
 from .pairing import SHAPING
@@ -58,7 +59,7 @@ def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
     known = all(set(layer.settings).difference(SHAPING) for layer in (one, other))
     found = []
     for name in dict.fromkeys((*one.settings, *other.settings)):
-        told = name in one.settings and name in other.settings if name in SHAPING else known
+        told = name in one.settings and name in other.settings if name in (*SHAPING, *layouts.IN_BLOCKS) else known
         ours, theirs = one.settings.get(name), other.settings.get(name)
         if not told or alike(ours, theirs) or (name == "activation" and (one.path in settled or other.path in settled)):
             continue

@@ -125,15 +125,23 @@ def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) 
         for separator in (".", "/"):
             prefix = path + separator if path else ""
             named = (
-                part._replace(name=prefix + part.name if part.name else path) for part in backend.parts(kind, settings)
+                part._replace(name=prefix + part.name.replace(".", separator) if part.name else path)
+                for part in backend.parts(kind, settings)
             )
             parts = tuple(named)
             there = tuple(part for part in parts if part.name in variables)
-            if there and (kind not in layouts.RECURRENT or _weights(there) == _weights(parts)):
+            if there and (kind not in (*layouts.RECURRENT, layouts.ATTENTION) or _weights(there) == _weights(parts)):
                 layer = Layer(path.replace("/", "."), kind, there, settings)
                 _check_shapes(layer, variables)
-                return layer
+                return _measured(layer, variables)
     return None
+
+
+def _measured(layer: Layer, variables: Mapping[str, Any]) -> Layer:
+    """With what the shapes say of its settings."""
+    if layer.kind != layouts.ATTENTION:
+        return layer
+    return layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
 
 
 def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
@@ -149,10 +157,11 @@ def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
 
 def _possible(kind: str) -> Iterator[Mapping[str, object]]:
     """The settings that a state may have been made with, those with the most parameters first."""
-    if kind not in layouts.RECURRENT:
+    if kind == layouts.ATTENTION:
+        yield from ({"packed": True}, {"packed": False})
+    elif kind not in layouts.RECURRENT:
         yield {}
-        return
-    for number in range(_MOST_LAYERS, 0, -1):
+    for number in range(_MOST_LAYERS if kind in layouts.RECURRENT else 0, 0, -1):
         yield {"layers": number, "bidirectional": True}
         yield {"layers": number, "bidirectional": False}
 

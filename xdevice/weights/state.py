@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xdevice.base import devices
+from xdevice.base import devices, floats
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
@@ -20,7 +20,7 @@ from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
 
-from . import settings
+from . import folding, settings
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
 from .settling import CLOSE, Runs, apart, loaded, paired_by_inputs
@@ -41,7 +41,7 @@ class State(dict[str, Any]):
         backend: the name of the framework that the tensors are of.
         origins: for each name, the names in the source that it was made of.
         unmapped: what found no place, or was not filled: a name of the source or of `like`, and why. `state[name] = x`
-            takes a name out.
+            takes out a name of `like`, `settle` any.
         differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, ...
 
     Example:
@@ -64,6 +64,29 @@ class State(dict[str, Any]):
         """What is given by hand is mapped."""
         super().__setitem__(name, value)
         getattr(self, "unmapped", {}).pop(name, None)  # unpickling sets items before attributes
+
+    def settle(self, *names: str) -> None:
+        """Takes names out of `unmapped`: you have dealt with these tensors of the source, or need not.
+
+        A tensor of the source that you split or merged by hand stays in `unmapped` until you say so, and strict loading
+        fails. A variable of the model that has no value yet is still missing when loading: `state[name] = x` gives one.
+
+        Raises:
+            StateError: a name that is not in `unmapped`; nothing was taken out.
+
+        Costs nothing.
+
+        Example:
+            >>> state = xdevice.convert_state({}, "numpy", kinds={})
+            >>> state.settle("fc.weight")
+            Traceback (most recent call last):
+            xdevice.errors.StateError: 'fc.weight' is not in unmapped, which has none
+        """
+        for name in names:
+            if name not in self.unmapped:
+                raise StateError(f"{name!r} is not in unmapped, which has {some_of(self.unmapped)}")
+        for name in dict.fromkeys(names):
+            del self.unmapped[name]
 
     def load_into(self, model: Any, *, strict: bool = True) -> None:
         """The same as `xdevice.load_state(model, self, strict=strict)`.
@@ -171,6 +194,7 @@ def convert_state(
         raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
+    origin, wanted = folding.alike(origin, wanted)
     state = State(target.name)
     writer = _Writer(origin, target, state, device)
     if wanted is None:
@@ -417,7 +441,11 @@ class _Writer:
         origins: Mapping[str, str],
         wanted: Side | None,
     ) -> None:
-        array = part.rule.native(*(arrays[name] for name in part.of))
+        try:
+            array = floats.taken(part.rule.native(*(arrays[name] for name in part.of)))
+        except layouts.UnfitError as error:
+            self._state.unmapped[part.name] = str(error)
+            return
         names = tuple(dict.fromkeys(origins[name] for name in part.of))
         first = self._source.variables[names[0]]
         place = self._device or self._source.backend.device_of(first)

@@ -14,7 +14,7 @@ import numpy as np
 
 from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, host_dtype
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, layouts
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, layouts, optimizers
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.loader import importing
 from xdevice.errors import DeviceMismatchError, NotBuiltError
@@ -194,6 +194,16 @@ class ToyBackend(Backend):
         if isinstance(optimizer, toyframe.SGD):
             for name, x in state.items():
                 optimizer.speed[id(optimizer.parameters[int(name.partition(".")[0])])] = x
+
+    def optimizer(self, optimizer):
+        if not isinstance(optimizer, toyframe.SGD):
+            raise self.unsupported("reading any other optimizer", "use toyframe.SGD")
+        settings = optimizers.settings("sgd", lr=optimizer.rate, momentum=0.9)
+        parameters = (
+            optimizers.Parameter(x, settings, {"momentum_buffer": f"{i}.speed"})
+            for i, x in enumerate(optimizer.parameters)
+        )
+        return optimizers.Optimizer("sgd", "SGD", settings, tuple(parameters), {"lr": "rate"})
 
     def layers(self, model):
         names = {name for name, _ in self.variables(model)}

@@ -1,0 +1,117 @@
+"""Which floats are made where nothing else is said: float32, unless a parity run asks for others by XDEVICE_FLOATS.
+
+| XDEVICE_FLOATS | |
+|---|---|
+| `float64` | what would be float32 is float64, of the same value; so are the frameworks' own defaults |
+| `jitter:1` | what `tensor`, `random`, `load` and `convert_state` give is moved by an ULP, up or down, by a seed |
+
+Only what is not whole is moved: zeros, ones, masks and labels are exact on every framework.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xdevice.errors import SettingError
+
+TYPE_CHECKING = False  # typing takes longer to import than all of this
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from typing import Any, Final
+
+    import numpy as np
+
+VARIABLE: Final = "XDEVICE_FLOATS"
+FLOAT64: Final = "float64"
+JITTER: Final = "jitter:"
+
+_WIDE: Final = {"float32": "float64", "complex64": "complex128"}
+_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
+_JITTERED: Final = ("float32", "float64", *_PARTS)
+
+
+def _checked(text: str) -> str:
+    number = text.removeprefix(JITTER)
+    is_jitter = number != text and number.isascii() and number.isdigit()
+    if text not in ("", FLOAT64) and not is_jitter:
+        raise SettingError(f"{VARIABLE} is {FLOAT64} or {JITTER}1, not {text!r}; xdevice parity sets it, so unset it")
+    return text
+
+
+_asked = _checked(os.environ.get(VARIABLE, "").strip())
+
+
+def asked() -> str:
+    """What is asked for: "" or a value of the variable."""
+    return _asked
+
+
+def is_float64() -> bool:
+    """Whether what would be float32 is float64."""
+    return _asked == FLOAT64
+
+
+def usual(name: str = "float32") -> str:
+    """The dtype that is made where `name` would be: itself, or twice as wide.
+
+    Example:
+        >>> from xdevice.base import floats
+        >>> floats.usual(), floats.usual("int64")
+        ('float32', 'int64')
+    """
+    return _WIDE.get(name, name) if _asked == FLOAT64 else name
+
+
+def taken(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array as it comes in: itself, wider or moved, as XDEVICE_FLOATS asks."""
+    name = array.dtype.name
+    return array.astype(_WIDE[name]) if _asked == FLOAT64 and name in _WIDE else moved(array)
+
+
+def moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array itself, or moved if XDEVICE_FLOATS asks for that.
+
+    The moves depend on nothing but the number and the values, so that what is tied stays equal, in any order of calls.
+    """
+    return _moved(array) if _asked.startswith(JITTER) else array
+
+
+def asked_for(text: str) -> AbstractContextManager[None]:
+    """Asks in this process, while the block runs, for what xdevice makes; the frameworks keep their defaults.
+
+    Example:
+        >>> from xdevice.base import floats
+        >>> with floats.asked_for("float64"):
+        ...     xdevice.to_numpy(xdevice.tensor(0.5)).dtype.name
+        'float64'
+    """
+    from contextlib import contextmanager
+
+    @contextmanager
+    def asking() -> Iterator[None]:
+        global _asked
+        before, _asked = _asked, _checked(text)
+        try:
+            yield
+        finally:
+            _asked = before
+
+    return asking()
+
+
+def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    name = array.dtype.name
+    if name not in _JITTERED or array.size == 0:
+        return array
+    import zlib
+
+    import numpy
+
+    made = numpy.array(array, order="C")
+    parts = made.reshape(-1).view(_PARTS.get(name, name))
+    numbers = numpy.random.Generator(numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(made)]))
+    ways = numpy.where(numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf).astype(parts.dtype)
+    is_moved = numpy.isfinite(parts) & (parts != numpy.trunc(parts))
+    parts[is_moved] = numpy.nextafter(parts, ways)[is_moved]
+    return made

@@ -1,0 +1,131 @@
+"""What an optimizer computes, in PyTorch's terms, and what the state that it keeps is called.
+
+An adapter reads an optimizer of its framework as an `Optimizer`: its kind, its settings, its parameters. Kinds, with
+g a gradient, w a weight, t the step from 1, and v' = v / (1 - beta2^t):
+
+| kind | rule |
+|---|---|
+| sgd | m = momentum m + (1 - dampening) g; w -= lr m, with nesterov w -= lr (g + momentum m) |
+| adam | m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w -= lr m / (1 - beta1^t) / (sqrt(v') + eps) |
+| rmsprop | v = alpha v + (1 - alpha) g^2; m = momentum m + g / (sqrt(v) + eps); w -= lr m |
+| adagrad | h = h + g^2; w -= lr / (1 + (t - 1) lr_decay) g / (sqrt(h) + eps) |
+
+A setting that an adapter does not state has the value of `KINDS` or `COMMON`.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# where eps enters
+ADDED: Final = "added to the root"
+UNCORRECTED: Final = "added to sqrt(v), before the bias is corrected"
+"""Only Adam has this: `sqrt(v) + eps` instead of `sqrt(v') + eps`."""
+INSIDE: Final = "under the root"
+
+# what weight_decay does
+COUPLED: Final = "added to the gradient"
+DECOUPLED: Final = "taken off the weight, as lr weight_decay w"
+BEHIND: Final = "added to the gradient, and in the momentum that is kept with the weight after the step"
+"""Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
+SIGN: Final = "added to the gradient as a sign (L1)"
+
+# what the momentum holds; with a constant learning rate all are one
+GRADIENTS: Final = "the sum of gradients"
+STEPS: Final = "the sum of steps, each with the learning rate of its time"
+
+KINDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+    {
+        "sgd": {"lr": None, "momentum": 0.0, "dampening": 0.0, "nesterov": False, "momentum_holds": GRADIENTS},
+        "adam": {"lr": None, "beta1": None, "beta2": None, "eps": None, "eps_enters": ADDED, "amsgrad": False},
+        "rmsprop": {
+            "lr": None, "alpha": None, "eps": None, "eps_enters": ADDED, "momentum": 0.0, "centered": False,
+            "momentum_holds": GRADIENTS,
+        },
+        "adagrad": {"lr": None, "lr_decay": 0.0, "eps": None, "eps_enters": ADDED, "initial_accumulator_value": 0.0},
+    }
+)  # fmt: skip
+"""The settings of each kind, and what they are where an adapter does not state them; None must be stated."""
+
+COMMON: Final[Mapping[str, object]] = MappingProxyType(
+    {
+        "weight_decay": 0.0,
+        "decay": COUPLED,
+        "maximize": False,
+        "clip": None,
+        "gradient_scale": 1.0,
+        "schedule": None,
+        "accumulation": 1,
+        "moving_average": None,
+    }
+)
+"""The settings of all kinds: `clip` is how gradients are clipped and at what, `gradient_scale` what they are multiplied
+by, `schedule` what sets the learning rate (its class), `accumulation` how many gradients make a step, and
+`moving_average` the momentum of an average that replaces the weights."""
+
+SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "sgd": ("momentum_buffer",),
+        "adam": ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+        "rmsprop": ("square_avg", "momentum_buffer", "grad_avg"),
+        "adagrad": ("sum",),
+    }
+)
+"""What each kind keeps for a parameter, as PyTorch names it; beside it `STEP`, or `POWERS`."""
+STEP: Final = "step"
+"""How many steps a parameter has taken."""
+POWERS: Final = ("beta1_power", "beta2_power")
+"""beta^(t + 1) after t steps, in place of `STEP`."""
+FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1})
+"""What a momentum may hold in place of `momentum_buffer`: that many times the learning rate times it."""
+
+
+class Parameter(NamedTuple):
+    """One parameter that an optimizer updates."""
+
+    variable: Any
+    """The object that `Backend.variables` of its model gives."""
+    settings: Mapping[str, object]
+    state: Mapping[str, str]
+    """The names of its state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`: `{"exp_avg":
+    "0.exp_avg"}`. One name may stand for several parameters, if it is their count of steps."""
+
+
+class Optimizer(NamedTuple):
+    """What an optimizer computes."""
+
+    kind: str
+    name: str
+    """Its class."""
+    settings: Mapping[str, object]
+    """Of a parameter of which nothing else is said."""
+    parameters: tuple[Parameter, ...]
+    """In the framework's order; empty where the optimizer does not know them yet."""
+    arguments: Mapping[str, str]
+    """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`."""
+
+
+def settings_of(kind: str) -> dict[str, object]:
+    """All settings of a kind."""
+    return {**KINDS[kind], **COMMON}
+
+
+def settings(kind: str, **stated: object) -> dict[str, object]:
+    """All settings of a kind: those stated, and the rest as in `KINDS` and `COMMON`."""
+    unknown = stated.keys() - settings_of(kind).keys()
+    missing = [name for name, value in KINDS[kind].items() if value is None and name not in stated]
+    if unknown or missing:
+        raise ValueError(f"of the settings of {kind}, {missing} are missing, and {sorted(unknown)} are none of them")
+    return settings_of(kind) | stated
+
+
+def keeps(slot: str, settings: Mapping[str, object]) -> bool:
+    """Whether a parameter with these settings has something in a slot."""
+    if slot.endswith("momentum_buffer"):
+        return bool(settings["momentum"])
+    asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
+    return asked is None or bool(settings[asked])

@@ -1,0 +1,72 @@
+"""What rounding alone does to each recorded value: the reference again, in float64, and with numbers moved by an ULP.
+
+The rule is `8 * noise + 2 * 2**-23 * max|expected|`, where the noise of a leaf is the largest difference that a run
+made to an element of it. Four moved runs are the fewest that were enough: with one, honest runs alarmed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import numpy
+
+from xdevice.base import floats
+from xdevice.errors import RecordingError
+
+from .comparing import ways
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .readings import Reading
+    from .recording import Entry
+
+    Noise = Mapping[tuple[str, int], Mapping[str, float]]
+    """By name and step, then by leaf."""
+
+VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
+"""Which runs there are beside the usual one: values of XDEVICE_FLOATS."""
+
+
+def measured(reference: Sequence[Entry], variants: Mapping[str, Sequence[Entry]]) -> Noise:
+    """The largest difference between the reference and its other runs, of each leaf.
+
+    Raises:
+        RecordingError: a run recorded other names, steps, leaves or shapes than the reference.
+    """
+    noise = {}
+    others = {variant: {(entry.name, entry.step): entry for entry in entries} for variant, entries in variants.items()}
+    for entry in reference:
+        key = entry.name, entry.step
+        usual = entry.read()
+        largest = dict.fromkeys(ways(usual), 0.0)
+        for variant, entries in others.items():
+            other = entries[key].read() if key in entries else []
+            if [(leaf.path, leaf.shape) for leaf in other] != [(leaf.path, leaf.shape) for leaf in usual]:
+                raise RecordingError(
+                    f"cannot calibrate: {entry.name}, step {entry.step}, has other leaves or shapes, or is missing, in "
+                    f"the run {variant} of the reference, so that rounding alone decides what is recorded"
+                )
+            for way, one, two in zip(largest, other, usual, strict=True):
+                largest[way] = max(largest[way], _difference(one, two))
+        noise[key] = largest
+    return noise
+
+
+def moved_nothing(reference: Sequence[Entry], variants: Mapping[str, Sequence[Entry]]) -> bool:
+    """Whether the runs with moved numbers recorded the reference's own: then they say nothing of rounding."""
+    jittered = {variant: entries for variant, entries in variants.items() if variant.startswith(floats.JITTER)}
+    return not any(any(leaves.values()) for leaves in measured(reference, jittered).values())
+
+
+def _difference(one: Reading, two: Reading) -> float:
+    """The largest of two leaves, where both are finite: an infinity is what the comparison itself sees."""
+    if not (one.is_number and two.is_number):
+        return 0.0
+    a, b = numpy.asarray(one.value), numpy.asarray(two.value)
+    wide = "complex128" if "c" in (a.dtype.kind, b.dtype.kind) else "float64"
+    with numpy.errstate(all="ignore"):
+        difference = abs(a.astype(wide) - b.astype(wide))
+    found = float(difference.max(where=numpy.isfinite(difference), initial=0.0))
+    return found if math.isfinite(found) else 0.0

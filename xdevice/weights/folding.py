@@ -1,0 +1,245 @@
+"""What is one layer in one framework and several in another, and what two kinds of layers both are, before pairing.
+
+One LSTM of three layers is a stack of three in Keras; an attention is one layer, or four linear ones in a model of
+transformers. Several become one `Layer` with all of their parts, where the other model has one such layer for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.contract import layouts
+from xdevice.contract.layouts import Layer
+
+from .sides import Side, shapes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+_ROLES: Final = {
+    "q": ("q", "query", "queries", "wq"),
+    "k": ("k", "key", "keys", "wk"),
+    "v": ("v", "value", "values", "wv"),
+    "out": ("o", "out", "output", "wo", "proj"),
+}
+
+
+def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
+    """Both sides, of the same kinds of layers as far as that can be."""
+    if target is None:
+        return _with(source, map(_without_channels, source.layers)), None
+    for way in (_without_ties, _with_channels, _with_instances, _with_stacks, _with_attentions):
+        source, target = way(source, target), way(target, source)
+    return source, target
+
+
+def _with(side: Side, layers: Iterable[Layer]) -> Side:
+    return side._replace(layers=list(layers))
+
+
+# tied layers
+
+
+def _without_ties(side: Side, other: Side) -> Side:
+    """Without layers that have but variables of layers before them, where the other model has fewer of that shape: the
+    head of a language model is a layer in one, and a product with the embedding's weight in the other."""
+    ours, theirs = (Counter(_signature(one, layer) for layer in one.layers) for one in (side, other))
+    seen: set[int] = set()
+    kept = []
+    for layer in side.layers:
+        signature, variables = _signature(side, layer), {id(side.variables[part.name]) for part in layer.parts}
+        if variables <= seen and ours[signature] > theirs[signature]:
+            ours[signature] -= 1
+        else:
+            kept.append(layer)
+        seen |= variables
+    return _with(side, kept)
+
+
+def _signature(side: Side, layer: Layer) -> tuple[str, tuple[tuple[str, tuple[int, ...]], ...]]:
+    return layer.kind, tuple(shapes_of(side.variables, layer).items())
+
+
+# norms of groups
+
+
+def _without_channels(layer: Layer) -> Layer:
+    why = "it has one number for each group, and does not say how many channels there are; give like=, a model"
+    return _ruled(layer, lambda rule: layouts.refused(rule, why)) if _lacks_channels(layer) else layer
+
+
+def _with_channels(side: Side, other: Side) -> Side:
+    """The channels of a norm that does not know them are those of the other model's norm of as many groups."""
+    lacking = [layer for layer in side.layers if _lacks_channels(layer)]
+    theirs = [layer for layer in other.layers if layer.kind == "group_norm"]
+    told = [layer for layer in theirs if not _lacks_channels(layer)]
+    if not lacking or (len(told) != len(lacking) and len({_width(other, layer) for layer in told}) != 1):
+        return side
+    widths = [_width(other, layer) for layer in told]
+    widths *= 1 if len(told) == len(lacking) else len(lacking)
+    found = {id(layer): width for layer, width in zip(lacking, widths, strict=False)}
+    return _with(side, (_spread(layer, found[id(layer)]) if id(layer) in found else layer for layer in side.layers))
+
+
+def _spread(layer: Layer, channels: int) -> Layer:
+    groups = layer.settings["num_groups"]
+    if not isinstance(groups, int) or channels % groups:
+        return layer
+    return _ruled(layer, lambda _: layouts.per_group(groups, channels))
+
+
+def _ruled(layer: Layer, way: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
+    return layer._replace(parts=tuple(part._replace(rule=way(part.rule)) for part in layer.parts))
+
+
+def _lacks_channels(layer: Layer) -> bool:
+    return layer.kind == "group_norm" and any(part.rule.is_lossy for part in layer.parts)
+
+
+def _width(side: Side, layer: Layer) -> int:
+    return next(iter(shapes_of(side.variables, layer).values()))[0]
+
+
+def _with_instances(side: Side, other: Side) -> Side:
+    """A norm of groups of one channel each is one of instances, where the other model has those."""
+    if not any(layer.kind == "instance_norm" for layer in other.layers):
+        return side
+    return _with(side, (_as_instances(side, layer) for layer in side.layers))
+
+
+def _as_instances(side: Side, layer: Layer) -> Layer:
+    if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(side, layer):
+        return layer
+    rest = {name: value for name, value in layer.settings.items() if name != "num_groups"}
+    return layer._replace(kind="instance_norm", settings={**rest, "running_stats": False})
+
+
+# stacks of recurrent layers
+
+
+def _with_stacks(side: Side, other: Side) -> Side:
+    folded: dict[int, list[Layer]] = {}
+    for kind in layouts.RECURRENT:
+        ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (side, other))
+        for stack in _stacks(side, ours, [_depth(layer) for layer in theirs]):
+            folded |= {id(layer): stack for layer in stack}
+    return _replaced(side, folded, _stack)
+
+
+def _stacks(side: Side, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
+    """The layers in stacks as deep as these; none if that leaves or lacks some, or they do not follow each other."""
+    found, rest = [], list(layers)
+    for depth in depths:
+        count = 1 if rest and _depth(rest[0]) == depth else depth
+        stack, rest = rest[:count], rest[count:]
+        if sum(map(_depth, stack)) != depth or not _follow(side, stack):
+            return []
+        found.append(stack)
+    return [] if rest else [stack for stack in found if len(stack) > 1]
+
+
+def _depth(layer: Layer) -> int:
+    return int(str(layer.settings.get("layers", 1)))
+
+
+def _follow(side: Side, stack: list[Layer]) -> bool:
+    shapes = [shapes_of(side.variables, layer) for layer in stack]
+    given = [_ways(layer) * found["weight_hh_l0"][1] for layer, found in zip(stack, shapes, strict=True)]
+    taken = [found["weight_ih_l0"][1] for found in shapes]
+    return given[:-1] == taken[1:] and len({_ways(layer) for layer in stack}) == 1
+
+
+def _ways(layer: Layer) -> int:
+    return 2 if layer.settings.get("bidirectional") else 1
+
+
+def _stack(side: Side, stack: Sequence[Layer]) -> Layer:
+    parts = [
+        part._replace(of=tuple(name.replace("_l0", f"_l{number}") for name in part.of))
+        for number, layer in enumerate(stack)
+        for part in layer.parts
+    ]
+    settings = _settings_of(stack) | {"layers": len(stack)}
+    return Layer(stack[0].path, stack[0].kind, tuple(parts), settings)
+
+
+def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
+    """One value for all, or each of them."""
+    found: dict[str, object] = {}
+    for name in dict.fromkeys(name for layer in stack for name in layer.settings):
+        values = [layer.settings.get(name) for layer in stack]
+        found[name] = values[0] if all(value == values[0] for value in values) else tuple(values)
+    return found
+
+
+# attentions of linear layers
+
+
+def _with_attentions(side: Side, other: Side) -> Side:
+    """Only where the other model has as many attentions as this one has linear layers named like their projections."""
+    wanted, own = (sum(layer.kind == layouts.ATTENTION for layer in one.layers) for one in (other, side))
+    groups = list(_attentions(side)) if wanted > own else []
+    if len(groups) != wanted - own:
+        return side
+    return _replaced(side, {id(layer): group for group in groups for layer in group}, _attention)
+
+
+def _attentions(side: Side) -> Iterator[list[Layer]]:
+    """Linear layers of one parent named like query, key and value, and the one behind them, in this order."""
+    linear = [layer for layer in side.layers if layer.kind == "linear"]
+    for layer in linear:
+        parent = layer.path.rpartition(".")[0]
+        beside = [other for other in linear if other.path.rpartition(".")[0] == parent]
+        found = {role: [other for other in beside if _is(role, other)] for role in _ROLES}
+        if not _is("q", layer) or any(len(found[role]) != 1 for role in "qkv"):
+            continue
+        block = parent.rpartition(".")[0]
+        last = max(linear.index(found[role][0]) for role in "qkv")
+        behind = [other for other in linear[last + 1 : last + 2] if other.path.startswith(f"{block}." if block else "")]
+        out = found["out"] if len(found["out"]) == 1 else behind
+        if len(out) == 1:
+            yield [found["q"][0], found["k"][0], found["v"][0], out[0]]
+
+
+def _is(role: str, layer: Layer) -> bool:
+    """By a word of its name, that of a projection first: q_proj is no output."""
+    words = set(layer.path.rpartition(".")[2].lower().split("_"))
+    found = next((known for known, names in _ROLES.items() if words & set(names)), None)
+    return found == role
+
+
+def _attention(side: Side, group: Sequence[Layer]) -> Layer:
+    parts = [
+        part._replace(of=tuple(f"{role}_proj.{name}" for name in part.of))
+        for role, layer in zip(_ROLES, group, strict=True)
+        for part in layer.parts
+    ]
+    layer = Layer(_common(group), layouts.ATTENTION, tuple(parts), {})
+    return layer._replace(settings={"packed": layouts.is_packed(shapes_of(side.variables, layer))})
+
+
+def _common(group: Sequence[Layer]) -> str:
+    ways = [layer.path.split(".")[:-1] for layer in group]
+    shared = []
+    for names in zip(*ways, strict=False):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return ".".join(shared)
+
+
+def _replaced(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
+    """Each group as one layer, in the place of its first."""
+    if not groups:
+        return side
+    done: set[int] = set()
+    layers: list[Any] = []
+    for layer in side.layers:
+        group = groups.get(id(layer))
+        if group is None:
+            layers.append(layer)
+        elif id(group) not in done:
+            done.add(id(group))
+            layers.append(way(side, group))
+    return _with(side, layers)
