@@ -81,7 +81,9 @@ def outermost(around: Any) -> Any:
 
 
 def infer(model: Block, inputs: tuple[Any, ...]) -> Any:
-    is_np = mx.util.is_np_array()
+    held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
+    # a block whose parameters are legacy arrays takes no others, and the other way round
+    is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
     given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
     with mx.autograd.pause(train_mode=False):
         return model(*given)

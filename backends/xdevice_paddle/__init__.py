@@ -44,6 +44,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
         models,
         optimizers,
         scopes,
+        settings,
         sharing,
         threads,
         tracing,
@@ -301,6 +302,9 @@ class PaddleBackend(Backend):
 
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return settings.operations(model, self)
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)

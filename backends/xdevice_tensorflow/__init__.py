@@ -41,7 +41,7 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import calls, gradients, layers, loading, models, names, optimizers, reducing, sharing
+    from . import calls, gradients, layers, loading, models, names, optimizers, reducing, settings, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -297,6 +297,9 @@ class TensorflowBackend(Backend):
 
     def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
         return layers.parts(kind, settings)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return settings.operations(model, self)
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)

@@ -21,7 +21,20 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import blocking, calls, gradients, layers, models, optimizers, reducing, sharing, staging, threads, virtual
+    from . import (
+        blocking,
+        calls,
+        gradients,
+        layers,
+        models,
+        optimizers,
+        reducing,
+        settings,
+        sharing,
+        staging,
+        threads,
+        virtual,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -288,6 +301,9 @@ class TorchBackend(Backend):
 
     def layers(self, model: Any) -> Iterable[Layer]:
         return layers.layers(model, self)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        return settings.operations(model, self)
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)

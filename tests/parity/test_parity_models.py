@@ -54,8 +54,9 @@ def network(name, bias=True):
 
     return keras.Sequential(
         [
-            keras.Input((7, 7, 4)), layers.Conv2D(4, 3, use_bias=bias), layers.BatchNormalization(), layers.ReLU(),
-            layers.Dense(4), layers.Dense(4, use_bias=bias), layers.LayerNormalization(),
+            keras.Input((7, 7, 4)), layers.Conv2D(4, 3, use_bias=bias),
+            layers.BatchNormalization(epsilon=1e-5, momentum=0.9), layers.ReLU(),
+            layers.Dense(4), layers.Dense(4, use_bias=bias), layers.LayerNormalization(epsilon=1e-5),
         ]
     )  # fmt: skip
 
@@ -139,7 +140,7 @@ def lstm():
     import keras
     from torch import nn
 
-    ours, theirs = nn.LSTM(3, 4), keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(4)])
+    ours, theirs = nn.LSTM(3, 4, batch_first=True), keras.Sequential([keras.Input((5, 3)), keras.layers.LSTM(4)])
     xdevice.convert_state(ours, "tensorflow", like=theirs).load_into(theirs)
     return ours, theirs
 

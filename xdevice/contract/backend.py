@@ -386,6 +386,12 @@ class Backend(ABC):
 
         return layouts.parts(kind, settings)
 
+    def operations(self, model: Any) -> Iterable[Layer]:
+        """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
+        definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`. What
+        a function does is not seen."""
+        raise self.unsupported("settings of layers without parameters", "compare them yourself")
+
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         """A list that gets each call of a layer of a model as it ends, while the block is open, in this thread or task
         and in those that `xdevice.parallel` starts. Layers with the parameters that `layers` knows are seen whatever

@@ -67,7 +67,8 @@ class _Frame:
         outputs = self._watch.copies(result)
         call = Call(self._path, self._layer, self._inputs, outputs, [None] * len(outputs))
         self._watch.calls.append(call)
-        return self._watch.followed(call, result)
+        stand_in = _stand_in.get()
+        return self._watch.followed(call, result if stand_in is None else stand_in(call, result))
 
 
 class Watch:
@@ -141,6 +142,19 @@ _arounds: Final[list[Around]] = []
 """Of the open blocks that see all models; the last one is asked."""
 
 
+_stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)
+
+
+@contextmanager
+def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
+    """Inside, what `give` makes of a call that is seen and of its result goes on in the model instead of the result."""
+    token = _stand_in.set(give)
+    try:
+        yield
+    finally:
+        _stand_in.reset(token)
+
+
 @contextmanager
 def watching(watch: Watch, cls: type) -> Iterator[None]:
     """Calls of layers inside are seen; `cls` is the class of all layers."""
@@ -212,6 +226,16 @@ def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: 
 def tensors(backend: Backend, value: Any) -> Iterator[Any]:
     """The tensors in a value and in the containers that it is made of, and NumPy's arrays, which Keras takes too."""
     return _found(backend, value, "tensor")
+
+
+def replaced(backend: Backend, value: Any, new: Iterator[Any]) -> Any:
+    """The value with other tensors, in the order of `tensors`."""
+    if isinstance(value, dict):
+        return {key: replaced(backend, inside, new) for key, inside in value.items()}
+    if isinstance(value, list | tuple):
+        inside = [replaced(backend, one, new) for one in value]
+        return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
+    return next(new) if backend.classify(type(value)) == "tensor" else value
 
 
 def _found(backend: Backend, value: Any, kind: str) -> Iterator[Any]:

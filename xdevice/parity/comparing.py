@@ -64,7 +64,7 @@ _NOISES: Final = 8.0
 _FLOOR: Final = 2 * 2.0**-23
 """Of max|expected|: what is allowed where rounding did nothing."""
 
-Problem = Literal["structure", "shape", "dtype", "device", "values"]
+Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 
 
 class Rule(NamedTuple):
@@ -105,7 +105,7 @@ class Comparison(NamedTuple):
 
     ok: bool
     problem: Problem | None
-    """What differs; values are compared only where all else agrees."""
+    """What differs; values are compared only where all else agrees, and settings of models where values do."""
     leaf: str
     """The way to it from the value's name: `['x'][1]`, `0.weight`; empty for a tensor that is the value itself."""
     worst: tuple[int, ...] | None
@@ -256,7 +256,8 @@ def _compare(
     pair = read_pair(actual, expected)
     if pair.unmapped:
         return _unmapped(pair)
-    return compare_readings(pair.actual, pair.expected, rule)
+    found = compare_readings(pair.actual, pair.expected, rule)
+    return _settings(pair) if found.ok and pair.settings else found
 
 
 def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rule: Rule) -> Comparison:
@@ -293,6 +294,14 @@ def _unmapped(pair: Pair) -> Comparison:
     rest = [f"\n  and {len(lines) - _LISTED} more"] * (len(lines) > _LISTED)
     text = f"the models differ{_between(pair.actual, pair.expected)}:{''.join(lines[:_LISTED] + rest)}{_WHAT_IS_WHAT}"
     return _difference("structure", next(iter(pair.unmapped)), None, None, text)
+
+
+def _settings(pair: Pair) -> Comparison:
+    """Models that hold the same numbers and compute something else with them."""
+    lines = [f"\n  {line}" for line in pair.settings]
+    rest = [f"\n  and {len(lines) - _LISTED} more"] * (len(lines) > _LISTED)
+    text = f"the parameters agree, and the layers are set differently:{''.join(lines[:_LISTED] + rest)}"
+    return _difference("settings", pair.settings[0].partition(":")[0], None, None, text)
 
 
 def _structure(actual: Sequence[Reading], expected: Sequence[Reading]) -> Comparison | None:

@@ -12,6 +12,7 @@ from xdevice.containers import trees
 from xdevice.contract import layouts
 from xdevice.core import registry
 from xdevice.errors import StateError, UnsupportedError
+from xdevice.weights import settings
 from xdevice.weights.state import State, convert_state
 
 from . import readings
@@ -35,6 +36,8 @@ class Pair(NamedTuple):
     expected: list[Reading]
     unmapped: dict[str, str]
     """What has no counterpart in the other framework, by path, and why."""
+    settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
+    """What two models set differently, so that equal parameters compute something else."""
 
 
 class _Model(NamedTuple):
@@ -60,6 +63,7 @@ def read_pair(actual: object, expected: object) -> Pair:
         [reading for leaf in ours for reading in (pairs[leaf.path].actual if leaf.path in pairs else _read(leaf))],
         [reading for leaf in theirs for reading in (pairs[leaf.path].expected if leaf.path in pairs else _read(leaf))],
         {path: why for pair in pairs.values() for path, why in pair.unmapped.items()},
+        [_join(path, line) for path, pair in pairs.items() for line in pair.settings],
     )
 
 
@@ -81,8 +85,11 @@ def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
         return _beside_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
         return _swapped(_beside_state(path, expected, ours))
-    if ours is None or theirs is None or ours.backend is theirs.backend:
+    if ours is None or theirs is None:
         return None
+    if ours.backend is theirs.backend:
+        lines = settings.between(ours.backend, ours.itself, theirs.itself)
+        return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     # one bias that stands for the sum of two cannot be taken apart again
     if any(part.rule.is_lossy for layer in ours.layers for part in layer.parts):
         return _swapped(_converted(path, theirs, ours))
@@ -101,7 +108,7 @@ def _model(x: object) -> _Model | None:
 
 
 def _swapped(pair: Pair) -> Pair:
-    return Pair(pair.expected, pair.actual, pair.unmapped)
+    return Pair(pair.expected, pair.actual, pair.unmapped, pair.settings)
 
 
 def _converted(path: str, source: _Model, target: _Model) -> Pair:
@@ -118,7 +125,7 @@ def _converted(path: str, source: _Model, target: _Model) -> Pair:
         value = target.backend.to_numpy(tensor)
         first = " and ".join(state.origins[name])
         made.append(origin._replace(path=_join(path, name), value=value, origin=first if first != name else ""))
-    return Pair(made, _needed(path, target, state), {})
+    return Pair(made, _needed(path, target, state), {}, state.settings)
 
 
 def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) -> Pair:

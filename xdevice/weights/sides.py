@@ -9,7 +9,7 @@ import numpy as np
 from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
-from xdevice.errors import NotATensorError, StateError, shown
+from xdevice.errors import NotATensorError, StateError, UnsupportedError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +25,10 @@ class Side(NamedTuple):
     variables: dict[str, Any]
     unknown: list[str]
     """The variables of no layer, each under one of its names."""
+    sequence: list[Layer] | None
+    """The layers of a model, with parameters and without, in the order of their definition. None if nobody tells
+    those, and of a dict."""
+    model: Any = None
 
 
 def check_kinds(kinds: Mapping[str, str]) -> None:
@@ -50,7 +54,16 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
     paths = {layer.path for layer in known}
     rest = _rest(variables, known)
     told = [layer for path, kind in kinds.items() if path not in paths and (layer := _told(backend, path, kind, rest))]
-    return Side(backend, known + told, variables, list(_rest(variables, known + told)))
+    return Side(
+        backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model
+    )
+
+
+def _sequence(backend: Backend, model: Any) -> list[Layer] | None:
+    try:
+        return list(backend.operations(model))
+    except UnsupportedError:
+        return None
 
 
 def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
@@ -85,7 +98,7 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
             f"nothing says what these parameters are: {', '.join(unknown)}; give the model instead of its state, a "
             "model of the target as like=, or kinds={'path.to.layer': 'linear'}, 'same' for a single tensor"
         )
-    return Side(backend, layers, variables, [])
+    return Side(backend, layers, variables, [], None)
 
 
 def _tensor(backend: Backend, value: Any) -> Any:

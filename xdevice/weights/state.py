@@ -20,9 +20,10 @@ from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
 
-from . import folding
+from . import folding, settings
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
+from .settling import CLOSE, Runs, apart, loaded, paired_by_inputs
 from .sides import Side, check_kinds, flat_side, kinds_with, model_of, model_side, some_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class State(dict[str, Any]):
         self.origins: dict[str, tuple[str, ...]] = {}
         self.unmapped: dict[str, str] = {}
         self.differences: list[str] = []
+        self.settings: list[str] = []
 
     def __setitem__(self, name: str, value: Any) -> None:
         """What is given by hand is mapped."""
@@ -122,6 +124,7 @@ def convert_state(
     kinds: Mapping[str, str] | None = None,
     names: Mapping[str, str] | None = None,
     device: object = None,
+    inputs: object = None,
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
@@ -193,6 +196,8 @@ def convert_state(
         origin = model_side((found.backend, source), given)
     else:
         origin = flat_side(source, kinds_with(given, wanted, renamed))
+    if inputs is not None and (wanted is None or origin.model is None):
+        raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
     if wanted is None and renamed:
         raise StateError("names= says which layer of like= is meant; give like=, the model")
     origin, wanted = folding.alike(origin, wanted)
@@ -202,11 +207,7 @@ def convert_state(
         for layer in origin.layers:
             writer.put_freely(layer)
     else:
-        pairs = paired(origin, wanted, renamed)
-        for one, other in pairs:
-            writer.put(one, other, wanted)
-        writer.list_rest(pairs, wanted)
-        state.differences += folding.in_code(pairs, origin, wanted)
+        writer.put_all(origin, wanted, renamed, inputs)
     for name in origin.unknown:
         state.unmapped[name] = f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is"
     return state
@@ -332,8 +333,38 @@ class _Writer:
         ]
         self._fill(layer, parts, None)
 
-    def put(self, layer: Layer, other: Layer, wanted: Side) -> None:
-        self._compare(layer, other)
+    def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
+        runs = None if inputs is None else Runs(source, wanted, inputs)
+        pairs = paired(source, wanted, renamed) if runs is None else paired_by_inputs(runs, renamed)
+        computed = runs and runs.plain()
+        if runs is None or computed is None:
+            compared = settings.of_operations(source, wanted, pairs)
+        else:
+            compared = settings.of_calls(runs, computed, pairs)
+        for one, other in pairs:
+            self.put(one, other, wanted, compared)
+        self.list_rest(pairs, wanted)
+        self._state.differences += folding.in_code(pairs, source, wanted)
+        self.list_differences(compared.differences)
+        agree = runs is not None and self._list_outputs(runs, wanted, pairs)
+        only = ("dropout",) if agree else ()
+        self._state.differences += filter(None, [settings.uncounted(source, wanted, compared, only)])
+
+    def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
+        """Lists that the outputs differ, and where they first do; whether they agree."""
+        with loaded(wanted, self._state):
+            found = apart(runs.expected.outputs, runs.plain().outputs)
+            if found <= CLOSE:
+                return True
+            first = runs.first_apart(pairs)
+        far = "have other shapes" if math.isinf(found) else f"are {found:.2g} of what they are apart"
+        self._state.differences.append(
+            f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
+        )
+        return False
+
+    def put(self, layer: Layer, other: Layer, wanted: Side, compared: settings.Compared) -> None:
+        self.list_differences(settings.of_pair(layer, other, compared))
         shaping = [name for name in SHAPING if layer.settings.get(name) != other.settings.get(name)]
         told = [name for name in shaping if name in layer.settings and name in other.settings]
         if told:
@@ -362,18 +393,10 @@ class _Writer:
             for part in layer.parts:
                 self._state.unmapped[part.name] = why
 
-    def _compare(self, layer: Layer, other: Layer) -> None:
-        # of what kinds= or a name says there is at most what shapes it
-        known = all(set(one.settings).difference(SHAPING, layouts.TOLD) for one in (layer, other))
-        for name in dict.fromkeys((*layer.settings, *other.settings)):
-            ours, theirs = layer.settings.get(name), other.settings.get(name)
-            is_both = name in layer.settings and name in other.settings
-            told = is_both if name in (*SHAPING, *layouts.TOLD) else known
-            if told and not _alike(ours, theirs):
-                self._state.differences.append(
-                    f"{other.path or other.kind}: {name} is {_shown(ours)} in {self._source.backend.name}, "
-                    f"{_shown(theirs)} in {self._target.name}"
-                )
+    def list_differences(self, found: Iterable[settings.Difference]) -> None:
+        lines = [settings.shown(one, self._source.backend.name, self._target.name) for one in found]
+        self._state.differences += lines
+        self._state.settings += lines
 
     def _fill(self, layer: Layer, parts: Iterable[Part], wanted: Side | None) -> None:
         arrays, origins = self._read(layer)
@@ -464,13 +487,3 @@ class _Writer:
                     f"{known} and {name} are one parameter in {self._source.backend.name}, two in {self._target.name}"
                 )
                 return
-
-
-def _alike(ours: object, theirs: object) -> bool:
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=1e-6)
-    return ours == theirs
-
-
-def _shown(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

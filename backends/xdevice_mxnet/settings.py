@@ -1,0 +1,79 @@
+"""The settings of Gluon's layers without parameters.
+
+What must be kept:
+- an activation in a Dense or convolution is a child of it, and works on what it gives;
+- a global pool is one whose output is of size 1, whatever its kernel is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mxnet.gluon import nn
+from mxnet.gluon.contrib import nn as extra
+from mxnet.gluon.nn import conv_layers
+
+from xdevice.contract import operations as ops
+
+from .layers import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.contract.layouts import Layer
+
+_NOTHING: Final = (nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identity)
+
+
+def operations(model: Any, backend: Backend) -> Iterator[Layer]:
+    layers = {layer.path: layer for layer in backend.layers(model)}
+    for path, block in blocks(model):
+        if path in layers:
+            yield layers[path]
+        elif not (block._children or block._reg_params or isinstance(block, _NOTHING)):
+            yield _operation(path, block)
+
+
+def _operation(path: str, block: Any) -> Layer:
+    return _activation(path, block) or _window(path, block) or ops.other(path, block)
+
+
+def _activation(path: str, block: Any) -> Layer | None:
+    if isinstance(block, nn.Activation):
+        return ops.activation(path, block._act_type)
+    if isinstance(block, nn.LeakyReLU):
+        return ops.activation(path, "leaky_relu", slope=block._alpha)
+    if isinstance(block, nn.ELU):
+        return ops.activation(path, "elu", alpha=block._alpha)
+    if isinstance(block, nn.SELU):
+        return ops.activation(path, "selu")
+    if isinstance(block, nn.GELU):
+        return ops.activation(path, "gelu")
+    return ops.activation(path, "silu", beta=block._beta) if isinstance(block, nn.Swish) else None
+
+
+def _window(path: str, block: Any) -> Layer | None:
+    if isinstance(block, nn.Dropout):
+        return ops.dropout(path, block._rate, axes=tuple(block._axes) or "each number")
+    if isinstance(block, conv_layers._Pooling):
+        return _pool(path, block._kwargs)
+    if isinstance(block, nn.ReflectionPad2D):
+        width = block._padding  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+        sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
+        return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
+    if isinstance(block, extra.PixelShuffle1D | extra.PixelShuffle2D | extra.PixelShuffle3D):
+        factor = block._factor if isinstance(block, extra.PixelShuffle1D) else block._factors
+        alike = isinstance(factor, tuple) and len(set(factor)) == 1
+        return ops.plain(path, "pixel_shuffle", factor=factor[0] if alike else factor)
+    return None
+
+
+def _pool(path: str, kwargs: dict[str, Any]) -> Layer:
+    axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
+    if kwargs["global_pool"]:
+        return ops.adaptive_pool(path, kind, axes, 1)
+    window = (axes, kwargs["kernel"], kwargs["stride"], kwargs["pad"], kwargs["pooling_convention"] == "full")
+    if kind == "max":
+        return ops.max_pool(path, *window)
+    return ops.avg_pool(path, *window, count_include_pad=kwargs.get("count_include_pad", True))

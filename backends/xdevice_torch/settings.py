@@ -1,0 +1,131 @@
+"""The settings of PyTorch's layers without parameters, which are the common ones.
+
+What must be kept: a pool's stride of None is its kernel; a softmax without an axis takes one by the shape of its input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from torch import nn
+from torch.nn.modules import batchnorm, dropout, instancenorm, padding, pooling
+
+from xdevice.contract import operations as ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from xdevice.contract import Backend
+    from xdevice.contract.layouts import Layer
+
+_PLAIN: Final = (
+    nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid, nn.Softsign,
+    nn.Tanhshrink, nn.LogSigmoid,
+)  # fmt: skip
+"""Functions of activation that take nothing, under their class's name."""
+_NOTHING: Final = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_DROPOUTS: Final = {nn.Dropout: "each number", nn.Dropout1d: "whole channels"}
+_PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._ReplicationPadNd, padding._CircularPadNd)
+
+
+def operations(model: Any, backend: Backend) -> Iterator[Layer]:
+    layers = {layer.path: layer for layer in backend.layers(model)}
+    for path, module in model.named_modules():
+        if path in layers:
+            yield layers[path]
+        elif not (_holds(module) or ops.is_inside(path, layers)):
+            yield _operation(path, module)
+
+
+def _holds(module: Any) -> bool:
+    """Whether it has something in it, so that it is not a layer without parameters."""
+    is_open = any(True for _ in module.children()) or next(module.parameters(recurse=False), None) is not None
+    return is_open or isinstance(module, _NOTHING)
+
+
+def _operation(path: str, module: Any) -> Layer:
+    found = _activation(path, module) or _pool(path, module) or _image(path, module) or _norm(path, module)
+    if found is not None:
+        return found
+    if isinstance(module, dropout._DropoutNd) and not isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout):
+        return ops.dropout(path, module.p, axes=_DROPOUTS.get(type(module), "whole channels"))
+    if isinstance(module, nn.AlphaDropout):
+        return ops.plain(path, "alpha_dropout", p=module.p)
+    return ops.other(path, module)
+
+
+def _activation(path: str, module: Any) -> Layer | None:
+    name = type(module).__name__.lower()
+    if type(module) in _PLAIN:
+        return ops.activation(path, name)
+    if isinstance(module, nn.LeakyReLU):
+        return ops.activation(path, name, slope=module.negative_slope)
+    if isinstance(module, nn.GELU):
+        return ops.activation(path, name, approximate=module.approximate)
+    if isinstance(module, nn.ELU | nn.CELU):
+        return ops.activation(path, name, alpha=module.alpha)
+    if isinstance(module, nn.Softplus):
+        return ops.activation(path, name, beta=module.beta)
+    if isinstance(module, nn.Hardtanh) and type(module) is nn.Hardtanh:
+        return ops.activation(path, name, min=module.min_val, max=module.max_val)
+    if isinstance(module, nn.Hardshrink | nn.Softshrink):
+        return ops.activation(path, name, threshold=module.lambd)
+    if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.GLU):
+        return ops.activation(path, name, axis=module.dim)
+    return ops.activation(path, name, axis=-3) if isinstance(module, nn.Softmax2d) else None
+
+
+def _pool(path: str, module: Any) -> Layer | None:
+    axes = _axes(module)
+    if isinstance(module, pooling._MaxPoolNd):
+        return ops.max_pool(
+            path, axes, module.kernel_size, module.stride, module.padding, module.ceil_mode, module.dilation
+        )
+    if isinstance(module, pooling._AvgPoolNd):
+        divisor = getattr(module, "divisor_override", None)
+        return ops.avg_pool(
+            path, axes, module.kernel_size, module.stride, module.padding, module.ceil_mode,
+            module.count_include_pad, divisor,
+        )  # fmt: skip
+    if isinstance(module, pooling._AdaptiveAvgPoolNd):
+        return ops.adaptive_pool(path, "avg", axes, module.output_size)
+    if isinstance(module, pooling._AdaptiveMaxPoolNd):
+        return ops.adaptive_pool(path, "max", axes, module.output_size)
+    return None
+
+
+def _axes(module: Any) -> int:
+    """How many a layer's window has: MaxPool2d has two."""
+    digit = type(module).__name__[-2:-1]
+    known = next((base.__name__[-2] for base in type(module).__mro__ if base.__name__[-2:-1].isdigit()), "0")
+    return int(digit if digit.isdigit() else known)
+
+
+def _image(path: str, module: Any) -> Layer | None:
+    if isinstance(module, nn.Upsample):
+        return ops.upsample(path, None, module.size, module.scale_factor, module.mode, module.align_corners)
+    if isinstance(module, _PADS):
+        mode = type(module).__name__.partition("Pad")[0].lower()
+        known = {"reflection": "reflect", "replication": "replicate", "circular": "circular"}
+        sides = ops.last_axis_first(module.padding)
+        return ops.pad(path, sides, known.get(mode, "constant"), getattr(module, "value", None))
+    if isinstance(module, nn.PixelShuffle):
+        return ops.plain(path, "pixel_shuffle", factor=module.upscale_factor)
+    if isinstance(module, nn.PixelUnshuffle):
+        return ops.plain(path, "pixel_unshuffle", factor=module.downscale_factor)
+    if isinstance(module, nn.ChannelShuffle):
+        return ops.plain(path, "channel_shuffle", groups=module.groups)
+    return None
+
+
+def _norm(path: str, module: Any) -> Layer | None:
+    if isinstance(module, nn.LocalResponseNorm):
+        settings = {"size": module.size, "alpha": module.alpha, "beta": module.beta, "k": float(module.k)}
+        return ops.plain(path, "local_response_norm", **settings)
+    if isinstance(module, instancenorm._InstanceNorm):
+        return ops.plain(path, "instance_norm", eps=module.eps)
+    if isinstance(module, batchnorm._BatchNorm):
+        return ops.plain(path, "batch_norm", eps=module.eps)
+    if isinstance(module, nn.LayerNorm):
+        return ops.plain(path, "layer_norm", eps=module.eps)
+    return ops.plain(path, "group_norm", eps=module.eps) if isinstance(module, nn.GroupNorm) else None

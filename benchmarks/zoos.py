@@ -1,0 +1,423 @@
+"""Published architectures from one framework's zoo with their weights in another's: what `convert_state` makes of them.
+
+    python benchmarks/zoos.py                     # all 47 pairs, as a table
+    python benchmarks/zoos.py resnet50 tensorflow # those of this model and framework
+    python benchmarks/zoos.py --json
+
+Needs torchvision, whose C++ operators are not needed: where its wheel does not fit PyTorch, install it with
+`pip install --no-deps torchvision`. Weights are random, statistics of batch norms away from 0 and 1; nothing is
+downloaded. Both models run on a batch of two in evaluation. What `differences` lists is mended in the models, by the
+lines as they are printed, and then they run again:
+
+agrees: at once. by inputs: refused first, and settled by `inputs=`. mended: after what is listed was mended. refused:
+with `inputs=` too. listed: differs, for causes that are listed and that this script does not know to mend. SILENT:
+differs with nothing listed, which must not be.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib
+import json
+import re
+import sys
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import xdevice
+from xdevice.core import registry
+
+KERAS = {
+    "densenet121": "DenseNet121", "mobilenet_v2": "MobileNetV2", "efficientnet_b0": "EfficientNetB0",
+    "resnet50": "ResNet50", "mobilenet_v3_small": "MobileNetV3Small", "inception_v3": "InceptionV3",
+    "convnext_tiny": "ConvNeXtTiny",
+}  # fmt: skip
+GLUON = {
+    "resnet18": "resnet18_v1",
+    "resnet50": "resnet50_v1",
+    "mobilenet_v2": "mobilenet_v2_1_0",
+    "inception_v3": "inception_v3",
+}
+SHUFFLE = "shufflenet_v2_x1_0"
+PAIRS = {
+    ("torch", "paddle"): (
+        "resnet18", "resnet50", "vgg11", "vgg16", "mobilenet_v2", "densenet121", SHUFFLE, "mobilenet_v3_small",
+        "mobilenet_v3_large", "resnext50_32x4d", "wide_resnet50_2", "vgg11_bn", "alexnet", "squeezenet1_0",
+        "squeezenet1_1", "inception_v3", "googlenet",
+    ),
+    ("torch", "mxnet"): (
+        "resnet18", "densenet121", "squeezenet1_0", "alexnet", "inception_v3", "vgg11_bn", "resnet50", "mobilenet_v2",
+    ),
+    ("torch", "tensorflow"): tuple(KERAS),
+    ("paddle", "torch"): ("resnet18", "mobilenet_v2", SHUFFLE, "squeezenet1_1", "inception_v3"),
+    ("paddle", "tensorflow"): ("densenet121", "mobilenet_v2", "resnet50"),
+    ("mxnet", "paddle"): ("resnet18", "densenet121", "vgg11_bn", "squeezenet1_0", "mobilenet_v2"),
+    ("tensorflow", "torch"): ("mobilenet_v2", "resnet50"),
+}  # fmt: skip
+
+
+CLOSE = 1e-4
+ROUNDS = 5
+"""Conversions of a pair: a stride that is mended may make a padding another one."""
+
+
+class Row(NamedTuple):
+    """What became of one pair."""
+
+    source: str
+    target: str
+    name: str
+    verdict: str
+    error: float | None
+    """Of the outputs, relative to what the two images do not have in common."""
+    seconds: float
+    """Of the first `convert_state` that was not refused."""
+    notes: list[str]
+    """What each conversion came to."""
+
+
+def torchvision_models() -> Any:
+    """torchvision's models, which are Python; a wheel that does not fit lacks two operators that others use."""
+    import torch
+
+    try:
+        return importlib.import_module("torchvision.models")
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    found = importlib.import_module("torchvision.models")
+    found.xdevice_operators = library  # they live as long as it
+    return found
+
+
+def build(backend: str, name: str) -> Any:
+    size = 299 if name == "inception_v3" else 224
+    if backend == "torch":
+        extra: dict[str, Any] = {"init_weights": False} if name in ("inception_v3", "googlenet") else {}
+        extra |= {"aux_logits": False} if name == "inception_v3" else {}
+        model = getattr(torchvision_models(), name)(weights=None, **extra)
+        return model.eval()
+    if backend == "paddle":
+        import paddle
+
+        if name == "vgg11_bn":
+            return _evaluated(paddle.vision.models.vgg11(batch_norm=True))
+        return _evaluated(getattr(paddle.vision.models, name)())
+    if backend == "mxnet":
+        import mxnet as mx
+
+        model = mx.gluon.model_zoo.vision.get_model(
+            GLUON.get(name, name)
+            .replace("_v2_1_0", "v2_1.0")
+            .replace("squeezenet1_", "squeezenet1.")
+            .replace("inception_v3", "inceptionv3")
+        )
+        model.initialize()
+        model(mx.np.zeros((1, 3, size, size)).as_nd_ndarray())
+        return model
+    import keras
+
+    keras.utils.set_random_seed(0)
+    found = getattr(keras.applications, KERAS[name])
+    return found(weights=None, classifier_activation=None, input_shape=(size, size, 3))
+
+
+def _evaluated(model: Any) -> Any:
+    model.eval()
+    return model
+
+
+def scatter(model: Any, seed: int) -> None:
+    """Gives biases, scales and statistics values that are not 0 and 1."""
+    backend = registry.kind_of(type(model)).backend
+    variables = dict(backend.variables(model))
+    generator = np.random.default_rng(seed)
+    ranges = {"running_mean": (-0.1, 0.1), "running_var": (0.7, 1.4), "bias": (-0.1, 0.1)}
+    for layer in backend.layers(model):
+        for part in layer.parts:
+            limits = ranges.get(part.of[0])
+            if layer.kind.endswith("norm") and part.of[0] == "weight":
+                limits = (0.8, 1.2)
+            if limits is None:
+                continue
+            variable = variables[part.name]
+            values = generator.uniform(*limits, tuple(variable.shape)).astype("float32")
+            backend.write(variable, backend.from_numpy(values, backend.device_of(variable)))
+
+
+def outputs(backend: str, model: Any, images: Any) -> Any:
+    if backend == "torch":
+        import torch
+
+        with torch.no_grad():
+            return model(torch.from_numpy(images)).numpy()
+    if backend == "paddle":
+        import paddle
+
+        with paddle.no_grad():
+            found = model(paddle.to_tensor(images))
+        return (found[0] if isinstance(found, list | tuple) else found).numpy()
+    if backend == "mxnet":
+        import mxnet as mx
+
+        return model(mx.np.array(images).as_nd_ndarray()).asnumpy()
+    return np.asarray(model(np.moveaxis(images, 1, -1), training=False))
+
+
+# mending
+
+
+LINE = re.compile(
+    r"^(?P<where>\S+)(?: and every other (?P<kind>\w+))?: (?P<name>\w+) is (?P<ours>.*) in \w+, (?P<theirs>.*) in \w+$"
+)
+
+
+def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pairs: dict[str, str]) -> list[str]:
+    """Sets in the target what each line says, or in the source where the target cannot; gives those that it cannot."""
+    left = []
+    for line in lines:
+        found = LINE.match(line)
+        if found is None or found["name"] == "momentum":
+            continue
+        value = _value(found["ours"])
+        try:
+            where = _paths(target, found["where"], found["kind"])
+            for path in where:
+                if target[0] == "tensorflow" and found["name"] in ("padding", "padding_mode"):
+                    mend_layer(source[0], _layer(source, pairs[path]), found["name"], _value(found["theirs"]))
+                elif target[0] == "torch" and found["name"] == "mode":
+                    mend_layer(source[0], _layer(source, _beside(source)), "mode", _value(found["theirs"]))
+                else:
+                    mend_layer(target[0], _layer(target, path), found["name"], value)
+        except (KeyError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
+            left.append(f"{line} ({type(error).__name__} {error})")
+    return left
+
+
+def _beside(source: tuple[str, Any]) -> str:
+    """The one dropout of the source; for a setting that only the source has."""
+    return next(layer.path for layer in registry.load(source[0]).operations(source[1]) if layer.kind == "dropout")
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _paths(side: tuple[str, Any], where: str, kind: str | None) -> list[str]:
+    if kind is None:
+        return [where]
+    backend = registry.load(side[0])
+    return [layer.path for layer in backend.operations(side[1]) if layer.kind == kind]
+
+
+def _layer(side: tuple[str, Any], path: str) -> Any:
+    backend, model = side
+    if backend == "tensorflow":
+        from xdevice_tensorflow import names
+
+        return next(layer for way, layer in names.layers(model) if way == path)
+    for name in path.split("."):
+        if backend == "mxnet":
+            model = model._children[name]
+        elif backend == "torch":
+            model = getattr(model, name)
+        else:
+            model = model._sub_layers[name]
+    return model
+
+
+def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
+    if backend == "mxnet":
+        own = {"padding": "pad", "ceil_mode": "pooling_convention", "groups": "num_group"}.get(name, name)
+        if name == "ceil_mode":
+            value = "full" if value else "valid"
+        if name == "p":
+            layer._rate = value
+        elif own in layer._kwargs:
+            layer._kwargs[own] = value
+        else:
+            raise NotImplementedError(name)
+        return
+    if backend == "torch" and name == "padding":
+        _pad_before(layer, value)
+        return
+    if backend == "paddle" and name == "padding" and (value == "same" or isinstance(value[0], tuple)):
+        _pad_paddle(layer, value)
+        return
+    own = {
+        "torch": {},
+        "paddle": {"eps": "_epsilon", "stride": "_stride", "count_include_pad": "exclusive"},
+        "tensorflow": {"eps": "epsilon", "stride": "strides", "p": "rate"},
+    }[backend].get(name, name)
+    if own == "exclusive":
+        value = not value
+    if backend == "paddle" and name == "padding" and hasattr(layer, "_updated_padding"):
+        layer._padding = layer._updated_padding = list(value)
+        return
+    if backend == "paddle" and own == "_stride" and not hasattr(layer, own):
+        own = "stride"
+    getattr(layer, own)
+    setattr(layer, own, 1.0 if own == "scale" and value is None else value)
+
+
+def _sides(value: Any, shape: Any, kernel: Any, stride: Any) -> list[int]:
+    """What is added, the last axis first."""
+    if value != "same":
+        return [side for pair in value[::-1] for side in pair]
+    sides = []
+    for size, window, step in zip(shape[::-1], kernel[::-1], stride[::-1], strict=True):
+        total = max((-(-size // step) - 1) * step + window - size, 0)
+        sides += [total // 2, total - total // 2]
+    return sides
+
+
+def _pad_paddle(layer: Any, value: Any) -> None:
+    import paddle
+
+    layer._padding = layer._updated_padding = [0, 0]
+    layer.register_forward_pre_hook(
+        lambda module, given: paddle.nn.functional.pad(
+            given[0], _sides(value, given[0].shape[2:], module._kernel_size, module._stride)
+        )
+    )
+
+
+def _pad_before(layer: Any, value: Any) -> None:
+    import torch
+
+    if value != "same" and not isinstance(value[0], tuple):
+        layer.padding = value
+        return
+    layer.padding = (0, 0)
+
+    layer.register_forward_pre_hook(
+        lambda module, given: torch.nn.functional.pad(
+            given[0], _sides(value, given[0].shape[2:], module.kernel_size, module.stride)
+        )
+    )
+
+
+# one pair
+
+
+def try_pair(source: str, target: str, name: str) -> Row:
+    """Converts, and mends and converts again as long as there is something to mend; with inputs= where it is refused
+    without, and where nothing more can be mended."""
+    for backend in (source, target):
+        registry.load(backend)  # which imports it as it needs to be
+    theirs, ours = build(target, name), build(source, name)
+    scatter(ours, 1)
+    scatter(theirs, 2)
+    size = 299 if name == "inception_v3" else 224
+    images = np.random.default_rng(0).standard_normal((2, 3, size, size)).astype("float32")
+    extra: dict[str, Any] = {}
+    seconds, error, notes = 0.0, 0.0, []
+    for rounds in range(ROUNDS):
+        start = time.perf_counter()
+        try:
+            state = xdevice.convert_state(ours, target, like=theirs, **extra)
+        except xdevice.StateError as refusal:
+            notes.append(f"refused in {len(str(refusal))} characters: {refusal}")
+            if extra:
+                return Row(source, target, name, "refused", None, seconds, notes)
+            extra = {"inputs": np.moveaxis(images, 1, -1) if source == "tensorflow" else images}
+            continue
+        seconds = seconds or time.perf_counter() - start
+        state.load_into(theirs, strict=False)
+        error = distance(outputs(source, ours, images), outputs(target, theirs, images))
+        told = [line for line in state.differences if not is_of_training(line)]
+        notes.append(f"{error:.1e}, {len(state.unmapped)} unmapped, {len(told)} listed: {'; '.join(told)}")
+        if error < CLOSE:
+            how = "mended" if rounds > bool(extra) else "by inputs" if extra else "agrees"
+            return Row(source, target, name, how, error, seconds, notes)
+        if not told and not state.unmapped:
+            return Row(source, target, name, "SILENT", error, seconds, notes)
+        if not mend_all(state, (source, ours), (target, theirs)):
+            break
+    return Row(source, target, name, "listed", error, seconds, notes)
+
+
+def is_of_training(line: str) -> bool:
+    return "num_batches_tracked" in line or ": momentum is" in line
+
+
+def mend_all(state: Any, source: tuple[str, Any], target: tuple[str, Any]) -> bool:
+    """Whether anything was mended."""
+    zeroed = [_zero(target[1], path) for path in state.unmapped]
+    there = {layer.path: layer for layer in registry.load(target[0]).layers(target[1])}
+    pairs = _pairs(state, registry.load(source[0]), source[1], there)
+    lines = [line for line in state.differences if LINE.match(line) and not is_of_training(line)]
+    left = mend(lines, source, target, pairs)
+    return any(zeroed) or len(left) < len(lines)
+
+
+def _pairs(state: Any, backend: Any, model: Any, there: dict[str, Any]) -> dict[str, str]:
+    own = {part.name: layer.path for layer in backend.layers(model) for part in layer.parts}
+    return {
+        path: own[state.origins[part.name][0]]
+        for path, layer in there.items()
+        for part in layer.parts
+        if part.name in state.origins
+    }
+
+
+def _zero(model: Any, path: str) -> bool:
+    """A bias that the source does not have is 0; whether it was another one."""
+    backend = registry.kind_of(type(model)).backend
+    variable = dict(backend.variables(model)).get(path)
+    if variable is None or path.rpartition(".")[2].rpartition("/")[2] not in ("bias", "beta"):
+        return False
+    zeros = np.zeros(tuple(variable.shape), "float32")
+    was = backend.to_numpy(variable).any()
+    backend.write(variable, backend.from_numpy(zeros, backend.device_of(variable)))
+    return bool(was)
+
+
+def distance(one: Any, other: Any) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    own = np.abs(one - one.mean(axis=0)).max()  # what the two images do not have in common
+    return float(np.abs(one - other).max() / (own + 1e-2 * np.abs(one).max()))
+
+
+@click.command()
+@click.argument("words", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON for each pair, instead of the table.")
+def main(words: tuple[str, ...], as_json: bool) -> None:
+    rows = []
+    for (source, target), names in PAIRS.items():
+        for name in names:
+            if not words or all(word in (source, target, name) for word in words):
+                rows.append(try_pair(source, target, name))
+                gc.collect()
+                if as_json:
+                    print(json.dumps(rows[-1]._asdict()), flush=True)
+    if not as_json:
+        Console().print(table(rows))
+
+
+def table(rows: list[Row]) -> Table:
+    made = Table(title=", ".join(f"{count} {verdict}" for verdict, count in Counter(r.verdict for r in rows).items()))
+    for column in ("from", "to", "model", "verdict", "error", "seconds", "last conversion"):
+        made.add_column(column)
+    for row in rows:
+        error = "" if row.error is None else f"{row.error:.1e}"
+        made.add_row(row.source, row.target, row.name, row.verdict, error, f"{row.seconds:.2f}", row.notes[-1][:200])
+    return made
+
+
+if __name__ == "__main__":
+    main()

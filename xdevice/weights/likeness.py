@@ -1,0 +1,138 @@
+"""How alike two layers are by their names, which nobody writes alike: q_proj is query, enc.fc1 is encoder.dense_1."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import chain, combinations
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_ALIKE: Final = (
+    ("fc", "dense", "linear", "lin", "affine", "ip"),
+    ("conv", "convolution", "cnn"),
+    ("norm", "bn", "ln", "gn", "batchnorm", "layernorm", "normalization", "batchnormalization", "layernormalization"),
+    ("attn", "attention", "att", "mha", "attend"),
+    ("ffn", "mlp", "feedforward", "intermediate", "ff"),
+    ("q", "query", "queries", "wq"),
+    ("k", "key", "keys", "wk"),
+    ("v", "value", "values", "val", "wv"),
+    ("o", "out", "output", "wo", "outputs"),
+    ("i", "in", "input", "inputs", "inp"),
+    ("down", "downsample", "shortcut", "skip", "identity", "residual", "res"),
+    ("head", "classifier", "classification", "predictions", "logits", "top"),
+    ("mu", "mean", "loc"),
+    ("logvar", "var", "sigma", "std", "scale", "logsigma"),
+    ("gen", "generator", "g"),
+    ("disc", "discriminator", "critic", "d"),
+    ("enc", "encoder", "encode", "e"),
+    ("dec", "decoder", "decode", "d"),
+    ("src", "source"),
+    ("tgt", "trg", "target"),
+    ("fwd", "forward", "fw"),
+    ("bwd", "backward", "bw", "reverse"),
+    ("left", "lhs"),
+    ("right", "rhs"),
+    ("wte", "tok", "token", "word", "words"),
+    ("wpe", "pos", "position", "positional", "positions"),
+    ("img", "image", "visual", "vision"),
+    ("txt", "text", "language"),
+)  # fmt: skip
+"""Words that mean the same and do not begin alike."""
+_OF_ANY: Final = frozenset(
+    {
+        *_ALIKE[0], *_ALIKE[1], *_ALIKE[2], "layer", "layers", "block", "blocks", "blk", "stage", "stages", "features",
+        "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
+    }
+)  # fmt: skip
+"""Words that say what a layer is, and not which one."""
+_GROUPS: Final = {
+    word: {number for number, words in enumerate(_ALIKE) if word in words} for word in chain.from_iterable(_ALIKE)
+}
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+@cache
+def words(path: str) -> frozenset[str]:
+    """The names on the way, whole and in parts: block1_q has a q. A mere number is a place, and no name."""
+    names = path.split(".")
+    parts = [part.lower() for name in names for part in _WORD.findall(name)]
+    return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
+
+
+@cache
+def likeness(one: str, other: str) -> int:
+    """How many words of one path are in the other, those that are short for another included; the last name counts
+    more, for it tells two layers of one block apart."""
+    ours, theirs = one.rpartition(".")[2], other.rpartition(".")[2]
+    return _common(words(one), words(other)) + _common(words(ours), words(theirs))
+
+
+def _common(ours: Iterable[str], theirs: Iterable[str]) -> int:
+    telling = [word for word in ours if word not in _OF_ANY]
+    return sum(max((_match(word, there) for there in theirs if there not in _OF_ANY), default=0) for word in telling)
+
+
+@cache
+def _match(one: str, other: str) -> int:
+    if one == other:
+        return 2
+    if one in _GROUPS or other in _GROUPS:
+        if _GROUPS.get(one, set()) & _GROUPS.get(other, set()):
+            return 2
+        if one in _GROUPS and other in _GROUPS:
+            return 0
+    short, long = sorted((one, other), key=len)
+    return int(1 < len(short) < len(long) and short[:1] == long[:1] and _is_in(short, long))
+
+
+def _is_in(short: str, long: str) -> bool:
+    """Whether the letters of one come in the other, in their order: tgt in target."""
+    letters = iter(long)
+    return all(letter in letters for letter in short)
+
+
+@cache
+def _stem(path: str) -> tuple[str, tuple[int, ...]]:
+    """A path without its numbers, and these: fc1 and fc2 have one stem, and so have dense and dense_1."""
+    numbers = tuple(map(int, re.findall(r"\d+", path)))
+    return re.sub(r"_?\d+", "", path), numbers
+
+
+def crossed(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+    """The places of two layers that would fit better by their names exchanged: q, k, o beside k, q, out; or that are
+    numbered in the other order."""
+    return [
+        (one, two)
+        for one, two in combinations(range(len(ours)), 2)
+        if _speaks_against(ours[one], ours[two], theirs[one], theirs[two])
+    ]
+
+
+def _speaks_against(one: str, two: str, first: str, second: str) -> bool:
+    (stem, low), (other_stem, high) = _stem(one), _stem(two)
+    (there, least), (other_there, most) = _stem(first), _stem(second)
+    if stem == other_stem and there == other_there and not _names(one, two) & _names(first, second):
+        return (low < high) != (least < most)
+    return likeness(one, second) + likeness(two, first) > likeness(one, first) + likeness(two, second)
+
+
+def _names(*paths: str) -> set[str]:
+    return {path.rpartition(".")[2] for path in paths if not path.rpartition(".")[2].isdigit()}
+
+
+def guessed(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+    """Which is likely which, by their names; among equals in their order."""
+    ranked = sorted(
+        ((-likeness(one, other), abs(here - there), one, other)
+         for here, one in enumerate(ours) for there, other in enumerate(theirs)),
+    )  # fmt: skip
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for _, _, one, other in ranked:
+        if one not in found and other not in taken:
+            found[one] = other
+            taken.add(other)
+    return {one: found[one] for one in ours if one in found}

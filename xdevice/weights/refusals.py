@@ -1,0 +1,149 @@
+"""What is said where layers cannot be paired: short, for a model has hundreds of them, and with what settles it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from .likeness import guessed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from xdevice.contract.layouts import Layer
+
+    from .sides import Side
+
+MOST: Final = 1500
+"""Characters that a message may have."""
+_BREAKS: Final = 6
+_A_SIDE: Final = 4
+_GUESSES: Final = 8
+
+
+class _Break(NamedTuple):
+    """Where the one order of two models ends: what stands before it, and what only each side has there."""
+
+    behind: str
+    ours: list[str]
+    theirs: list[str]
+    paths: list[str]
+
+
+def crossing(source: Side, ours: list[Layer], target: Side, theirs: list[Layer], likely: Mapping[str, str]) -> str:
+    """Layers of one kind and shape whose names speak against their order."""
+    here, there = source.backend.name, target.backend.name
+    head = (
+        f"these parameters of {here} fit more than one of {there}, and the names speak against their order: "
+        f"{_some(_parameters(layer) for layer in ours)} may be {_some(_parameters(layer) for layer in theirs)}"
+    )
+    return _cut(head, _ways_out(likely))
+
+
+def unclear(
+    source: Side,
+    left: Sequence[Layer],
+    ours: Sequence[Any],
+    target: Side,
+    right: Sequence[Layer],
+    theirs: Sequence[Any],
+    which: Sequence[Any],
+) -> str:
+    """Layers of one kind and shape of which there are several, in models whose layers come in another order."""
+    here, there = source.backend.name, target.backend.name
+    of_ours = [layer for layer, found in zip(left, ours, strict=True) if found in which]
+    of_theirs = [layer for layer, found in zip(right, theirs, strict=True) if found in which]
+    common, breaks = _breaks(left, ours, right, theirs)
+    head = (
+        f"these parameters of {here} fit more than one of {there}: {_some(map(_parameters, of_ours))} may be "
+        f"{_some(map(_parameters, of_theirs))}. {common} of {len(left)} layers of {here} and {len(right)} of {there} "
+        f"come in one order, with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
+    )
+    lines = [_line(one, here, there) for one in breaks[:_BREAKS]]
+    lines += [f"and {len(breaks) - _BREAKS} more"] * (len(breaks) > _BREAKS)
+    lacking = _lacking(Counter(ours), Counter(theirs), here, there)
+    if lacking:
+        return _cut(head, f"These are different architectures: {lacking}; names= cannot make them one", lines)
+    likely: dict[str, str] = {}
+    for found in which:
+        likely |= guessed(
+            [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
+            [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
+        )
+    there = {name for one in breaks for name in one.paths}  # what breaks the order is what has to be told
+    return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in there))), lines)
+
+
+def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:
+    """How many come in one order, and where it breaks. It shapes the message and pairs nothing: it cannot tell layers
+    of one kind and shape apart."""
+    numbers: dict[Any, int] = {}
+    one, other = ([numbers.setdefault(found, len(numbers)) for found in side] for side in (ours, theirs))
+    codes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    common = sum(end - start for how, start, end, _, _ in codes if how == "equal")
+    found = [
+        _Break(
+            left[start - 1].path if start else "",
+            [_shown(layer, shape) for layer, shape in zip(left[start:end], ours[start:end], strict=True)],
+            [_shown(layer, shape) for layer, shape in zip(right[first:last], theirs[first:last], strict=True)],
+            [layer.path for layer in left[start:end]],
+        )
+        for how, start, end, first, last in codes
+        if how != "equal"
+    ]
+    return common, found
+
+
+def _shown(layer: Layer, signature: Any) -> str:
+    return f"{layer.path} {' '.join(map(str, signature))}"
+
+
+def _line(one: _Break, here: str, there: str) -> str:
+    where = f"behind {one.behind}" if one.behind else "at the beginning"
+    sides = [f"{name} has {_some(own, _A_SIDE)}" for name, own in ((here, one.ours), (there, one.theirs)) if own]
+    return f"{where}, {'; '.join(sides)}"
+
+
+def _lacking(ours: Counter[Any], theirs: Counter[Any], here: str, there: str) -> str:
+    parts = []
+    for name, other, extra in ((here, there, ours - theirs), (there, here, theirs - ours)):
+        if extra:
+            kinds: Counter[str] = Counter()
+            for found, count in extra.items():
+                kinds[str(found[0])] += count
+            parts.append(f"{other} lacks {', '.join(f'{n} {kind}' for kind, n in kinds.items())} of {name}")
+    return " and ".join(parts)
+
+
+def _some(names: Iterable[str], most: int = 3) -> str:
+    every = list(names)
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def _parameters(layer: Layer) -> str:
+    return ", ".join(part.name for part in layer.parts[:2])
+
+
+def names_of(layers: Iterable[Layer]) -> str:
+    return ", ".join(part.name for layer in layers for part in layer.parts)
+
+
+def _ways_out(likely: Mapping[str, str]) -> str:
+    told = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
+    more = ", ..." if len(likely) > _GUESSES else ""
+    return f"Say which layer is which: names={{{told}{more}}} (a guess by their names), or give one batch as inputs="
+
+
+def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
+    """The head and the way out, and as many of the lines as there is room for."""
+    text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
+    for line in lines:
+        if len(text) + len(line) + 3 > MOST:
+            break
+        text += f"\n  {line}"
+    return text
+
+
+def _at_most(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 4]} ..."

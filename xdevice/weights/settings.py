@@ -1,0 +1,300 @@
+"""What two models set differently: the settings of paired layers, with parameters and without.
+
+Layers without parameters have no names in common and no shapes. They are paired by where they are: in the gap behind a
+paired layer with parameters, by kind and number. Where a gap has not as many of a kind on both sides, they are compared
+only if all of that kind are set alike on each side; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from xdevice.contract import layouts
+from xdevice.errors import UnsupportedError
+
+from .pairing import SHAPING
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+    from xdevice.contract import Backend
+    from xdevice.contract.layouts import Layer
+
+    from .settling import Run, Runs
+    from .sides import Side
+
+_NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
+_HINT = "functions are not seen; inputs= runs both models and compares their outputs"
+
+
+class Difference(NamedTuple):
+    """One setting that two layers do not have in common."""
+
+    where: str
+    """The layer of the target."""
+    name: str
+    ours: object
+    theirs: object
+
+
+class Compared(NamedTuple):
+    """What came of comparing the layers without parameters."""
+
+    differences: list[Difference]
+    settled: set[str]
+    """The layers with parameters, by their paths in the source or the target, whose activation was compared."""
+    uncompared: tuple[list[Layer], list[Layer]]
+    """What has no counterpart, in the source and in the target."""
+    padded: tuple[Mapping[str, Layer], ...] = ({}, {})
+    """The layers with parameters of both by their paths, with what is added to their inputs as their padding."""
+
+
+def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
+    """What two layers with parameters set differently."""
+    settled = compared.settled
+    one, other = (known.get(layer.path, layer) for known, layer in zip(compared.padded, (one, other), strict=True))
+    # of what kinds= or a name says there is at most what shapes it
+    known = all(set(layer.settings).difference(SHAPING, layouts.TOLD) for layer in (one, other))
+    found = []
+    for name in dict.fromkeys((*one.settings, *other.settings)):
+        told = name in one.settings and name in other.settings if name in (*SHAPING, *layouts.TOLD) else known
+        ours, theirs = one.settings.get(name), other.settings.get(name)
+        if not told or alike(ours, theirs) or (name == "activation" and (one.path in settled or other.path in settled)):
+            continue
+        found.append(Difference(other.path or other.kind, name, ours, theirs))
+    return found
+
+
+def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
+    """What two models of one framework set differently in the layers that have one path in both, as texts."""
+    try:
+        ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
+    except UnsupportedError:
+        return []
+    return [
+        f"{path or layer.kind}: {name} is {_value(ours[path].settings[name])}, expected {_value(value)}"
+        for path, layer in theirs.items()
+        if path in ours and ours[path].kind == layer.kind
+        for name, value in layer.settings.items()
+        if name in ours[path].settings and not alike(ours[path].settings[name], value)
+    ]
+
+
+def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+    """What the layers without parameters set differently, in the order in which the models define them."""
+    if source.sequence is None or target.sequence is None:
+        return Compared([], set(), ([], []))
+    return _compared(source.sequence, target.sequence, pairs)
+
+
+def _compared(ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+    here, there = list(with_pads(ours)), list(with_pads(theirs))
+    found = compare_gaps(
+        gaps(here, {one.path: number for number, (one, _) in enumerate(pairs)}),
+        gaps(there, {other.path: number for number, (_, other) in enumerate(pairs)}),
+    )
+    sides = ({layer.path: layer for layer in side if layer.parts} for side in (here, there))
+    return found._replace(padded=tuple(sides))
+
+
+def of_calls(runs: Runs, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+    """The same in the order in which the layers are called."""
+    source, target = runs.sides
+    return _compared(_called(source, runs.expected), _called(target, computed), pairs)
+
+
+def _called(side: Side, run: Run) -> Iterator[Layer]:
+    known = {layer.path: layer for layer in side.sequence or side.layers}
+    seen = {call.path for call in run.calls}
+    inside = {_holder(path): layer for path, layer in known.items() if layer.kind == "activation" and path not in seen}
+    for call in run.calls:
+        layer = known.get(call.path)
+        if layer is None:
+            continue
+        yield _counted_from_behind(layer, call.inputs[0].ndim) if call.inputs else layer
+        if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
+            yield inside[call.path]
+
+
+def _counted_from_behind(layer: Layer, axes: int) -> Layer:
+    """An axis as PyTorch counts it from behind, which is one for all shapes: 1 of two is -1."""
+    axis = layer.settings.get("axis")
+    if not isinstance(axis, int) or axis < 0:
+        return layer
+    return layer._replace(settings={**layer.settings, "axis": axis - axes})
+
+
+def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
+    """A layer that is called twice differs once."""
+    return list({(str(one)): one for one in found}.values())
+
+
+Gaps = dict["tuple[int, str]", "list[Layer]"]
+"""The layers without parameters by the number of the pair that they follow, -1 for none, and their kind."""
+
+
+def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
+    found: Gaps = {}
+    behind = -1
+    for layer in sequence:
+        if layer.parts:
+            behind = numbers.get(layer.path, behind)
+        else:
+            found.setdefault((behind, layer.kind), []).append(layer)
+    return found
+
+
+def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
+    """The layers, with what a layer of zeros right before a convolution or pool adds as their own padding."""
+    before: list[Layer] = []
+    for layer in sequence:
+        if before and before[-1].kind == "pad":
+            padded = _padded(before[-1], layer, before[-2] if len(before) > 1 else None)
+            if padded is not None:
+                before[-1] = padded
+                continue
+        before.append(layer)
+    yield from before
+
+
+def _padded(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+    own, added = layer.settings.get("padding"), pad.settings["padding"]
+    is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
+    zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
+    takes = layer.kind in ("conv", "avg_pool") or (layer.kind == "max_pool" and zeros_are_least)
+    if not (is_zeros and takes and isinstance(own, tuple) and isinstance(added, tuple) and len(own) == len(added)):
+        return None
+    sides = [
+        ((one + more, two + more) if isinstance(more, int) else None)
+        for (one, two), more in zip(added, own, strict=True)
+    ]
+    if None in sides:
+        return None
+    known = [side for side in sides if side is not None]
+    told = tuple(one for one, _ in known) if all(one == two for one, two in known) else tuple(known)
+    counted = {"count_include_pad": True} if layer.kind == "avg_pool" else {}
+    return layer._replace(settings={**layer.settings, "padding": told, **counted})
+
+
+def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
+    differences: list[Difference] = []
+    left, right = [], []
+    settled: set[str] = set()
+    alike_kinds = {kind: both for kind in _kinds(ours) & _kinds(theirs) if (both := _uniform(kind, ours, theirs))}
+    for gap in dict.fromkeys((*ours, *theirs)):
+        one, other = ours.get(gap, []), theirs.get(gap, [])
+        if len(one) == len(other) and gap[1] != "other":
+            for pair in zip(one, other, strict=True):
+                differences += _of_operation(*pair)
+                settled.update(_holder(layer.path) for layer in pair)
+        else:
+            left += one
+            right += other
+    for kind, (one, other) in alike_kinds.items():
+        rest = [layer for layer in (*left, *right) if layer.kind == kind]
+        if rest:
+            differences += _of_kind(kind, one, other, differences)
+            settled.update(_holder(layer.path) for layer in rest)
+        left = [layer for layer in left if layer.kind != kind]
+        right = [layer for layer in right if layer.kind != kind]
+    for layers, is_ours in ((left, True), (right, False)):
+        differences += [found for layer in layers if layer.kind == "rescaling" for found in _of_lone(layer, is_ours)]
+    return Compared(_without_repeats(differences), settled - {""}, (_once(left), _once(right)))
+
+
+def _once(layers: list[Layer]) -> list[Layer]:
+    return list({layer.path: layer for layer in layers}.values())
+
+
+def _of_lone(layer: Layer, is_ours: bool) -> list[Difference]:
+    """Of a layer that multiplies by what it is set to: without it nothing does."""
+    return [
+        Difference(layer.path, name, *((value, None) if is_ours else (None, value)))
+        for name, value in layer.settings.items()
+        if value not in (0, 0.0) or name != "offset"
+    ]
+
+
+def _kinds(found: Gaps) -> set[str]:
+    return {kind for _, kind in found if kind != "other"}
+
+
+def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
+    """All layers of a kind, if all of one side are set alike, and all of the other."""
+    every = [[layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)]
+    if any(not _same(layers[0], layer) for layers in every for layer in layers):
+        return None
+    return every[0], every[1]
+
+
+def _same(one: Layer, other: Layer) -> bool:
+    return not _of_operation(one, other)
+
+
+def _of_kind(kind: str, one: list[Layer], other: list[Layer], known: list[Difference]) -> list[Difference]:
+    """What all layers of a kind have in common; where some are paired it is listed with those."""
+    where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
+    listed = {(found.where, found.name) for found in known}
+    paths = {layer.path for layer in other}
+    return [
+        found._replace(where=where)
+        for found in _of_operation(one[0], other[0])
+        if not any(path in paths and name == found.name for path, name in listed)
+    ]
+
+
+def _of_operation(one: Layer, other: Layer) -> list[Difference]:
+    where = other.path or other.kind
+    if not alike(one.settings.get("function"), other.settings.get("function")):
+        return [Difference(where, "activation", *(layer.settings["function"] for layer in (one, other)))]
+    return [
+        Difference(where, name, ours, theirs)
+        for name, ours in one.settings.items()
+        if name in other.settings and not alike(ours, theirs := other.settings[name])
+    ]
+
+
+def _holder(path: str) -> str:
+    """The layer in which an activation may be."""
+    return path.rpartition(".")[0]
+
+
+def uncounted(source: Side, target: Side, compared: Compared, only: Container[str] = ()) -> str:
+    """One line of what could not be compared; nothing if that is nothing. An activation in a layer is a setting of it.
+    `only` are the kinds that count, if there are any."""
+    silent = [side.backend.name for side in (source, target) if side.sequence is None]
+    if source.model is None:
+        return ""
+    if silent:
+        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not tell; {_HINT}"
+    parts = []
+    for side, layers in zip((source, target), compared.uncompared, strict=True):
+        listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
+        counted = Counter(
+            _named(layer)
+            for layer in layers
+            if _holder(layer.path) not in listed and layer.kind != "rescaling" and (not only or layer.kind in only)
+        )
+        if counted:
+            parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
+    return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""
+
+
+def _named(layer: Layer) -> str:
+    return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
+
+
+def alike(ours: object, theirs: object) -> bool:
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=1e-6)
+    return ours == theirs
+
+
+def shown(found: Difference, source: str, target: str) -> str:
+    return f"{found.where}: {found.name} is {_value(found.ours)} in {source}, {_value(found.theirs)} in {target}"
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
