@@ -27,6 +27,8 @@ _PLAIN: Final = (
     nn.Softsign, nn.Tanhshrink, nn.LogSigmoid,
 )  # fmt: skip
 """Functions of activation that take nothing, under their class's name."""
+_BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+"""What they do between their layers with parameters is said of these."""
 _NOTHING: Final = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Sequential, nn.LayerList, nn.LayerDict)
 _MAX: Final = {nn.MaxPool1D: 1, nn.MaxPool2D: 2, nn.MaxPool3D: 3}
 _AVG: Final = {nn.AvgPool1D: 1, nn.AvgPool2D: 2, nn.AvgPool3D: 3}
@@ -36,12 +38,15 @@ _ADAPTIVE_MAX: Final = {nn.AdaptiveMaxPool1D: 1, nn.AdaptiveMaxPool2D: 2, nn.Ada
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
+    told: set[str] = set()
     for path, layer in model.named_sublayers(include_self=True):
         if path in layers:
             yield layers[path]
             if layers[path].settings.get("activation") is not None:
                 yield ops.activation(f"{path}.activation", str(layers[path].settings["activation"]))
-        elif not (_holds(layer) or ops.is_inside(path, layers)):
+        elif isinstance(layer, _BLOCKS):
+            told.add(path)
+        elif not (_holds(layer) or ops.is_inside(path, layers) or path.rpartition(".")[0] in told):
             yield _operation(path, layer)
 
 

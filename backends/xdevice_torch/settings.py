@@ -23,6 +23,8 @@ _PLAIN: Final = (
     nn.Tanhshrink, nn.LogSigmoid,
 )  # fmt: skip
 """Functions of activation that take nothing, under their class's name."""
+_BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+"""What they do between their layers with parameters is said of these."""
 _NOTHING: Final = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _DROPOUTS: Final = {nn.Dropout: "each number", nn.Dropout1d: "whole channels"}
 _PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._ReplicationPadNd, padding._CircularPadNd)
@@ -30,10 +32,13 @@ _PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._Repli
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
+    told: set[str] = set()
     for path, module in model.named_modules():
         if path in layers:
             yield layers[path]
-        elif not (_holds(module) or ops.is_inside(path, layers)):
+        elif isinstance(module, _BLOCKS):
+            told.add(path)
+        elif not (_holds(module) or ops.is_inside(path, layers) or path.rpartition(".")[0] in told):
             yield _operation(path, module)
 
 

@@ -71,8 +71,8 @@ def unclear(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
-    there = {name for one in breaks for name in one.paths}  # what breaks the order is what has to be told
-    return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in there))), lines)
+    broken = {name for one in breaks for name in one.paths}  # what breaks the order is what has to be told
+    return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in broken))), lines)
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:

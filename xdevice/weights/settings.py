@@ -47,14 +47,17 @@ class Compared(NamedTuple):
     """The layers with parameters, by their paths in the source or the target, whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
     """What has no counterpart, in the source and in the target."""
-    padded: tuple[Mapping[str, Layer], ...] = ({}, {})
-    """The layers with parameters of both by their paths, with what is added to their inputs as their padding."""
+    padded: tuple[Mapping[str, object], ...] = ({}, {})
+    """The paddings of layers of both by their paths, where a layer before adds to their inputs."""
 
 
 def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
     """What two layers with parameters set differently."""
     settled = compared.settled
-    one, other = (known.get(layer.path, layer) for known, layer in zip(compared.padded, (one, other), strict=True))
+    one, other = (
+        layer._replace(settings={**layer.settings, "padding": known[layer.path]}) if layer.path in known else layer
+        for known, layer in zip(compared.padded, (one, other), strict=True)
+    )
     # of what kinds= or a name says there is at most what shapes it
     known = all(set(layer.settings).difference(SHAPING, layouts.TOLD) for layer in (one, other))
     found = []
@@ -90,13 +93,22 @@ def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer
 
 
 def _compared(ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
-    here, there = list(with_pads(ours)), list(with_pads(theirs))
+    plain = list(ours), list(theirs)
+    here, there = (list(with_pads(side)) for side in plain)
     found = compare_gaps(
         gaps(here, {one.path: number for number, (one, _) in enumerate(pairs)}),
         gaps(there, {other.path: number for number, (_, other) in enumerate(pairs)}),
     )
-    sides = ({layer.path: layer for layer in side if layer.parts} for side in (here, there))
-    return found._replace(padded=tuple(sides))
+    inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
+    named = [one._replace(where=inside.get(one.where, one.where)) for one in found.differences]
+    return found._replace(differences=named, padded=tuple(map(_paddings, plain, (here, there))))
+
+
+def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, object]:
+    """The paddings that layers before have made others, by the paths of the layers that have them."""
+    own = {layer.path: layer.settings.get("padding") for layer in plain}
+    found = {layer.path: layer.settings.get("padding") for layer in padded if layer.parts}
+    return {path: padding for path, padding in found.items() if padding != own[path]}
 
 
 def of_calls(runs: Runs, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:

@@ -25,7 +25,7 @@ class Side(NamedTuple):
     variables: dict[str, Any]
     unknown: list[str]
     """The variables of no layer, each under one of its names."""
-    sequence: list[Layer] | None
+    sequence: list[Layer] | None = None
     """The layers of a model, with parameters and without, in the order of their definition. None if nobody tells
     those, and of a dict."""
     model: Any = None

@@ -336,11 +336,10 @@ class _Writer:
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
         runs = None if inputs is None else Runs(source, wanted, inputs)
         pairs = paired(source, wanted, renamed) if runs is None else paired_by_inputs(runs, renamed)
-        computed = runs and runs.plain()
-        if runs is None or computed is None:
+        if runs is None:
             compared = settings.of_operations(source, wanted, pairs)
         else:
-            compared = settings.of_calls(runs, computed, pairs)
+            compared = settings.of_calls(runs, runs.plain(), pairs)
         for one, other in pairs:
             self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)
