@@ -118,7 +118,7 @@ def _require_plain(trainer: Any, backend: Backend) -> None:
 
 
 def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int, parameter: Any) -> terms.Parameter:
-    settings = {
+    settings: dict[str, object] = {
         **shared,
         "lr": shared["lr"] * parameter.lr_mult,
         "weight_decay": shared["weight_decay"] * parameter.wd_mult,
@@ -130,7 +130,7 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         "lr": float(optimizer.learning_rate),
         "weight_decay": float(optimizer.wd),
         "gradient_scale": float(optimizer.rescale_grad),
@@ -157,8 +157,8 @@ def _of_sgd(optimizer: Any) -> dict[str, object]:
 
 
 def _of_nag(optimizer: Any) -> dict[str, object]:
-    behind = {"decay": terms.BEHIND} if optimizer.momentum else {}
-    return {"momentum_holds": terms.STEPS, "nesterov": True} | behind
+    decay = terms.BEHIND if optimizer.momentum else terms.COUPLED
+    return {"momentum_holds": terms.STEPS, "nesterov": True, "decay": decay}
 
 
 def _of_adam(optimizer: Any) -> dict[str, object]:

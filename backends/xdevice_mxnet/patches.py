@@ -37,8 +37,8 @@ PRIVATE: Final = (
     Private("mxnet.gluon.HybridBlock", ("_get_graph",), "whether a hybridized block would freeze random numbers"),
     Private(
         "mxnet.gluon.Trainer",
-        ("_contexts", "_init_kvstore", "_kv_initialized", "_kvstore", "_kvstore_params", "_optimizer", "_params",
-         "_reset_kvstore", "_update_on_kvstore", "_updaters"),
+        ("_compression_params", "_contexts", "_init_kvstore", "_kv_initialized", "_kvstore", "_kvstore_params",
+         "_optimizer", "_params", "_reset_kvstore", "_update_on_kvstore", "_updaters"),
         "a Trainer has no way to move, nor to give its state away",
     ),
     Private("mxnet.kvstore.KVStore", ("_updater",), "the same"),

@@ -85,10 +85,11 @@ _KINDS: Final = {
     paddle.optimizer.AdamW: "adam", paddle.optimizer.RMSProp: "rmsprop", paddle.optimizer.Adagrad: "adagrad",
 }  # fmt: skip
 _NAMES: Final = {
-    "momentum": "momentum", "nesterov": "use_nesterov", "beta1": "beta1",
-    "beta2": "beta2", "eps": "epsilon", "amsgrad": "amsgrad", "alpha": "rho", "centered": "centered",
+    "momentum": "_momentum", "nesterov": "_use_nesterov", "beta1": "_beta1", "beta2": "_beta2", "eps": "_epsilon",
+    "amsgrad": "_amsgrad", "alpha": "_rho", "centered": "_centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
+"""Attributes; an argument has the name without the underscore."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
 _CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
 _DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
@@ -114,25 +115,22 @@ def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
     for number, (p, group) in enumerate(grouped or [(p, {}) for p in optimizer._parameter_list]):
         settings = _settings(optimizer, kind, p, group, backend)
         parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
-    attributes = {name: own for name, own in _NAMES.items() if hasattr(optimizer, _attribute(own))}
-    arguments = {name: own for name, own in attributes.items() if name in terms.settings_of(kind)}
+    known = [name for name in terms.settings_of(kind) if hasattr(optimizer, _NAMES.get(name, ""))]
+    arguments = {name: _NAMES[name].lstrip("_") for name in known}
     arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
     first = parameters[0].settings
     return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)
-
-
-def _attribute(own: str) -> str:
-    return own if own == "initial_accumulator_value" else f"_{own}"
 
 
 def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Backend) -> dict[str, object]:
     if group.get("rescale_grad", getattr(optimizer, "_rescale_grad", 1.0)) != 1:
         raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
     found: dict[str, object] = {}
-    for name, own in _NAMES.items():
-        if name in terms.settings_of(kind) and hasattr(optimizer, _attribute(own)):
-            kept = optimizer._default_dict.get(own, getattr(optimizer, _attribute(own)))
-            value = group.get(own, kept if group else getattr(optimizer, _attribute(own)))
+    for name, attribute in _NAMES.items():
+        if name in terms.settings_of(kind) and hasattr(optimizer, attribute):
+            own, value = attribute.lstrip("_"), getattr(optimizer, attribute)
+            if group:
+                value = group.get(own, optimizer._default_dict.get(own, value))
             found[name] = bool(value) if name in ("nesterov", "centered", "amsgrad") else float(value)
     if kind == "rmsprop":
         found |= {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS}

@@ -48,6 +48,15 @@ PRIVATE: Final = (
     ),
     Private("paddle.optimizer.Adam", ("_already_create_accumulator",), "the same"),
     Private("paddle.optimizer.Adam", ("_already_create_accumulater",), "the same up to 2.6", "older"),
+    Private(
+        "paddle.optimizer.Optimizer", ("_default_dict", "_grad_clip", "_learning_rate"), "what an optimizer computes"
+    ),
+    Private("paddle.optimizer.Momentum", ("_momentum", "_use_nesterov", "_rescale_grad"), "the same"),
+    Private("paddle.optimizer.Adam", ("_beta1", "_beta2", "_epsilon"), "the same"),
+    Private("paddle.optimizer.Adam", ("_amsgrad",), "the same"),
+    Private("paddle.optimizer.AdamW", ("_apply_decay_param_fun", "_lr_ratio", "_weight_decay"), "the same"),
+    Private("paddle.optimizer.RMSProp", ("_rho", "_centered"), "the same"),
+    Private("paddle.regularizer.L2Decay", ("_coeff",), "the same"),
     Private("paddle.Model", ("_optimizer",), "the optimizer that `prepare` was given"),
     Private("paddle.DataParallel", ("_strategy",), "copies of models"),
     Private(

@@ -52,4 +52,9 @@ PRIVATE: Final = (
     Private("keras.Function", ("_nodes",), "the same"),
     Private("keras.src.ops.node.Node", ("_keras_history",), "the same: what it writes on its outputs"),
     Private("keras.optimizers.Optimizer", ("_trainable_variables_indices", "_var_key"), "Keras keeps `id`s there"),
+    Private("keras.optimizers.Optimizer", ("_iterations", "_learning_rate", "_use_weight_decay"),
+            "what an optimizer computes"),
+    Private("keras.optimizers.Adam", ("_momentums", "_velocities", "_velocity_hats"), "which state is whose"),
+    Private("keras.optimizers.RMSprop", ("_average_gradients",), "the same"),
+    Private("keras.optimizers.Adagrad", ("_accumulators",), "the same"),
 )  # fmt: skip

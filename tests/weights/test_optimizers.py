@@ -482,6 +482,29 @@ def test_two_biases_that_are_one_have_no_common_moment():
     np.testing.assert_array_equal(kernel.numpy(), one.state[lstm.weight_ih_l0]["exp_avg"].numpy().T)
 
 
+def test_one_parameter_that_becomes_two_has_no_common_moment():
+    import torch
+
+    paddle = xdevice.backend("paddle").framework
+    tied = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    one = torch.optim.Adam(tied.parameters(), lr=0.01)
+    tied(torch.ones(1, 3)).sum().backward()
+    one.step()
+    untied = paddle.nn.Sequential(paddle.nn.Linear(3, 3), paddle.nn.Linear(3, 3))
+    two = paddle.optimizer.Adam(0.01, parameters=untied.parameters())
+    state = xdevice.convert_state(tied, "paddle", like=untied)
+    with pytest.raises(xdevice.StateError) as error:
+        xdevice.convert_optimizer(one, two, state, models=(tied, untied))
+    assert all(f"{name}: its source is also another's" in str(error.value) for name in ("0.weight", "1.weight"))
+    untied[1].weight = untied[0].weight
+    two = paddle.optimizer.Adam(0.01, parameters=untied.parameters())
+    state = xdevice.convert_state(tied, "paddle", like=untied)
+    assert xdevice.convert_optimizer(one, two, state, models=(tied, untied)) == []
+    moment = dict(xdevice.backend("paddle").variables(two))["0.moment1"]
+    np.testing.assert_array_equal(moment.numpy(), one.state[tied[0].weight]["exp_avg"].numpy().T)
+
+
 def test_models_that_are_not_these_are_refused():
     one, two, state, (net, other) = pair("torch", "paddle", "adam")
     with pytest.raises(xdevice.NotATensorError, match="expected one of torch, not Net"):

@@ -393,12 +393,14 @@ def _whole(pairs: list[_Pair], wrong: list[str]) -> list[_Pair]:
         ends = np.cumsum([_size(parameter) for parameter in pair.sources])
         counts = np.bincount(np.searchsorted(ends, pair.places.reshape(-1), side="right"), minlength=len(ends))
         taken.update({id(parameter): int(count) for parameter, count in zip(pair.sources, counts, strict=True)})
-    kept = [pair for pair in pairs if all(taken[id(one)] == _size(one) for one in pair.sources)]
-    wrong += (
-        f"{pair.name}: it is not all of its source, or the source is also another's"
-        for pair in pairs
-        if pair not in kept
-    )
+    kept = []
+    for pair in pairs:
+        if all(taken[id(one)] == _size(one) for one in pair.sources):
+            kept.append(pair)
+        else:
+            wrong.append(
+                f"{pair.name}: its source is also another's, or has more than it, and a moment is of all of it"
+            )
     return kept
 
 
