@@ -81,7 +81,7 @@ print(xdevice.to_numpy(made).dtype.name)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("backend", "framework", "made"),
     [

@@ -54,7 +54,7 @@ def test_a_hundred_equivalents_raise_no_alarm(tmp_path):
     assert number >= 100
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_deep_network_raises_no_alarm(tmp_path):
     _, measured = Calibrated(honest.vgg11_bn, tmp_path).held("paddle")
     assert alarms(measured) == set()

@@ -469,7 +469,7 @@ def test_a_run_in_float64_finds_what_rounding_hides(on_numpy, tmp_path):
     assert status == 0, out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_float32_in_a_run_in_float64_is_told(on_numpy):
     status, out, _ = on_numpy(
         "record('x', xdevice.tensor(0.1, dtype='float32')); record('y', xdevice.tensor(0.1))", "--float64"
@@ -501,14 +501,14 @@ def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
     assert "that rounding alone does up to this step" in out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_that_takes_nothing_from_xdevice_is_not_calibrated_without_a_word(on_numpy):
     status, out, err = on_numpy("record('x', numpy.float32(0.1))", "--calibrate")
     assert status == 0, out + err
     assert "calibrating has moved nothing that is recorded" in out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_calibration_that_fails_is_told_by_name(on_numpy):
     code = "record('x', 0.1); 'jitter' in os.environ['XDEVICE_FLOATS'] and sys.exit('no more')"
     status, _, err = on_numpy(code, "--calibrate")

@@ -110,7 +110,7 @@ def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     made = numpy.array(array, order="C")
     parts = made.reshape(-1).view(_PARTS.get(name, name))
-    numbers = numpy.random.Generator(numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(made)]))
+    numbers = numpy.random.Generator(numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(made.data)]))
     ways = numpy.where(numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf).astype(parts.dtype)
     is_moved = numpy.isfinite(parts) & (parts != numpy.trunc(parts))
     parts[is_moved] = numpy.nextafter(parts, ways)[is_moved]

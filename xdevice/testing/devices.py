@@ -9,6 +9,7 @@ import pytest
 
 import xdevice
 from xdevice.base import devices
+from xdevice.base.dtypes import DTYPES
 from xdevice.contract import VIRTUAL_GPU, check
 
 from .base import Suite, assert_same, in_thread, need, once
@@ -30,7 +31,7 @@ class Devices(Suite):
         assert adapter.name in repr(adapter)
         assert adapter.threads in ("many", "one")
         assert adapter.stream_reach in ("thread", "process")
-        assert adapter.dtypes <= frozenset(xdevice.base.dtypes.DTYPES), "dtypes go by NumPy's names"
+        assert adapter.dtypes <= frozenset(DTYPES), "dtypes go by NumPy's names"
         assert "float32" in adapter.dtypes
 
     def test_types_are_told_apart(self) -> None:
