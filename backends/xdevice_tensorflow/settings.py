@@ -46,11 +46,9 @@ _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis", "t
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
-    paths = {id(layer): path for path, layer in names.layers(model)}
     done: set[int] = set()
-    for layer in model._flatten_layers():
-        path = paths.get(id(layer))
-        if path is None or id(layer) in done:
+    for path, layer in names.layers(model):
+        if id(layer) in done:
             continue
         if path in layers:
             done |= {id(inner) for inner in layer._flatten_layers()}

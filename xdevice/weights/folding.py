@@ -51,7 +51,20 @@ def in_code(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) ->
 
 
 def _with(side: Side, layers: Iterable[Layer]) -> Side:
-    return side._replace(layers=list(layers))
+    every = list(layers)
+    sequence = side.sequence and list(_in_step(side.sequence, every))
+    return side._replace(layers=every, sequence=sequence)
+
+
+def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
+    """The same with these layers, each in the place of its first part, between those without parameters."""
+    owners = {part.name: layer for layer in layers for part in layer.parts}
+    done: set[int] = set()
+    for layer in sequence:
+        owner = owners.get(layer.parts[0].name) if layer.parts else layer
+        if owner is not None and id(owner) not in done:
+            done.add(id(owner))
+            yield owner
 
 
 # tied layers
