@@ -23,9 +23,10 @@ from .layers import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from xdevice.contract import Backend
-    from xdevice.contract.calls import Call
+    from xdevice.contract.calls import Around, Call
 
 
 @contextmanager
@@ -76,7 +77,7 @@ class _Teller(mx.autograd.Function):  # type: ignore[misc]
         return dy
 
 
-def outermost(around: Any) -> Any:
+def outermost(around: Around) -> AbstractContextManager[None]:
     return common.outermost(Block, around)
 
 

@@ -16,9 +16,10 @@ from xdevice.contract import calls as common
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from xdevice.contract import Backend
-    from xdevice.contract.calls import Call
+    from xdevice.contract.calls import Around, Call
 
 
 @contextmanager
@@ -46,7 +47,7 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
         yield watch.calls
 
 
-def outermost(around: Any) -> Any:
+def outermost(around: Around) -> AbstractContextManager[None]:
     return common.outermost(Layer, around)
 
 

@@ -25,6 +25,7 @@ PATCHES: Final = (
 )  # fmt: skip
 
 PRIVATE: Final = (
+    Private("paddle.nn.Conv2D", ("_data_format",), "`assert_parity(inputs=)`: where the channels of images are"),
     Private("paddle", ("_C_ops", "_legacy_C_ops"), "tensors made on a device; see above"),
     Private("paddle.base", ("core", "framework"), "see below"),
     Private("paddle.base.framework", ("EagerParamBase", "global_var"), "parameters; the next line"),

@@ -9,7 +9,7 @@ What must be kept:
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +24,10 @@ from . import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from xdevice.contract import Backend
-    from xdevice.contract.calls import Call
+    from xdevice.contract.calls import Around, Call
 
 _ACTIVATED: Final = (
     kl.Dense, kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
@@ -54,13 +55,13 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
     def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
         for number, x in enumerate(common.tensors(backend, result)):
             if isinstance(x, tf.Tensor) and x.dtype.is_floating:
-                followed.append((x, lambda gradient, number=number: put(number, gradient)))
+                followed.append((x, partial(put, number)))
         return result
 
     watch = common.Watch(backend, paths, activations, follow)
     with Patches() as patches, common.watching(watch, keras.Layer):
         for layer in activated:
-            patches.replace(layer, "activation", lambda function, layer=layer: common.activated(function, layer))
+            patches.replace(layer, "activation", partial(common.activated, layer))
         patches.replace(tf.GradientTape, "gradient", _asking_for_more)
         _followed.append(followed)
         try:
@@ -84,7 +85,7 @@ def _asking_for_more(original: Any) -> Any:
     return gradient
 
 
-def outermost(around: Any) -> Any:
+def outermost(around: Around) -> AbstractContextManager[None]:
     return common.outermost(keras.Layer, around)
 
 

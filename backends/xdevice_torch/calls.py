@@ -1,6 +1,8 @@
 """Seeing the calls of PyTorch's modules.
 
-What must be kept: a `TransformerEncoderLayer` computes past its layers in evaluation mode, unless one has a hook.
+What must be kept:
+- A `TransformerEncoderLayer` computes past its layers in evaluation mode, unless one has a hook.
+- torch.compile reads the code of whatever a module calls, ours too, and fails on it.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from xdevice.contract import calls as common
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from xdevice.contract import Backend
-    from xdevice.contract.calls import Call
+    from xdevice.contract.calls import Around, Call
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
             if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
                 stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
         watch = common.Watch(backend, paths, follow=follow)
-        stack.enter_context(common.watching(watch, Module))
+        stack.enter_context(common.watching(watch, Module, torch.compiler.is_compiling))
         yield watch.calls
 
 
@@ -62,8 +65,8 @@ def _refuse_hidden(path: str, module: Module, backend: Backend) -> None:
         )
 
 
-def outermost(around: Any) -> Any:
-    return common.outermost(Module, around)
+def outermost(around: Around) -> AbstractContextManager[None]:
+    return common.outermost(Module, around, torch.compiler.is_compiling)
 
 
 def infer(model: Module, inputs: tuple[Any, ...]) -> Any:

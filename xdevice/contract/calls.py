@@ -155,23 +155,27 @@ def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
         _stand_in.reset(token)
 
 
+def _never() -> bool:
+    return False
+
+
 @contextmanager
-def watching(watch: Watch, cls: type) -> Iterator[None]:
-    """Calls of layers inside are seen; `cls` is the class of all layers."""
+def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
+    """Calls of layers inside are seen; `cls` is the class of all layers. What a compiler makes of them is not."""
     with hooks.Patches() as patches:
-        patches.replace(cls, "__call__", _seen)
-        token = _watches.set((*_watches.get(), watch))
+        patches.replace(cls, "__call__", partial(_seen, is_compiling))
+        _watches.set((*_watches.get(), watch))
         try:
             yield
-        finally:
-            _watches.reset(token)
+        finally:  # not by a token: blocks may end in any order
+            _watches.set(tuple(one for one in _watches.get() if one is not watch))
 
 
 @contextmanager
-def outermost(cls: type, around: Around) -> Iterator[None]:
+def outermost(cls: type, around: Around, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
     """Inside, each call of a layer that is not inside of another one's goes through `around`, whatever the thread."""
     with hooks.Patches() as patches:
-        patches.replace(cls, "__call__", _seen)
+        patches.replace(cls, "__call__", partial(_seen, is_compiling))
         _arounds.append(around)
         try:
             yield
@@ -179,9 +183,11 @@ def outermost(cls: type, around: Around) -> Iterator[None]:
             _arounds.remove(around)
 
 
-def _seen(original: Any) -> Any:
+def _seen(is_compiling: Callable[[], bool], original: Any) -> Any:
     @wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(self, *args, **kwargs)
         arguments = args, kwargs
         if _is_inside.get() or not _arounds:
             return _through(_watches.get(), self, original, arguments)
@@ -203,7 +209,7 @@ def _through(watches: tuple[Watch, ...], layer: Any, original: Any, arguments: A
     return original(layer, *args, **kwargs)
 
 
-def activated(function: Any, owner: Any) -> Any:
+def activated(owner: Any, function: Any) -> Any:
     """What stands for a function that a layer calls as its activation."""
 
     @wraps(function)

@@ -64,7 +64,7 @@ class _Model:
         self.count = 0
         self.shapes: dict[Any, int] = {}
         self.refusal = ""
-        self.watched: dict[int, tuple[AbstractContextManager[Any], list[Call]]] = {}
+        self.watched: dict[int, AbstractContextManager[Any]] = {}
         self.pending: list[_Pending] = []
 
 
@@ -82,17 +82,19 @@ class Tracer:
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
         """One call of a model that no other one has called."""
         known = self._known(model) if os.getpid() == self._process else None
-        if known is None or not self._is_wanted(known, arguments):
+        if known is None:
+            return call()
+        with self._lock:
+            self._write(known)
+        if not self._is_wanted(known, arguments):
             return call()
         copies = common.Watch(self._backend, {}).copies
         seen = self._seen(known)
         if seen is None:
             return call()
-        del seen[:]
         inputs, started = copies(arguments), time.time()
         result = call()
         with self._lock:
-            self._write(known)
             trace = Trace(known.itself, self._backend, list(seen))
             layers = self._layers(model)
             known.pending.append(
@@ -138,16 +140,15 @@ class Tracer:
             return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
 
     def _seen(self, known: _Model) -> list[Call] | None:
-        """The list of the calls in this thread."""
-        here = threading.get_ident()
-        if here not in known.watched:
-            block = self._backend.calls(known.itself)
-            try:
-                known.watched[here] = block, block.__enter__()
-            except XDeviceError as error:
-                self._refuse(known, str(error))
-                return None
-        return known.watched[here][1]
+        """A list that gets the calls in this thread until the model is called again, for gradients come after it."""
+        block = self._backend.calls(known.itself)
+        try:
+            seen = block.__enter__()
+        except XDeviceError as error:
+            self._refuse(known, str(error))
+            return None
+        known.watched[threading.get_ident()] = block
+        return seen
 
     def _refuse(self, known: _Model, why: str) -> None:
         known.refusal = why
@@ -166,6 +167,9 @@ class Tracer:
         ]
 
     def _write(self, known: _Model) -> None:
+        block = known.watched.pop(threading.get_ident(), None)
+        if block is not None:
+            block.__exit__(None, None, None)
         for run in known.pending:
             self._backend.synchronize(None)
             key = f"{run.model}.{run.number}"

@@ -179,4 +179,4 @@ def _side(run: ModelRun, owner: str) -> Side:
         }
         layers.append(Layer(line["path"], line["kind"], tuple(parts), settings))
     backend: Any = SimpleNamespace(name=owner)  # the framework itself is not needed here
-    return Side(backend, layers, variables, [])
+    return Side(backend, layers, variables, [], None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
-from xdevice.core import registry, selection
+from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
 from . import leaves

@@ -23,6 +23,7 @@ __all__ = ["LayerCall", "Trace", "trace"]
 
 _SHOWN: Final = 60
 """How many calls a table shows; of more, those at both ends."""
+_NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
 
@@ -105,7 +106,12 @@ class Trace:
         rows = [_HEADINGS, *self._rows()]
         wide = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
-        return "\n".join([self._title(), *(lines if len(self) else ["no layer was called in this thread or task"])])
+        return "\n".join(
+            [
+                self._title(),
+                *(lines if len(self) else [_NOTHING]),
+            ]
+        )
 
     __repr__ = __str__
 
