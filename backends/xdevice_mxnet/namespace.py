@@ -6,7 +6,7 @@ What this must keep:
   or refuses;
 - what MXNet has no kernel for, or a wrong one, NumPy computes on the host, where the gradient is 0 or there is none;
 - `sum` of an infinity and of anything else can be NaN, as it carries what rounding took away: `einsum` adds plainly;
-- the gradient of `einsum` of an array without dimensions reads memory that nobody wrote, and may raise an MXNetError;
+- the gradient of `einsum` of an array without dimensions raises, when the engine comes to it and not always;
 - `abs`, `square`, `pow` and `mod` of integers go by way of floats;
 - `where` of nothing ends the process; the mean of nothing is 0; integers are divided as float32.
 """

@@ -669,3 +669,17 @@ def test_results_are_where_the_operands_are(xp, name):
     ]
     made += [xp.round(x), xp.concat([x, x]), xp.clip(x, 1.5, 3), xp.cumulative_sum(x, axis=0, include_initial=True)]
     assert {xdevice.device_of(one) for one in made} == {other}
+
+
+@pytest.mark.parametrize("backend", [name for name in ("torch", "paddle") if name in xdevice.backends()])
+@pytest.mark.parametrize("call", ["count_nonzero", "ones_like", "concat", "matrix_transpose", "isnan"])
+def test_a_sparse_tensor_after_a_dense_one_of_its_type_is_refused(backend, call):
+    with xdevice.use(backend) as chosen:
+        xp = xdevice.array_namespace()
+        dense = xdevice.ones(2, 2)
+        sparse = dense.to_sparse() if backend == "torch" else chosen.framework.ones([2, 2]).to_sparse_coo(2)
+        given = (lambda x: [x, dense]) if call == "concat" else (lambda x: x)
+        function = getattr(xp, call)
+        function(given(dense))
+        with pytest.raises(xdevice.UnsupportedError, match="not dense"):
+            function(given(sparse))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, shown
 
@@ -16,11 +18,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from xdevice.contract import Backend
+    from xdevice.errors import UnsupportedError
 
 NUMBERS = (bool, int, float, complex)
-_MOST_NAMES = 200
-"""There are not so many dtypes, but whoever makes one anew each time must not fill the memory."""
 
 
 class AxisError(ShapeError, IndexError):
@@ -35,14 +35,17 @@ class Ground:
         self.kernels: Any = backend.namespace()
         self.mine: set[type] = set()
         """The types seen so far that are tensors of this backend."""
-        self._names: dict[int, tuple[object, str]] = {}
-        """By the `id` of dtypes, which are kept: to hash one takes Paddle 5 us."""
+        self._may_be_sparse: set[type] = set()
+        """Those of which one may be dense and the next one not."""
+        self._names: dict[Any, str] = {}
 
     # tensors
 
     def tensor(self, x: Any, function: str) -> Any:
         """`x`, or the tensor that stands for it, as one of this backend's."""
         if type(x) in self.mine:
+            if type(x) in self._may_be_sparse and not self.backend.is_dense(x):
+                raise self._sparse(x)
             return x
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
@@ -66,11 +69,16 @@ class Ground:
                 raise NotATensorError(f"{function} takes tensors, not a {type(x).__qualname__}, which is a model")
             return held
         if found[1] == "tensor" and not self.backend.is_dense(x):
-            raise self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
+            raise self._sparse(x)
         if found[1] == "tensor" and hasattr(self.kernels, "require"):
             self.kernels.require(x)
         self.mine.add(type(x))
+        if found[1] == "tensor" and type(self.backend).is_dense is not Backend.is_dense:
+            self._may_be_sparse.add(type(x))
         return x
+
+    def _sparse(self, x: Any) -> UnsupportedError:
+        return self.backend.unsupported(f"arithmetic for a {type(x).__name__} that is not dense", "make it dense")
 
     def name(self, x: Any) -> str:
         """The name of a tensor's dtype."""
@@ -78,12 +86,12 @@ class Ground:
 
     def dtype(self, dtype: Any) -> str:
         """The name of a dtype."""
-        found = self._names.get(id(dtype))
-        if found is not None:
-            return found[1]
-        name = dtype_name(dtype)
-        if len(self._names) < _MOST_NAMES:
-            self._names[id(dtype)] = dtype, name
+        try:
+            return self._names[dtype]
+        except (KeyError, TypeError):
+            name = dtype_name(dtype)
+        with suppress(TypeError):  # one that has no hash
+            self._names[dtype] = name
         return name
 
     def held(self, name: str) -> str:
