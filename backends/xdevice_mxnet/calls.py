@@ -3,6 +3,7 @@
 What must be kept:
 - a Dense or a convolution with an activation has it as a child, and returns what that gives;
 - a hybridized block does not call its children;
+- without NumPy's semantics a block takes legacy arrays only, and with them only the others;
 - MXNet tells no gradient of what lies between: each output passes through a function of ours that does nothing to it,
   but is told its gradient.
 """
@@ -81,10 +82,11 @@ def outermost(around: Any) -> Any:
 
 def infer(model: Block, inputs: tuple[Any, ...]) -> Any:
     held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
-    if not isinstance(held, mx.np.ndarray):  # a block with legacy arrays takes no others
-        inputs = tuple(x.as_nd_ndarray() if isinstance(x, mx.np.ndarray) else x for x in inputs)
+    # a block whose parameters are legacy arrays takes no others, and the other way round
+    is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
+    given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
     with mx.autograd.pause(train_mode=False):
-        return model(*inputs)
+        return model(*given)
 
 
 def has_channels_last(model: Block) -> bool | None:

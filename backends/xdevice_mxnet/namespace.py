@@ -6,6 +6,7 @@ What this must keep:
   or refuses;
 - what MXNet has no kernel for, or a wrong one, NumPy computes on the host, where the gradient is 0 or there is none;
 - `sum` of an infinity and of anything else can be NaN, as it carries what rounding took away: `einsum` adds plainly;
+- the gradient of `einsum` of an array without dimensions reads memory that nobody wrote, and may raise an MXNetError;
 - `abs`, `square`, `pow` and `mod` of integers go by way of floats;
 - `where` of nothing ends the process; the mean of nothing is 0; integers are divided as float32.
 """
@@ -264,6 +265,8 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     shape = x.shape  # which takes longer than a look at it
     if 0 in shape:
         return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(x, axes, keepdims)
+    if not shape:
+        return copy(x)
     total = _npi.einsum(x, subscripts=_summed(len(shape), axes), optimize=0)
     return total if not keepdims else total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
 

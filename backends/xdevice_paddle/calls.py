@@ -26,7 +26,7 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
     known = {layer.path for layer in backend.layers(model)}
     paths = {}
     for path, layer in model.named_sublayers(include_self=True):
-        if hasattr(layer.forward, "concrete_program"):
+        if hasattr(type(layer.forward), "concrete_program"):
             name = f"{path or 'the model'}, a {type(layer).__name__}"
             raise backend.unsupported(
                 f"seeing the layers of {name} that paddle.jit.to_static has taken", "trace it before, or a second one"

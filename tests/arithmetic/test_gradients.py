@@ -505,6 +505,19 @@ def test_a_step_on_several_devices_is_one_on_all_of_the_batch(name, xp):
         xdevice.assert_parity(replica, params)
 
 
+@pytest.mark.parametrize("reduced", ["sum", "mean", "std", "var"])
+def test_one_number_is_reduced_with_a_gradient(xp, reduced):
+    reduce = getattr(xp, reduced)
+    for _ in range(20):  # MXNet's einsum fails in its gradient for no dimensions by what it has seen before
+        xdevice.grad(lambda x: xp.sum(xp.sum(x, axis=0)))(xp.ones((3, 4)))
+        value, slope = xdevice.value_and_grad(lambda x: xp.add(xp.sum(reduce(x)), xp.sum(xp.exp(x))))(
+            xdevice.tensor(0.0)
+        )
+        xdevice.sync(value, slope)  # what MXNet's engine failed at would be raised here, or later
+        assert [xdevice.item(value)] == [1.0]
+        assert reduced == "std" or xdevice.item(slope) == (1.0 if reduced == "var" else 2.0)
+
+
 @pytest.mark.virtual
 def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
     gpus = xdevice.try_all_gpus()[:2]

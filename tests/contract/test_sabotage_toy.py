@@ -21,6 +21,7 @@ import xdevice
 from xdevice.base import devices
 from xdevice.containers import trees
 from xdevice.contract import Backend, DeviceInfo, Memory, Takes, Way, layouts
+from xdevice.contract import calls as common
 from xdevice.core import registry
 from xdevice.errors import NotBuiltError
 from xdevice.testing import Conformance
@@ -1130,6 +1131,54 @@ swap(
     "comes twice",
     "a_layout_says_what_a_layer_computes",
     lambda layers, adapter: lambda model: [*layers(model)] * 2,
+)
+
+
+_CALLS = "a_call_of_a_layer_is_seen_as_it_was"
+
+
+@wrong("calls", "goes on behind the block", _CALLS)
+def _(adapter, patch, suite):
+    blocks = []
+    original = adapter.calls
+
+    @contextlib.contextmanager
+    def calls(model):
+        blocks.append(original(model))
+        yield blocks[-1].__enter__()
+
+    patch.setattr(adapter, "calls", calls)
+
+
+@wrong("calls", "keeps what may be overwritten", _CALLS)
+def _(adapter, patch, suite):
+    patch.setattr(common.Watch, "_copy", lambda self, x: x)
+
+
+swap(
+    "calls",
+    "sees no layer with parameters",
+    _CALLS,
+    lambda calls, adapter: lambda model: contextlib.nullcontext([]),
+)
+swap(
+    "outermost",
+    "lets every call pass",
+    "the_call_of_a_model_goes_through_one_function",
+    lambda outermost, adapter: lambda around: contextlib.nullcontext(),
+    raises=(TypeError,),
+)
+swap(
+    "infer",
+    "records for gradients",
+    "a_model_is_called_without_its_gradients",
+    lambda infer, adapter: lambda model, inputs: model(*inputs),
+)
+swap(
+    "has_channels_last",
+    "sees images everywhere",
+    "a_model_is_called_without_its_gradients",
+    lambda has, adapter: lambda model: True,
 )
 
 

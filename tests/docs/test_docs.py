@@ -85,6 +85,8 @@ ELSEWHERE = {
     "arithmetic.md": "tests/arithmetic/test_docs_of_arithmetic.py",
     "pytest.md": "below, by pytest",
     "optimizers.md": "tests/weights/test_optimizers.py",
+    "tracing.md": "tests/tracing/test_docs_of_tracing.py",
+    "porting_guide.md": "tests/weights/test_port_vae.py",
     "porting.md": "needs models of two frameworks, and says so: examples/port_resnet_block.py",
 }
 PAGES = sorted(

@@ -20,9 +20,9 @@ from support import ROOT, python
 import xdevice
 from xdevice.cli.main import main
 from xdevice.parity.comparing import Rule
-from xdevice.parity.html import plot
+from xdevice.parity.html import page, plot
 from xdevice.parity.recording import Recording, recording_to
-from xdevice.parity.report import hold
+from xdevice.parity.report import Report, Row, hold
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
@@ -412,6 +412,10 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "torch,jax", "--python", "jax=/no/such"], "there is no file /no/such"),
         (["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"], "mxnet is not among"),
         (["--backends", "torch,jax", "--save", "full"], "is not empty"),
+        (["--backends", "torch,jax", "--save", "full", "--overwrite"], "full has no run.json: it is not the folder of"),
+        (["--backends", "torch,jax", "--overwrite"], "--overwrite is for --save"),
+        (["--backends", "torch,jax", "--float64", "--calibrate"], "say one"),
+        (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "say one"),
         (["--backends", "torch,jax", "--save", "s.py/run"], "cannot make the folder s.py/run: Not a directory"),
         (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
         (["--backends", "torch,jax", "--rtol", "nan"], "rtol is a number of 0 or more, not nan"),
@@ -420,9 +424,198 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         assert status == 2
         assert text in " ".join(err.split())
     assert not (tmp_path / "ran").exists()
+    assert (tmp_path / "full" / "file").exists()
 
 
-# the plot
+# what rounding does
+
+
+ROUNDED = """
+x = xdevice.random.normal(8, 8)
+if here("jax"):
+    x = x * numpy.float32(1 + 2e-6)
+for step in range(2):
+    y = xdevice.array_namespace(x).tanh(x)
+    record("y", y)
+    record("loss", xdevice.item(y[0, 0]))
+"""
+
+
+@pytest.fixture
+def on_numpy(tmp_path):
+    """Runs the command on NumPy under the names of two others, so that it takes a second a process."""
+    script = tmp_path / "script.py"
+
+    def run(code, *arguments, backends="numpy,jax"):
+        script.write_text(SCRIPT + code)
+        return command("parity", script, "--backends", backends, "--jobs", 2, *arguments)
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_in_float64_finds_what_rounding_hides(on_numpy, tmp_path):
+    status, out, err = on_numpy(ROUNDED)
+    assert status == 0, out + err
+    status, out, err = on_numpy(ROUNDED, "--float64", "--json", tmp_path / "r.json", "--save", tmp_path / "run")
+    assert status == 1, out + err
+    report, _ = report_of((tmp_path / "r.json").read_text())
+    assert (report["first_divergence"]["name"], report["first_divergence"]["step"]) == ("y", 0)
+    assert report["first_divergence"]["excess"] > 1000
+    later = [step for name in report["names"] for step in name["backends"]["jax"]["steps"] if step["step"]]
+    assert all(step["ok"] for step in later), "later steps are held by the rule of float32"
+    assert Recording(tmp_path / "run" / "jax").header["floats"] == "float64"
+    status, out = invoke("compare", tmp_path / "run", tmp_path / "run")
+    assert status == 0, out
+
+
+@pytest.mark.slow
+def test_float32_in_a_run_in_float64_is_told(on_numpy):
+    status, out, _ = on_numpy(
+        "record('x', xdevice.tensor(0.1, dtype='float32')); record('y', xdevice.tensor(0.1))", "--float64"
+    )
+    assert status == 0, out
+    assert "numpy ran in float64, but x came as float32 or complex64" in out
+    assert "jax ran in float64, but x came" in out
+
+
+@pytest.mark.slow
+def test_calibrating_measures_what_rounding_does(on_numpy, tmp_path):
+    code = ROUNDED.replace("2e-6", "3e-4 * (os.environ.get('FAR') == 'yes')")
+    status, out, err = on_numpy(code, "--calibrate", "--save", tmp_path / "run")
+    assert status == 0, out + err
+    assert "calibrated: float32 is allowed 8 times what rounding alone does in numpy" in out
+    assert "has moved nothing" not in out
+    for asked in ("float64", "jitter:1", "jitter:2", "jitter:3", "jitter:4"):
+        assert f"numpy ({asked}): 4 recorded" in err
+        folder = tmp_path / "run" / "calibration" / asked.replace(":", "")
+        assert Recording(folder).header["floats"] == asked
+    status, out = invoke("compare", tmp_path / "run", tmp_path / "run" / "jax")
+    assert status == 0, out
+    assert "calibrated:" in out
+    status, out, err = command(
+        "parity", tmp_path / "script.py", "--backends", "numpy,jax", "--calibrate", "--save", tmp_path / "run",
+        "--overwrite", FAR="yes",
+    )  # fmt: skip
+    assert status == 1, out + err
+    assert "that rounding alone does up to this step" in out
+
+
+@pytest.mark.slow
+def test_a_script_that_takes_nothing_from_xdevice_is_not_calibrated_without_a_word(on_numpy):
+    status, out, err = on_numpy("record('x', numpy.float32(0.1))", "--calibrate")
+    assert status == 0, out + err
+    assert "calibrating has moved nothing that is recorded" in out
+
+
+@pytest.mark.slow
+def test_a_calibration_that_fails_is_told_by_name(on_numpy):
+    code = "record('x', 0.1); 'jitter' in os.environ['XDEVICE_FLOATS'] and sys.exit('no more')"
+    status, _, err = on_numpy(code, "--calibrate")
+    assert status == 2
+    assert "cannot calibrate: numpy (jitter:1) ended with exit status 1" in err
+    status, out, err = on_numpy("record('x', 0.1); here('numpy') and sys.exit('no more')", "--calibrate")
+    assert status == 2
+    assert "no more" in out
+    assert "not compared" in out
+
+
+def test_an_alarm_that_may_be_rounding_says_so(compared):
+    code = "record('x', numpy.float32(1 + {} * here('jax')))"
+    status, out = compared(code.format(2.5e-5))
+    assert status == 1
+    assert "2.3 times what is allowed may be rounding alone: xdevice parity --float64 tells" in out
+    assert "may be rounding" not in compared(code.format(2.5e-5), "--rtol", 1e-5)[1]
+    status, out = compared(code.format(4e-5))
+    assert status == 1
+    assert "may be rounding" not in out
+
+
+# where it was recorded
+
+
+def test_a_divergence_names_the_line_of_its_record(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, code in (("a", "x = 1.0\nsee('x', x)"), ("b", "see('x', 2.0)")):
+        (tmp_path / f"{name}.py").write_text(code)
+        with recording_to(tmp_path / name):
+            exec(compile(code, str(tmp_path / f"{name}.py"), "exec"), {"see": xdevice.record})
+    status, out = invoke("compare", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "r.html")
+    assert status == 1
+    assert "recorded  b.py:1 (actual), a.py:2 (expected)" in out
+    assert "recorded  b.py:1 (actual), a.py:2 (expected)" in (tmp_path / "r.html").read_text()
+    assert Recording(tmp_path / "a").entries[0].where == f"{tmp_path / 'a.py'}:2"
+    status, out = invoke("compare", tmp_path / "a", tmp_path / "b", "--json", "-")
+    assert json.loads(out)["first_divergence"]["recorded_at"] == "b.py:1 (actual), a.py:2 (expected)"
+
+
+def test_a_recording_without_lines_is_read(tmp_path):
+    (tmp_path / "index.jsonl").write_text(HEADER + LINE.replace('"path": ""', '"path": "", "owner": "Python"'))
+    assert Recording(tmp_path).entries[0].where == ""
+    assert invoke("compare", tmp_path, tmp_path)[0] == 0
+
+
+# the page and the plot
+
+
+def findings_of(tmp_path, name, values, others):
+    for side, numbers in (("a", others), ("b", values)):
+        shutil.rmtree(tmp_path / side, ignore_errors=True)
+        with recording_to(tmp_path / side):
+            for x in numbers:
+                xdevice.record(name, x)
+    return hold(Recording(tmp_path / "b").entries, Recording(tmp_path / "a").entries, Rule(), is_complete=False)
+
+
+def test_the_page_has_a_marker_for_each_of_six_backends_and_is_made_for_phones(tmp_path):
+    findings = findings_of(tmp_path, "x", [1.0, 1.0 + 1e-6], [1.0, 1.0])
+    names = ("tensorflow", "mxnet", "paddle", "jax", "numpy", "toy")
+    rows = [Row(name, "agrees", "torch", findings=findings) for name in names]
+    made = page(Report(rows), "six")
+    is_balanced(made)
+    assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in made
+    marks = re.findall(r'<li><svg[^>]*><path [^>]* d="([^"]*)" fill="([^"]*)"', made)
+    assert len(marks) == len({shape for shape, _ in marks}) == len({color for _, color in marks}) == 6
+    widths = [float(width) for width in re.findall(r'<polyline [^>]*stroke-width="([\d.]+)" stroke-linecap', made)]
+    assert widths == sorted(widths, reverse=True), "what lies below is wider"
+    assert len(set(widths)) == 6
+    places = re.findall(r"translate\(([\d.]+),[\d.]+\)", made.partition("<ul")[0])
+    assert len(set(places)) == 12, "no marker hides another"
+    assert 'data-of="of what is allowed"' in made
+
+
+def test_a_backend_that_was_cut_short_is_not_green_and_its_error_keeps_its_lines(tmp_path):
+    path = "/home/ann/" + "folder/" * 30 + "train.py"
+    findings = findings_of(tmp_path, "x", [1.0], [1.0, 2.0])
+    error = f'ended with exit status 1\nTraceback\n  File "{path}"'
+    report = Report([Row("jax", "did not run", "torch", findings=findings, error=error)])
+    made = page(report, "cut")
+    is_balanced(made)
+    names = made.partition("Recorded names")[2]
+    assert '<tr class="cut">' in names
+    assert "1, then it ended" in names
+    assert 'class="good"' not in names
+    assert f"<pre>Traceback\n  File &quot;{path}&quot;</pre>" in made
+
+
+def test_the_tolerance_is_drawn_where_the_first_backend_has_none(tmp_path):
+    missing = findings_of(tmp_path, "x", [[1.0]], [1.0])
+    assert missing[0].comparison.allowed is None
+    fine = findings_of(tmp_path, "x", [1.0], [1.0])
+    assert "stroke-dasharray" in plot("x", {"jax": missing, "mxnet": fine})
+    assert "tolerance" in plot("x", {"jax": missing, "mxnet": fine})
+    exact = findings_of(tmp_path, "x", [1], [1])
+    assert "ints and bools are exact" in plot("x", {"jax": exact})
+
+
+def test_results_are_shown_in_notebooks():
+    found = xdevice.compare(1.0, 2.0)
+    assert found._repr_html_().startswith("<pre>the values differ")
+    assert xdevice.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_().startswith("equal: 0.0")
+    assert "<a>" not in xdevice.compare({"<a>": 1.0}, {"<a>": 1.0 + 1e-7})._repr_html_()
+    shown = xdevice.measure(lambda: None, repeats=2)._repr_html_()
+    is_balanced(shown)
+    assert "2 times" in shown
 
 
 def test_a_plot_shows_what_was_found(tmp_path):

@@ -209,7 +209,10 @@ def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, setting
     source, target = make(), like()
     state = xdevice.convert_state(source, there, like=target)
     assert not state.unmapped
-    assert {text.partition(": ")[2].partition(" is")[0] for text in state.differences} == settings
+    heads = [text for text in state.differences if "heads, scale and masks of" in text]
+    assert len(heads) == (make is bert)
+    settled = [text for text in state.differences if text not in heads]
+    assert {text.partition(": ")[2].partition(" is")[0] for text in settled} == settings
     state.load_into(target)
     expected = in_torch(source)
     for came, wanted in zip(elsewhere(there, target), expected, strict=True):

@@ -68,8 +68,11 @@ _AXES: Final = {
 """How many a weight has, in PyTorch's layout; a bias has one."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
-IN_BLOCKS: Final = ("norm_first", "block_dropout")
-"""Settings of a Transformer's layer, said of its first norm: only another such layer can be compared by them."""
+FOLDED: Final = "folded"
+"""What says of an attention that it is linear layers, and the rest of it code that nobody can read."""
+TOLD: Final = ("norm_first", "block_dropout", FOLDED)
+"""Settings that are compared only where both layers say them: the first are of a Transformer's layer, said of its first
+norm, so that only another such layer can be compared by them."""
 
 
 class UnfitError(ValueError):

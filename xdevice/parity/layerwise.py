@@ -271,9 +271,9 @@ def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]
     """What is behind the last calls in the gap that give the same."""
     ours, theirs = gap.actual, gap.expected
     for number, call in enumerate(gap.expected):
-        same = [place for place, other in enumerate(ours) if _is_same(other.outputs, call.outputs, most)]
-        if same:
-            ours, theirs = ours[same[-1] + 1 :], gap.expected[number + 1 :]
+        same = next((place for place, other in enumerate(ours) if _is_same(other.outputs, call.outputs, most)), None)
+        if same is not None:
+            ours, theirs = ours[same + 1 :], gap.expected[number + 1 :]
     return ours, theirs
 
 

@@ -153,6 +153,61 @@ class Models(Suite):
             covered = [name for part in parts for name in part.of]
             assert len(set(covered)) == len(covered), f"{kind}: a parameter twice: {covered}"
 
+    def traceable(self) -> Any:
+        """A linear layer whose calls can be seen."""
+        self.needs_kernels()
+        net = self.linear()
+        try:
+            with self.adapter.calls(net):
+                return net
+        except xdevice.UnsupportedError as error:
+            pytest.skip(str(error))
+
+    def test_a_call_of_a_layer_is_seen_as_it_was(self) -> None:
+        net = self.traceable()
+        given = np.arange(6, dtype="float32").reshape(2, 3)
+        with self.here():
+            x = self.make(given)
+            with suppress(Exception), self.adapter.calls(net):
+                net(self.make(given[:, :2]))  # which leaves nothing behind
+            with self.adapter.calls(net) as seen:
+                y = net(x)
+            made = xdevice.to_numpy(y)
+            net(x)
+        for tensor in (x, y):
+            if self.adapter.can_write(tensor):
+                self.adapter.write(tensor, self.adapter.copy(tensor * 0, self.here()))
+        assert [call.path for call in seen] == [layer.path for layer in self.adapter.layers(net)], "once"
+        tensors = (*seen[0].inputs, *seen[0].outputs)
+        assert [self.adapter.device_of(tensor) for tensor in tensors] == [devices.CPU] * 2
+        for tensor, values in zip(tensors, (given, made), strict=True):
+            np.testing.assert_array_equal(self.adapter.to_numpy(tensor), values)
+
+    def test_the_call_of_a_model_goes_through_one_function(self) -> None:
+        net = self.traceable()
+        called: list[Any] = []
+
+        def around(model: Any, arguments: Any, call: Any) -> Any:
+            called.append((model, arguments[0][0]))
+            return call(), "told"
+
+        with self.here():
+            x = self.make()
+            with self.adapter.outermost(around):
+                result = net(x)
+            assert not isinstance(net(x), tuple), "it goes on after its block"
+        assert [given is x for _, given in called] == [True], "once, however many layers are inside"
+        assert result[1] == "told"
+
+    def test_a_model_is_called_without_its_gradients(self) -> None:
+        net = self.traceable()
+        with self.here():
+            x = self.make()
+            y, expected = self.adapter.infer(net, (x,)), net(x)
+        assert not self.samples.requires_grad(y)
+        np.testing.assert_allclose(xdevice.to_numpy(y), xdevice.to_numpy(expected), rtol=1e-6)
+        assert not self.adapter.has_channels_last(net), "a linear layer has no images"
+
     def test_a_shared_variable_comes_under_both_names(self) -> None:
         model, _ = need(self.samples.tied(), "a model with shared parameters")
         found = list(self.adapter.variables(model))

@@ -59,10 +59,10 @@ def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
         for known, layer in zip(compared.padded, (one, other), strict=True)
     )
     # of what kinds= or a name says there is at most what shapes it
-    known = all(set(layer.settings).difference(SHAPING) for layer in (one, other))
+    known = all(set(layer.settings).difference(SHAPING, layouts.TOLD) for layer in (one, other))
     found = []
     for name in dict.fromkeys((*one.settings, *other.settings)):
-        told = name in one.settings and name in other.settings if name in (*SHAPING, *layouts.IN_BLOCKS) else known
+        told = name in one.settings and name in other.settings if name in (*SHAPING, *layouts.TOLD) else known
         ours, theirs = one.settings.get(name), other.settings.get(name)
         if not told or alike(ours, theirs) or (name == "activation" and (one.path in settled or other.path in settled)):
             continue

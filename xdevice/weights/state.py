@@ -139,8 +139,8 @@ def convert_state(
         like: a built model of the target. The result has its names, on its devices.
         kinds: what the layers of a dict are, or those layers of a model whose class is not the framework's: `{"fc":
             "linear", "block.conv1": "conv"}`. Each must fit the shapes. Kinds: linear, conv, conv_transpose,
-            batch_norm, embedding, layer_norm, lstm, gru, prelu, and "same" for a single tensor of one layout
-            everywhere.
+            batch_norm, embedding, layer_norm, group_norm, instance_norm, multihead_attention, rnn, lstm, gru, prelu,
+            and "same" for a single tensor of one layout everywhere.
         names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. Paths
             are written with dots, also for Keras.
         device: where to put the tensors; without it, where those of `like` are, or those of the source.
@@ -163,10 +163,16 @@ def convert_state(
     | LayerNorm | same | same, flat | `gamma`, `beta` | `gamma`, `beta` |
     | Embedding `weight` | same | same | same | `embeddings` |
     | PReLU `weight` | same | `_weight` | `alpha` | `alpha`, with the axes of its input |
-    | LSTM | same | same | `i2h_weight`, ... | `kernel`, transposed; `bias` is the sum of both |
+    | RNN, LSTM | same | same | `i2h_weight`, ... | `kernel`, transposed; `bias` is the sum of both |
     | GRU | same | same | `i2h_weight`, ... | gates z, r, n, transposed; `bias` (2, 3H) |
+    | GroupNorm | same | same | `gamma`, `beta` of each group | `gamma`, `beta` |
+    | InstanceNorm | same | `scale`, `bias` | `gamma`, `beta` | `gamma`, `beta` (`groups=-1`) |
+    | MultiheadAttention `in_proj_weight` (3E, E) | same | `q_proj.weight`, ..., transposed | none | (E, h, d) each |
 
-    From a Keras LSTM, `bias_ih` is its bias and `bias_hh` is 0. An LSTM or GRU of Keras has one layer.
+    From a Keras RNN or LSTM, `bias_ih` is its bias and `bias_hh` is 0. An RNN, LSTM or GRU of Keras has one layer: with
+    `like`, one of L layers is a stack of L of them, or of L `Bidirectional`. A Transformer's layer is the attention,
+    linear layers and norms in it. With `like`, four linear layers named like query, key, value and output are an
+    attention where the other model has one; layers that hold tied variables only may be missing on one side.
 
     The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
     Where both are empty, every layer of one model has its counterpart in the other, set alike: the outputs agree, unless a
@@ -348,6 +354,7 @@ class _Writer:
         for one, other in pairs:
             self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)
+        self._state.differences += folding.in_code(pairs, source, wanted)
         self.list_differences(compared.differences)
         agree = runs is not None and self._list_outputs(runs, wanted, pairs)
         only = ("dropout",) if agree else ()

@@ -653,6 +653,9 @@ class Module:
     def __init__(self, **children):
         self.own, self.buffers, self.children = {}, {}, children
 
+    def __call__(self, x):
+        return self.forward(x)
+
     def named(self, prefix=""):
         """Parameters and buffers, a shared one under each of its names."""
         for name, x in {**self.own, **self.buffers}.items():
@@ -673,7 +676,7 @@ class Linear(Module):
             values = value + np.arange(inputs * outputs, dtype="float32").reshape(inputs, outputs) / 7
             self.own["weight"] = Parameter(array(values, CPU))
 
-    def __call__(self, x):
+    def forward(self, x):
         return x @ self.own["weight"] + self.own["bias"]
 
 
@@ -690,7 +693,7 @@ class Sequential(Module):
     def __init__(self, *layers):
         super().__init__(**{str(i): layer for i, layer in enumerate(layers)})
 
-    def __call__(self, x):
+    def forward(self, x):
         for layer in self.children.values():
             x = layer(x)
         return x

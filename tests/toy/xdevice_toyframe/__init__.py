@@ -14,7 +14,7 @@ import numpy as np
 
 from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, host_dtype
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, layouts, optimizers
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, calls, layouts, optimizers
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.loader import importing
 from xdevice.errors import DeviceMismatchError, NotBuiltError
@@ -215,6 +215,24 @@ class ToyBackend(Backend):
 
     def parts(self, kind, settings):
         return layouts.parts(kind, settings, rules={"linear": {"weight": layouts.TRANSPOSED}})
+
+    @contextmanager
+    def calls(self, model):
+        known = {layer.path for layer in self.layers(model)}
+        paths = {id(module): path for path, module in _modules(model) if path in known or not module.children}
+        watch = calls.Watch(self, paths)
+        with calls.watching(watch, toyframe.Module):
+            yield watch.calls
+
+    def outermost(self, around):
+        return calls.outermost(toyframe.Module, around)
+
+    def infer(self, model, inputs):
+        with toyframe.no_grad():
+            return model(*inputs)
+
+    def has_channels_last(self, model):
+        return False
 
     def move_model(self, model, device):
         place = self.to_native(device)

@@ -1,0 +1,225 @@
+"""`assert_parity(inputs=)`: equal models agree, and the first layer that differs is named, or the gap."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import xdevice
+from xdevice.errors import ArgumentError, NotATensorError, ParityError
+from xdevice.parity import layerwise
+from xdevice.tracing.traces import LayerCall
+
+IMAGE = np.random.default_rng(0).normal(size=(2, 3, 17, 17)).astype("float32")
+
+
+def torch_net(eps=1e-5, padding=1, activation=None, ceil=False, dropout=0.5):
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=padding), nn.BatchNorm2d(4, eps=eps), activation or nn.ReLU(inplace=True),
+        nn.MaxPool2d(2, ceil_mode=ceil), nn.Dropout(dropout), nn.Conv2d(4, 6, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(6, 5),
+    )  # fmt: skip
+    net[1].running_var.uniform_(0.5, 1.5)
+    return net
+
+
+def paddle_net(eps=1e-5, padding=1, activation=None, ceil=False, mode="upscale_in_train"):
+    from paddle import nn
+
+    return nn.Sequential(
+        nn.Conv2D(3, 4, 3, padding=padding), nn.BatchNorm2D(4, epsilon=eps), activation or nn.ReLU(),
+        nn.MaxPool2D(2, ceil_mode=ceil), nn.Dropout(0.5, mode=mode), nn.Conv2D(4, 6, 3), nn.AdaptiveAvgPool2D(1),
+        nn.Flatten(), nn.Linear(6, 5),
+    )  # fmt: skip
+
+
+def mxnet_net(eps=1e-5):
+    xdevice.convert(np.ones(1), "mxnet")  # gives this thread NumPy's semantics, which blocks have from the first on
+    from mxnet.gluon import nn
+
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(4, 3, padding=1, in_channels=3), nn.BatchNorm(in_channels=4, epsilon=eps), nn.Activation("relu"),
+        nn.MaxPool2D(2), nn.Dropout(0.5), nn.Conv2D(6, 3, in_channels=4), nn.GlobalAvgPool2D(), nn.Flatten(),
+        nn.Dense(5, in_units=6),
+    )  # fmt: skip
+    net.initialize()
+    return net
+
+
+def keras_net(eps=1e-5):
+    import keras
+
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((17, 17, 3)), layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization(epsilon=eps),
+            layers.ReLU(), layers.MaxPooling2D(2), layers.Dropout(0.5), layers.Conv2D(6, 3),
+            layers.GlobalAveragePooling2D(), layers.Dense(5),
+        ]
+    )  # fmt: skip
+
+
+OTHERS = {"paddle": paddle_net, "mxnet": mxnet_net, "tensorflow": keras_net}
+
+
+@pytest.fixture(autouse=True)
+def _frameworks():
+    for name in ("torch", *OTHERS):
+        xdevice.backend(name)
+
+
+def pair(name, ours=None, **theirs):
+    """A network of PyTorch's, and one with its weights."""
+    here, there = torch_net(**(ours or {})), OTHERS[name](**theirs)
+    xdevice.convert_state(here, name, like=there).load_into(there, strict=False)
+    return here, there
+
+
+def told(here, there):
+    with pytest.raises(ParityError) as caught:
+        xdevice.assert_parity(here, there, inputs=IMAGE)
+    return str(caught.value).partition("allowed")[2].partition("\n")[2]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_equal_models_agree_and_keep_their_mode(name):
+    here, there = pair(name)
+    here[4].eval()
+    before = call_of(here)
+    xdevice.assert_parity(here, there, inputs=IMAGE)
+    xdevice.assert_parity(here, there, inputs=(xdevice.convert(IMAGE, "torch"),))
+    assert [layer.training for layer in here] == [True] * 4 + [False] + [True] * 4
+    assert call_of(here) is before
+
+
+def call_of(model):
+    return type(model).__mro__[1].__call__
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_eps_is_named_at_its_layer(name):
+    text = told(*pair(name, eps=1e-3))
+    assert text.startswith("the first layer that differs is 1 (BatchNorm2d) of torch with "), text
+    assert f"eps is 1e-05 in torch, 0.001 in {name}" in text
+
+
+def test_a_fault_of_the_other_side_is_named_too():
+    there, here = pair("tensorflow", ours={"eps": 1e-3})
+    with pytest.raises(ParityError, match=r"first layer that differs is batch_normalization\w* \(BatchNormalization\)"):
+        xdevice.assert_parity(here, there, inputs=np.ascontiguousarray(IMAGE.transpose(0, 2, 3, 1)))
+
+
+def test_a_padding_is_named_at_its_layer():
+    here, there = pair("paddle")
+    there[5]._padding = there[5]._updated_padding = [1, 1]
+    text = told(here, there)
+    assert "the first layer that differs is 5 (Conv2D)" in text.replace("Conv2d", "Conv2D"), text
+    assert "of the shape (2, 6, 6, 6), expected (2, 6, 8, 8); padding is (0, 0) in torch, (1, 1) in paddle" in text
+
+
+def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
+    from paddle import nn
+    from torch import nn as torch_nn
+
+    text = told(*pair("paddle", activation=nn.LeakyReLU(0.1)))
+    assert "between are in torch 2 (ReLU), 3 (MaxPool2d), 4 (Dropout)" in text, text
+    assert "in paddle 2 (LeakyReLU), " in text
+    text = told(*pair("paddle", mode="downscale_in_infer"))
+    assert "off by 1 of its largest value; between are in torch 4 (Dropout), and in paddle 4 (Dropout)" in text, text
+    text = told(*pair("paddle", ceil=True))
+    assert "between are in torch 3 (MaxPool2d), 4 (Dropout), and in paddle 3 (MaxPool2D), 4 (Dropout)" in text, text
+    assert "of the shape (2, 4, 8, 8), expected (2, 4, 9, 9)" in text
+    text = told(*pair("paddle", ours={"activation": torch_nn.GELU()}, activation=nn.GELU(approximate=True)))
+    assert "between are in torch 2 (GELU)" in text, text
+
+
+def test_a_fault_behind_the_last_layer_is_in_the_last_gap():
+    import torch
+    from paddle import nn
+
+    here, there = pair("paddle")
+    here, there = torch.nn.Sequential(*here, torch.nn.Softmax(-1)), nn.Sequential(*there, nn.LogSoftmax(-1))
+    text = told(here, there)
+    assert "behind 8 (Linear): what the model returns is off" in text, text
+    assert "between are in torch 9 (Softmax), and in paddle 9 (LogSoftmax)" in text
+
+
+def test_rounding_is_called_so():
+    here, there = pair("paddle")
+    here[8].bias.data += 3e-6
+    text = told(here, there)
+    assert "no layer is off by more than 0.0001 of its largest value, so that rounding alone may do this" in text, text
+    assert "at its greatest step the first layer that differs is 8 (Linear)" in text
+
+
+def test_layers_that_do_not_pair_are_told():
+    import torch
+
+    one = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    other = torch.nn.Sequential()
+    other.first, other.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 5)
+    x = np.ones((1, 3), "float32")
+    with pytest.raises(ParityError, match="shapes differ"):
+        xdevice.assert_parity(one, other, inputs=x)
+    twin = torch.nn.Sequential()
+    twin.q, twin.k = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    with pytest.raises(ParityError, match=r"the first layer that differs is 0 \(Linear\) of torch with q"):
+        xdevice.assert_parity(one, twin, inputs=x, names={"0": "q", "1": "k"})
+
+
+def test_wrong_arguments_are_refused():
+    net = torch_net()
+    for inputs in ("x", [IMAGE], {"x": IMAGE}):
+        with pytest.raises(NotATensorError, match="inputs= takes a tensor"):
+            xdevice.assert_parity(net, net, inputs=inputs)
+    with pytest.raises(NotATensorError, match="both values are models"):
+        xdevice.assert_parity(net, IMAGE, inputs=IMAGE)
+    with pytest.raises(ArgumentError, match="names="):
+        xdevice.assert_parity(net, net, names={"0": "0"})
+
+
+# how far apart
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "error"),
+    [
+        (np.ones((2, 3)), np.ones((2, 3)), 0.0),
+        (np.full((2, 3), 1.5), np.full((2, 3), 2.0), 0.25),
+        (np.arange(24.0).reshape(2, 3, 4, 1), np.arange(24.0).reshape(2, 3, 4, 1).transpose(0, 2, 3, 1), 0.0),
+        (np.ones((2, 3, 1, 1)), np.ones((2, 3)), 0.0),
+        (np.ones((2, 3, 4, 4)), np.ones((2, 3, 5, 5)), np.inf),
+        (np.ones((2, 12)), np.ones((2, 3, 4)), None),
+        (np.ones((2, 0)), np.ones((2, 0)), None),
+        (np.array([np.nan, 1.0]), np.array([np.nan, 1.0]), 0.0),
+        (np.array([np.nan, 1.0]), np.array([1.0, 1.0]), np.inf),
+        (np.array([np.inf, 1.0]), np.array([np.inf, 1.5]), 1 / 3),
+        (np.array([1, 2]), np.array([1, 3]), np.inf),
+        (np.zeros(2), np.zeros(2), 0.0),
+    ],
+)
+def test_errors_are_parts_of_the_greatest_value(actual, expected, error):
+    found = layerwise.error_of(actual, expected)
+    assert found is None if error is None else found == pytest.approx(error)
+
+
+def test_the_cause_is_where_the_error_arises_not_where_it_is_first_too_large():
+    def call(path, given, made):
+        arrays = [np.array([1.0, x], "float32") for x in (given, made)]
+        return LayerCall(path, 0, "Linear", (arrays[0],), (arrays[1],), (None,))
+
+    from xdevice.contract.layouts import Layer
+
+    layers = [Layer(path, "linear", (), {}) for path in "abc"]
+    exact = layerwise.Traced("torch", [call("a", 0, 0), call("b", 0, 0), call("c", 0, 0)], [])
+    off = layerwise.Traced("paddle", [call("a", 0, 1e-6), call("b", 1e-6, 5e-5), call("c", 6e-5, 2e-4)], [])
+    place = layerwise.first_difference(off, exact, [(layer, layer) for layer in layers])
+    assert place.path == "b"
+    assert re.search(r"off by 5e-05", place.text)
