@@ -187,7 +187,7 @@ def mend(lines: list[str], source: tuple[str, Any], target: tuple[str, Any], pai
     left = []
     for line in lines:
         found = LINE.match(line)
-        if found is None or found["name"] == "momentum":
+        if found is None or found["name"] in ("momentum", "activation"):
             continue
         value = _value(found["ours"])
         try:
@@ -270,7 +270,7 @@ def mend_layer(backend: str, layer: Any, name: str, value: Any) -> None:
     if backend == "paddle" and own == "_stride" and not hasattr(layer, own):
         own = "stride"
     getattr(layer, own)
-    setattr(layer, own, 1.0 if own == "scale" and value is None else value)
+    setattr(layer, own, {"scale": 1.0, "offset": 0.0}.get(own) if value is None else value)
 
 
 def _sides(value: Any, shape: Any, kernel: Any, stride: Any) -> list[int]:
@@ -356,7 +356,7 @@ def is_of_training(line: str) -> bool:
 
 def mend_all(state: Any, source: tuple[str, Any], target: tuple[str, Any]) -> bool:
     """Whether anything was mended."""
-    zeroed = [_zero(target[1], path) for path in state.unmapped]
+    zeroed = [_zero(side[1], path) for side in (source, target) for path in state.unmapped]
     there = {layer.path: layer for layer in registry.load(target[0]).layers(target[1])}
     pairs = _pairs(state, registry.load(source[0]), source[1], there)
     lines = [line for line in state.differences if LINE.match(line) and not is_of_training(line)]

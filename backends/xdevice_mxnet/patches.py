@@ -56,6 +56,14 @@ PRIVATE: Final = (
     Private("mxnet.gluon.nn.LayerNorm", ("_epsilon",), "the same"),
     Private("mxnet.gluon.nn.GroupNorm", ("_num_groups",), "the same"),
     Private("mxnet.gluon.nn.InstanceNorm", ("_axis",), "the same"),
+    Private("mxnet.gluon.Block", ("_reg_params",), "whether a block has parameters of its own"),
+    Private("mxnet.gluon.nn.conv_layers", ("_Pooling",), "what a block without parameters is set to"),
+    Private("mxnet.gluon.nn.Dropout", ("_rate", "_axes"), "the same"),
+    Private("mxnet.gluon.nn.LeakyReLU", ("_alpha",), "the same"),
+    Private("mxnet.gluon.nn.ReflectionPad2D", ("_padding",), "the same"),
+    Private("mxnet.gluon.nn.Swish", ("_beta",), "the same"),
+    Private("mxnet.gluon.contrib.nn.PixelShuffle1D", ("_factor",), "the same"),
+    Private("mxnet.gluon.contrib.nn.PixelShuffle2D", ("_factors",), "the same"),
     Private(
         "mxnet.gluon.rnn.LSTM", ("_dir", "_dropout", "_layout", "_mode", "_num_layers", "_projection_size"), "the same"
     ),

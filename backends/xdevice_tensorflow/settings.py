@@ -85,7 +85,7 @@ def _operation(path: str, layer: Any) -> Layer | None:
 def _by_function(path: str, function: Any) -> Layer:
     """A function of `keras.activations` with what it takes when nobody says otherwise."""
     name = getattr(function, "__name__", type(function).__name__)
-    if function is None or getattr(keras.activations, name, None) is not function:
+    if not callable(function) or getattr(keras.activations, name, None) is not function:
         return ops.activation(path, name)
     known = inspect.signature(function).parameters
     taken = {own: known[name].default for name, own in _TAKES.items() if name in known and name != "threshold"}

@@ -69,6 +69,14 @@ PRIVATE: Final = (
     Private("torch.nn.modules.batchnorm", ("_BatchNorm",), "the layers of all dimensions"),
     Private("torch.nn.modules.conv", ("_ConvNd",), "the same"),
     Private("torch.nn.modules.instancenorm", ("_InstanceNorm",), "the same"),
+    Private("torch.nn.modules.dropout", ("_DropoutNd",), "the same"),
+    Private(
+        "torch.nn.modules.pooling", ("_AdaptiveAvgPoolNd", "_AdaptiveMaxPoolNd", "_AvgPoolNd", "_MaxPoolNd"), "the same"
+    ),
+    Private(
+        "torch.nn.modules.padding",
+        ("_CircularPadNd", "_ConstantPadNd", "_ReflectionPadNd", "_ReplicationPadNd"), "the same",
+    ),
     Private("torch.nn.MultiheadAttention", ("_qkv_same_embed_dim",), "which parameters it has"),
     Private("torch.TypedStorage", ("_untyped_storage",), "past a warning that the type will go"),
     Private("torch._subclasses.fake_tensor", ("FakeTensor",), "tensors without values are refused"),

@@ -42,7 +42,9 @@ class State(dict[str, Any]):
         origins: for each name, the names in the source that it was made of.
         unmapped: what found no place, or was not filled: a name of the source or of `like`, and why. `state[name] = x`
             takes out a name of `like`, `settle` any.
-        differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, ...
+        differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, pool,
+            activation or mode of a dropout; in one line what could not be compared; with `inputs=`, outputs that differ.
+        settings: those of `differences` that say what two layers set differently.
 
     Example:
         >>> import numpy as np
@@ -142,6 +144,10 @@ def convert_state(
         names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. Paths
             are written with dots, also for Keras.
         device: where to put the tensors; without it, where those of `like` are, or those of the source.
+        inputs: one batch, or a tuple of the arguments, of any framework, as the source takes it; images go to `like`
+            with their channels where they are there. Both models run on it in evaluation mode. Layers of one kind and shape
+            that the order or the names leave in doubt are told apart by their inputs, and by what comes of them, and
+            where the outputs are more than 1e-4 apart, `differences` says so, and where they first do.
 
     Without `like`, names are the source's paths and the target's parameters: `fc.weight` of PyTorch is `fc.kernel` for
     Keras. With it, layers are paired by their paths if both models have the same ones; else in the order of definition,
@@ -169,6 +175,10 @@ def convert_state(
     attention where the other model has one; layers that hold tied variables only may be missing on one side.
 
     The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
+    Where both are empty, every layer of one model has its counterpart in the other, set alike: the outputs agree, unless a
+    `forward` computes by functions, or calls its layers in another order, which only `inputs=` sees. Layers without
+    parameters are compared by where they stand behind those with parameters: in the order of definition, and with
+    `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside decoder.
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
 
     Raises:
@@ -179,7 +189,8 @@ def convert_state(
         DeviceNotFoundError: a device that the target lacks: say `device`. UnsupportedError: an optimizer.
         BackendNotFoundError, BackendImportError: no such backend here.
 
-    Costs a copy of every tensor through the host.
+    Costs a copy of every tensor through the host: 0.4 s for a ResNet-50. With `inputs=` the source runs once and the
+    target three times or more, layer by layer: 5 to 35 s for a ResNet-50 on the CPU, on images of 224 by 224.
 
     Example:
         >>> import numpy as np
