@@ -150,7 +150,7 @@ _LAZY: dict[str, str] = {
     "ContainerError": "errors",
     "ContractError": "errors",
     "DTypeError": "errors",
-    "Device": "base.devices",
+    "Device": "tensors.verbs",
     "DeviceError": "errors",
     "DeviceMismatchError": "errors",
     "DeviceNotFoundError": "errors",

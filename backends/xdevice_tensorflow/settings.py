@@ -136,6 +136,6 @@ def _image(path: str, layer: Any) -> Layer | None:
             path, axes, None, layouts.per_axis(layer.size, axes), getattr(layer, "interpolation", "nearest")
         )
     if isinstance(layer, _PADS):
-        given = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
+        given: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
         return ops.pad(path, [(one, two) for one, two in given])
     return None
