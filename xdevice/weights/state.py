@@ -176,7 +176,8 @@ def convert_state(
 
     The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
     Where both are empty, every layer of one model has its counterpart in the other, set alike: the outputs agree,
-    unless a `forward` computes by functions, or calls its layers in another order, which only `inputs=` sees. Layers without
+    unless a `forward` computes by functions, or calls its layers in another order, which only `inputs=` sees. Layers
+    without
     parameters are compared by where they stand behind those with parameters: in the order of definition, and with
     `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside decoder.
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
