@@ -43,7 +43,7 @@ class State(dict[str, Any]):
         unmapped: what found no place, or was not filled: a name of the source or of `like`, and why. `state[name] = x`
             takes out a name of `like`, `settle` any.
         differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, pool,
-            activation or mode of a dropout; in one line what could not be compared; with `inputs=`, outputs that differ.
+            activation or dropout's mode; in one line what could not be compared; with `inputs=`, outputs that differ.
         settings: those of `differences` that say what two layers set differently.
 
     Example:
@@ -145,9 +145,9 @@ def convert_state(
             are written with dots, also for Keras.
         device: where to put the tensors; without it, where those of `like` are, or those of the source.
         inputs: one batch, or a tuple of the arguments, of any framework, as the source takes it; images go to `like`
-            with their channels where they are there. Both models run on it in evaluation mode. Layers of one kind and shape
-            that the order or the names leave in doubt are told apart by their inputs, and by what comes of them, and
-            where the outputs are more than 1e-4 apart, `differences` says so, and where they first do.
+            with their channels where they are there. Both models run on it in evaluation mode. Layers of one kind and
+            shape that the order or the names leave in doubt are told apart by their inputs, and by what comes of them,
+            and where the outputs are more than 1e-4 apart, `differences` says so, and where they first do.
 
     Without `like`, names are the source's paths and the target's parameters: `fc.weight` of PyTorch is `fc.kernel` for
     Keras. With it, layers are paired by their paths if both models have the same ones; else in the order of definition,
@@ -175,8 +175,9 @@ def convert_state(
     attention where the other model has one; layers that hold tied variables only may be missing on one side.
 
     The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
-    Where both are empty, every layer of one model has its counterpart in the other, set alike: the outputs agree, unless a
-    `forward` computes by functions, or calls its layers in another order, which only `inputs=` sees. Layers without
+    Where both are empty, every layer of one model has its counterpart in the other, set alike: the outputs agree,
+    unless a `forward` computes by functions, or calls its layers in another order, which only `inputs=` sees. Layers
+    without
     parameters are compared by where they stand behind those with parameters: in the order of definition, and with
     `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside decoder.
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
