@@ -63,7 +63,7 @@ def _window(path: str, block: Any) -> Layer | None:
         sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
         return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
     if isinstance(block, extra.PixelShuffle1D | extra.PixelShuffle2D | extra.PixelShuffle3D):
-        factor = block._factor if isinstance(block, extra.PixelShuffle1D) else block._factors
+        factor: Any = block._factor if isinstance(block, extra.PixelShuffle1D) else block._factors
         alike = isinstance(factor, tuple) and len(set(factor)) == 1
         return ops.plain(path, "pixel_shuffle", factor=factor[0] if alike else factor)
     return None

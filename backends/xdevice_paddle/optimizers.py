@@ -115,8 +115,8 @@ def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
     for number, (p, group) in enumerate(grouped or [(p, {}) for p in optimizer._parameter_list]):
         settings = _settings(optimizer, kind, p, group, backend)
         parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
-    known = [name for name in terms.settings_of(kind) if hasattr(optimizer, _NAMES.get(name, ""))]
-    arguments = {name: _NAMES[name].lstrip("_") for name in known}
+    told = [name for name in terms.settings_of(kind) if hasattr(optimizer, _NAMES.get(name, ""))]
+    arguments = {name: _NAMES[name].lstrip("_") for name in told}
     arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
     first = parameters[0].settings
     return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)

@@ -85,10 +85,11 @@ def _operation(path: str, layer: Any) -> Layer | None:
 def _by_function(path: str, function: Any) -> Layer:
     """A function of `keras.activations` with what it takes when nobody says otherwise."""
     name = getattr(function, "__name__", type(function).__name__)
-    if not callable(function) or getattr(keras.activations, name, None) is not function:
+    own = getattr(keras.activations, name, None)
+    if not callable(own) or own is not function:
         return ops.activation(path, name)
-    known = inspect.signature(function).parameters
-    taken = {own: known[name].default for name, own in _TAKES.items() if name in known and name != "threshold"}
+    known = inspect.signature(own).parameters
+    taken = {to: known[name].default for name, to in _TAKES.items() if name in known and name != "threshold"}
     if ops.function_name(name) in ("relu", "relu6"):
         taken = {}
     return ops.activation(path, name, **taken)
