@@ -223,3 +223,25 @@ def test_the_cause_is_where_the_error_arises_not_where_it_is_first_too_large():
     place = layerwise.first_difference(off, exact, [(layer, layer) for layer in layers])
     assert place.path == "b"
     assert re.search(r"off by 5e-05", place.text)
+
+
+@pytest.mark.virtual
+def test_inputs_and_models_may_be_on_gpus():
+    source, like = torch_net(eps=1e-3), keras_net(eps=1e-3)
+    gpu = xdevice.gpu(0)
+    xdevice.convert_state(source, "tensorflow", like=like).load_into(like)
+    xdevice.to_device([source, like], gpu)
+    images = xdevice.to_device(xdevice.convert(IMAGE, "torch"), gpu)
+    xdevice.assert_parity(source, like, inputs=images)
+    xdevice.assert_parity(source, xdevice.copy_to(like, "cpu"), inputs=images)
+    like.layers[1].epsilon = 1e-2
+    with pytest.raises(ParityError):
+        xdevice.assert_parity(source, like, inputs=images)
+
+
+def test_inputs_that_a_model_does_not_take_are_named():
+    here, there = pair("tensorflow")
+    with pytest.raises(
+        ArgumentError, match=r"tensorflow failed on inputs= of the shape \(2, 3, 17, 17\)"
+    ):
+        xdevice.assert_parity(there, here, inputs=IMAGE)

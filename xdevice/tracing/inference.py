@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy
 
 from xdevice.core import registry
-from xdevice.errors import NotATensorError, shown
+from xdevice.errors import ArgumentError, NotATensorError, XDeviceError, shown
 from xdevice.tensors.conversion import convert
+from xdevice.tensors.creation import to_numpy
 from xdevice.tensors.verbs import to_device
 
 from .traces import trace
@@ -56,7 +57,7 @@ def _owner(model: Any) -> Backend:
 
 
 def _channels_moved(x: Any, last: bool) -> Any:
-    host = numpy.asarray(convert(x, "numpy"))
+    host = numpy.asarray(to_numpy(x))
     if host.ndim < 3 or host.dtype.kind not in "fc":
         return x
     return numpy.ascontiguousarray(numpy.moveaxis(host, 1, -1) if last else numpy.moveaxis(host, -1, 1))
@@ -64,9 +65,24 @@ def _channels_moved(x: Any, last: bool) -> Any:
 
 def _run(backend: Backend, model: Any, inputs: tuple[Any, ...]) -> Run:
     place = next((device for _, device in backend.model_devices(model)), None)
-    given = tuple(convert(x, backend) for x in inputs)
+    given = tuple(_own(backend, x) for x in inputs)
     if place is not None:
         given = tuple(to_device(x, place) for x in given)
     with trace(model) as seen:
-        outputs = backend.infer(model, given)
+        try:
+            outputs = backend.infer(model, given)
+        except XDeviceError:
+            raise
+        except Exception as error:  # each framework and layer has its own
+            shapes = ", ".join(str(tuple(x.shape)) for x in given)
+            raise ArgumentError(
+                f"a {type(model).__name__} of {backend.name} failed on inputs= of the shape {shapes}, which are as the "
+                f"first model takes them: {shown(error, 200)}"
+            ) from error
     return Run(seen, outputs)
+
+
+def _own(backend: Backend, x: Any) -> Any:
+    """By way of the host, for the device of `x` may be none of the other framework's."""
+    found = registry.kind_of(type(x))
+    return x if found is not None and found.backend is backend else convert(to_numpy(x), backend)
