@@ -6,12 +6,13 @@ import ast
 import ctypes
 import sys
 import types
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from support import ROOT, printed, sampled
+from support import ROOT, WITH_MODELS, printed, sampled
 
 import xdevice
 
@@ -148,7 +149,14 @@ def compare(name):
     backend = xdevice.backend(name)
     if name == "torch":
         backend.framework.vgpu.set_device(1)
-    with backend.watch(lambda transfer: None), backend.blocking(), backend.thread_state()():
+    with ExitStack() as stack:
+        stack.enter_context(backend.watch(lambda transfer: None))
+        stack.enter_context(backend.blocking())
+        stack.enter_context(backend.thread_state()())
+        if name == "tensorflow":
+            stack.enter_context(backend.calls(backend.samples().network(3, 1)))
+        elif name in WITH_MODELS:  # a network of PyTorch's imports torch._dynamo, which keeps what is replaced
+            stack.enter_context(backend.outermost(lambda *_: None))
         inside = replaced(backend)
     require_listed(inside, rows)
     require_replaced(inside, rows)
