@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import xdevice
 from xdevice.contract import nn as contract
 from xdevice.errors import UnsupportedError
@@ -52,6 +54,11 @@ class FunctionsOfLayers(Suite):
             assert xdevice.device_of(made) is self.here(), f"result {place} is on {xdevice.device_of(made)}"
             self.assert_near(made, wanted)
         assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
+        for label in (2, -1, -100):
+            wrong = self.make([0, label])
+            for asked in (lambda wrong=wrong: nn.cross_entropy(x, wrong), lambda wrong=wrong: nn.one_hot(wrong, 2)):
+                with pytest.raises(IndexError, match=f"there is no index {label}; expected 0 to 1"):
+                    asked()
 
     def assert_near(self, made: Any, wanted: Any) -> None:
         import numpy
