@@ -211,7 +211,11 @@ def test_a_model_computes_the_same_elsewhere_and_back(make, there, like, setting
     assert not state.unmapped
     heads = [text for text in state.differences if "heads, scale and masks of" in text]
     assert len(heads) == (make is bert)
-    settled = [text for text in state.differences if text not in heads]
+    beside_nothing = [text for text in state.differences if text.startswith("not compared: ")]
+    # no dropout is a layer of a port, but in Paddle's blocks, which are one layer; transformers' GELUs are its own
+    gelu = "GELUActivation" if make is bert else "NewGELUActivation"
+    assert [text.partition(", which")[0] for text in beside_nothing] == [f"not compared: 7 dropout, 2 {gelu} of torch"]
+    settled = [text for text in state.differences if text not in (*heads, *beside_nothing)]
     assert {text.partition(": ")[2].partition(" is")[0] for text in settled} == settings
     state.load_into(target)
     expected = in_torch(source)
