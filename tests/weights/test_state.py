@@ -654,6 +654,35 @@ def test_a_layer_that_nobody_knows_is_listed():
     assert "1.weight" in state
 
 
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ({"0": "conv"}, r"^kinds says conv of '0', whose class says linear in torch: leave it out$"),
+        ({"0": "same"}, "^kinds says same of '0', whose class says linear in torch"),
+        ({"0.weight": "same"}, r"^kinds says same of '0\.weight', where there are no parameters of a layer that is not"),
+        ({"norm": "layer_norm"}, r"of 'norm', where .*; it can be said of 1\.weight, 1\.bias$"),
+    ],
+)
+def test_what_is_said_of_a_model_is_held_against_its_classes(kinds, message):
+    nn = _torch()
+    model = nn.Sequential(nn.Linear(4, 4), own_norm())
+    with pytest.raises(xdevice.StateError, match=message):
+        xdevice.convert_state(model, "paddle", kinds=kinds)
+
+
+def test_what_is_said_and_true_is_accepted_on_either_side():
+    nn = _torch()
+    model, like = nn.Sequential(nn.Linear(4, 4), own_norm()), nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    kinds = {"0": "linear", "1": "layer_norm"}
+    for source, target in ((model, like), (like, model)):
+        assert not xdevice.convert_state(source, "torch", like=target, kinds=kinds).unmapped
+    with pytest.raises(xdevice.StateError, match="of '0', whose class says linear in torch and linear in torch"):
+        xdevice.convert_state(like, "torch", like=like, kinds={"0": "conv"})
+    renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
+    state = xdevice.convert_state(like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"})
+    assert not state.unmapped
+
+
 def test_more_than_one_layer_of_keras_is_refused_by_name():
     state = xdevice.convert_state(deep_lstm("torch"), "tensorflow")
     assert set(state.unmapped) >= {"kernel", "recurrent_kernel", "bias"}
