@@ -551,6 +551,21 @@ def test_what_keras_counts_by_pixels_is_listed_and_nothing_else(way, shape, unma
     assert set(xdevice.convert_state(_functional(shape, way), "torch").unmapped) == unmapped
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("flat_first", [True, False])
+def test_models_that_begin_with_one_input_are_all_followed(first, flat_first):
+    import keras
+    from keras import layers as kl
+
+    begin = keras.Input((8,))
+    one, other = (keras.Model(begin, kl.Dense(4, name=name)(begin), name=f"of_{name}") for name in ("flat", "plain"))
+    image, row = keras.Input((2, 2, 2)), keras.Input((8,))
+    calls = [lambda: one(kl.Flatten()(image)), lambda: other(row)]
+    outputs = [call() for call in (calls if first else reversed(calls))]
+    model = keras.Model([image, row] if flat_first else [row, image], outputs)
+    assert "of_flat/flat/kernel" in xdevice.convert_state(model, "torch").unmapped
+
+
 def test_a_generator_is_no_other_one_in_either_direction():
     nn = _torch()
     source = named(nn, fc=nn.Linear(4, 36), shape=nn.Unflatten(1, (4, 3, 3)), conv=nn.ConvTranspose2d(4, 2, 3))
@@ -659,7 +674,7 @@ def test_a_layer_that_nobody_knows_is_listed():
     [
         ({"0": "conv"}, r"^kinds says conv of '0', whose class says linear in torch: leave it out$"),
         ({"0": "same"}, "^kinds says same of '0', whose class says linear in torch"),
-        ({"0.weight": "same"}, r"^kinds says same of '0\.weight', where there are no parameters of a layer that is not"),
+        ({"0.weight": "same"}, r"^kinds says same of '0\.weight', where there are no parameters of a layer that is"),
         ({"norm": "layer_norm"}, r"of 'norm', where .*; it can be said of 1\.weight, 1\.bias$"),
     ],
 )
