@@ -148,7 +148,7 @@ def _work(name: str) -> float:
 
 
 def _floats(name: str) -> list[str]:
-    """The dtypes that the framework chooses in two threads, once it was told to choose float64; none if it cannot be."""
+    """The dtypes that the framework chooses in two threads, once told to choose float64; none if it cannot be told."""
     from xdevice.base.dtypes import dtype_name
 
     backend = xdevice.backend(name)

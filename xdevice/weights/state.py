@@ -44,7 +44,8 @@ class State(dict[str, Any]):
             takes out a name of `like`, `settle` any.
         differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, pool,
             activation or dropout's mode; in one line what could not be compared; with `inputs=`, outputs that differ.
-        settings: those of `differences` that say what two layers set differently.
+        settings: those of `differences` that say what two layers set differently, but for an activation that only one
+            of them has: the other model may call it as a function.
 
     Example:
         >>> import numpy as np
@@ -406,9 +407,11 @@ class _Writer:
                 self._state.unmapped[part.name] = why
 
     def list_differences(self, found: Iterable[settings.Difference]) -> None:
-        lines = [settings.shown(one, self._source.backend.name, self._target.name) for one in found]
-        self._state.differences += lines
-        self._state.settings += lines
+        for one in found:
+            line = settings.shown(one, self._source.backend.name, self._target.name)
+            self._state.differences.append(line)
+            if not settings.may_be_a_function(one):
+                self._state.settings.append(line)
 
     def _fill(self, layer: Layer, parts: Iterable[Part], wanted: Side | None) -> None:
         arrays, origins = self._read(layer)

@@ -14,7 +14,8 @@ import numpy as np
 
 from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, host_dtype
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, calls, layouts, operations, optimizers
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, calls, layouts, optimizers
+from xdevice.contract import operations as ops
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.loader import importing
 from xdevice.errors import DeviceMismatchError, NotBuiltError
@@ -497,12 +498,12 @@ def _modules(module, path=""):
 
 def _operation(path, module):
     if isinstance(module, toyframe.LeakyReLU):
-        return operations.activation(path, "leaky_relu", slope=module.slope)
+        return ops.activation(path, "leaky_relu", slope=module.slope)
     if isinstance(module, toyframe.Dropout):
-        return operations.dropout(path, module.rate)
+        return ops.dropout(path, module.rate)
     if isinstance(module, toyframe.MaxPool):
-        return operations.max_pool(path, 2, module.window, module.step, 0)
-    return operations.other(path, module)
+        return ops.max_pool(path, 2, module.window, module.step, 0)
+    return ops.other(path, module)
 
 
 def _each(module, change, done):
