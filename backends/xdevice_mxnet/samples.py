@@ -36,6 +36,9 @@ class MxnetSamples(Samples):
     def native_ones(self, *shape: int) -> Any:
         return mx.np.ones(shape)
 
+    def floats(self) -> None:
+        return None
+
     @use_np  # type: ignore[untyped-decorator]
     def add(self, x: Any, y: Any) -> Any:
         return x + y
@@ -72,6 +75,11 @@ class MxnetSamples(Samples):
 
     def network(self, inputs: int, outputs: int) -> Any:
         return _built(nn.Dense(outputs, in_units=inputs))
+
+    def settings(self) -> Any:
+        block = nn.HybridSequential()
+        block.add(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
+        return _built(nn.Dense(4, in_units=3, flatten=False), nn.LeakyReLU(0.25), block)
 
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {

@@ -58,6 +58,14 @@ class PaddleSamples(Samples):
     def network(self, inputs: int, outputs: int) -> paddle.nn.Layer:
         return _on_cpu(lambda: paddle.nn.Sequential(paddle.nn.Linear(inputs, outputs)))
 
+    def settings(self) -> paddle.nn.Layer:
+        nn = paddle.nn
+        return _on_cpu(
+            lambda: nn.Sequential(
+                nn.Linear(3, 4), nn.LeakyReLU(0.25), nn.Sequential(nn.Dropout(0.375), nn.MaxPool2D((3, 2), (1, 2)))
+            )
+        )
+
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {
             "linear": lambda: _on_cpu(lambda: paddle.nn.Linear(4, 1)),

@@ -76,7 +76,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     names = {id(variable): name for name, variable in reversed(list(backend.variables(model)))}
     done: set[int] = set()
     orders = pixels.orders(model)
-    for layer in _in_order(model, set()):
+    for layer in pixels.in_order(model):
         if id(layer) in done:
             continue
         found = _kind(layer)
@@ -90,16 +90,6 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         bound = _bound(layer, kind, own, names, settings)
         if bound is not None:
             yield bound
-
-
-def _in_order(layer: Any, seen: set[int]) -> Iterator[Any]:
-    """Every layer, as they were defined: `_flatten_layers` has those in a layer backwards (Keras 3)."""
-    if id(layer) in seen:
-        return
-    seen.add(id(layer))
-    yield layer
-    for inner in layer._layers:
-        yield from _in_order(inner, seen)
 
 
 def _bound(

@@ -54,9 +54,21 @@ class _Fold(NamedTuple):
     """Whether the image comes out of it."""
 
 
+def in_order(model: Any) -> Iterator[Any]:
+    """Every layer, once, as they were defined: `_flatten_layers` has those in a layer backwards (Keras 3)."""
+    seen: dict[int, Any] = {}
+    waiting = [model]
+    while waiting:
+        layer = waiting.pop()
+        if id(layer) not in seen:
+            seen[id(layer)] = layer
+            waiting += reversed(layer._layers)
+    yield from seen.values()
+
+
 def orders(model: Any) -> dict[int, Order]:
     """By id, the layers of a model whose parameters go in Keras's order of features."""
-    every = list(model._flatten_layers())
+    every = list(in_order(model))
     graph = _graph_of(every)
     folds = [fold for op in graph.ops for node in op._inbound_nodes if (fold := _fold_between(op, node, graph))]
     folds.sort(key=_is_last)
@@ -101,12 +113,13 @@ class _Graph(NamedTuple):
 
 def _graph_of(layers: list[Any]) -> _Graph:
     """The layers and functions that work on each other's outputs."""
-    inputs = {
-        id(tensor._keras_history.operation): layer for layer in layers if _is_model(layer) for tensor in layer.inputs
-    }
+    inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
+    for layer in filter(_is_model, layers):
+        for tensor in layer.inputs:
+            inputs.setdefault(id(tensor._keras_history.operation), []).append(layer)
 
     def before(op: Any) -> list[Any]:
-        nodes = inputs[id(op)]._inbound_nodes if id(op) in inputs else op._inbound_nodes
+        nodes = chain.from_iterable(owner._inbound_nodes for owner in inputs.get(id(op), [op]))
         return list(chain.from_iterable(_ends(parent.operation) for node in nodes for parent in node.parent_nodes))
 
     ops: dict[int, Any] = {}

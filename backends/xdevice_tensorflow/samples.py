@@ -97,6 +97,15 @@ class TensorflowSamples(Samples):
         with tf.device("/CPU:0"):
             return keras.Sequential([keras.Input((inputs,)), keras.layers.Dense(outputs)])
 
+    def settings(self) -> Any:
+        kl = keras.layers
+        with tf.device("/CPU:0"):
+            block = keras.Sequential([keras.Input((3, 3, 4)), kl.Dropout(0.375), kl.MaxPooling2D((3, 2), (1, 2))])
+            return keras.Sequential([keras.Input((3, 3, 3)), kl.Dense(4), kl.LeakyReLU(0.25), block])
+
+    def floats(self) -> Any:
+        return keras.ops.ones(2)
+
     def models(self) -> Mapping[str, Callable[[], Any]]:
         kinds: dict[str, Callable[[], Any]] = {
             "tf.Variable": lambda: tf.Variable(tf.ones((2, 3)), name="weight"),

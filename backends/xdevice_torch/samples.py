@@ -54,6 +54,12 @@ class TorchSamples(Samples):
     def network(self, inputs: int, outputs: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Linear(inputs, outputs))
 
+    def settings(self) -> torch.nn.Module:
+        nn = torch.nn
+        return nn.Sequential(
+            nn.Linear(3, 4), nn.LeakyReLU(0.25), nn.Sequential(nn.Dropout(0.375), nn.MaxPool2d((3, 2), (1, 2)))
+        )
+
     def models(self) -> Mapping[str, Callable[[], Any]]:
         return {
             "linear": lambda: torch.nn.Linear(4, 1),

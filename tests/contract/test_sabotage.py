@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 import pytest
 
 import xdevice
+from xdevice import nn
 from xdevice.tensors import creation, verbs
 from xdevice.testing import Conformance
 
@@ -141,6 +142,28 @@ def dropout_forgets_what_is_kept(adapter, patch, suite):
     kernels = adapter.nn()
     original = kernels.dropout
     patch.setattr(kernels, "dropout", lambda x, mask, keep: original(x, mask, 1.0))
+
+
+@caught_by(*LAYERS)
+def labels_are_said_to_be_refused_that_are_not(adapter, patch, suite):
+    kernels = adapter.nn()
+    original = kernels.cross_entropy
+
+    def clipped(logits, labels):
+        known = adapter.to_numpy(labels).clip(0, logits.shape[1] - 1)
+        return original(logits, adapter.from_numpy(known, xdevice.device_of(labels)))
+
+    patch.setattr(kernels, "cross_entropy", clipped)
+    patch.setattr(kernels, "refuses", lambda labels: True, raising=False)
+    patch.setattr(nn, "_made", {})  # which remembers whether there was such a function
+    patch.setattr(nn, "_seen", {})
+
+
+@caught_by(*LAYERS)
+def the_ends_of_labels_are_those_of_the_first(adapter, patch, suite):
+    patch.setattr(adapter.nn(), "ends", lambda indices: [int(adapter.to_numpy(indices)[0])] * 2, raising=False)
+    patch.setattr(nn, "_made", {})
+    patch.setattr(nn, "_seen", {})
 
 
 # gradients

@@ -1134,6 +1134,50 @@ swap(
 )
 
 
+_SETTINGS = "layers_without_parameters_say_what_they_are_set_to"
+
+
+def _told(does, change):
+    """A fault in what each layer without parameters is said to be: `change(layer)`."""
+    swap(
+        "operations",
+        does,
+        _SETTINGS,
+        lambda operations, adapter: (
+            lambda model: [layer if layer.parts else change(layer) for layer in operations(model)]
+        ),
+        HOMES[:1],
+    )
+
+
+def _set(**settings):
+    return lambda layer: layer._replace(
+        settings={**layer.settings, **{name: value for name, value in settings.items() if name in layer.settings}}
+    )
+
+
+_told("has the usual slope instead of the layer's", _set(slope=0.01))
+_told("tells what a dropout keeps", _set(p=0.625))
+_told("has windows side by side", _set(stride=(3, 2)))
+_told("turns windows round", _set(kernel=(2, 3)))
+_told("leaves settings out", lambda layer: layer._replace(settings={}))
+_told("takes a layer for one of another kind", lambda layer: layer._replace(kind="activation"))
+_told("has paths of its own", lambda layer: layer._replace(path=layer.path.replace(".", "/")))
+
+
+def _backwards(layers):
+    return [*layers[:2], *reversed(layers[2:])]
+
+
+for _does, _change in {
+    "leaves out those in a block": lambda layers: layers[:2],
+    "has those in a block backwards": _backwards,
+    "comes twice": lambda layers: [*layers, layers[-1]],
+    "leaves out those with parameters": lambda layers: [layer for layer in layers if not layer.parts],
+}.items():
+    swap("operations", _does, _SETTINGS, after(_change), HOMES[:1])
+
+
 _CALLS = "a_call_of_a_layer_is_seen_as_it_was"
 
 
@@ -2320,6 +2364,7 @@ swap("reset_peak", "does nothing", _MEMORY, lambda _, adapter: lambda device: No
 
 # virtual GPUs, and what people ask
 
+_LOADS = "loading_is_light_locked_and_safe_to_fork"
 _VIRTUAL = "virtual_gpus_are_devices_of_their_own"
 child(
     "why_no_virtual_gpus",
@@ -2350,6 +2395,19 @@ child(
     "takes virtual GPUs for real ones",
     _VIRTUAL,
     "from xdevice.contract import Backend, DeviceInfo\ncls.describe = lambda self, device: DeviceInfo('Toy', None)",
+)
+child("default_to_float64", "does nothing", _LOADS, "cls.default_to_float64 = lambda self: None")
+child(
+    "default_to_float64",
+    "is that of the thread",
+    _LOADS,
+    """
+full, main = toyframe.full, __import__("threading").get_ident()
+def narrow(shape, value, place=None, dtype="float32"):
+    is_main = __import__("threading").get_ident() == main
+    return full(shape, value, place, dtype if is_main else "float32")
+toyframe.full = narrow
+""",
 )
 swap(
     "why_no_gpu", "says nothing", "why_there_is_no_gpu_is_said_in_a_few_words", lambda _, adapter: lambda: "", HOMES[:1]

@@ -155,6 +155,29 @@ def test_what_stands_beside_nothing_is_counted():
     assert xdevice.convert_state(source, "paddle", like=like, inputs=x).differences == []
 
 
+def test_functions_that_never_stand_in_one_place_are_not_compared():
+    nn, other = _torch(), _paddle()
+    source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4), tanh=nn.Tanh())
+    like = named(other, a=other.Linear(4, 4), gelu=other.GELU(), b=other.Linear(4, 4))
+    (told,) = _differences(source, "paddle", like)
+    assert told.startswith("not compared: 1 tanh of torch and 1 gelu of paddle, which stand beside nothing")
+
+
+def test_an_activation_of_one_side_is_listed_and_no_alarm():
+    nn, kl = _torch(), _keras().layers
+    source = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    like = _keras().Sequential([kl.Input((4,)), kl.Dense(4, activation="relu"), kl.Dense(2)])
+    state = xdevice.convert_state(source, "tensorflow", like=like)
+    assert state.differences == ["dense: activation is None in torch, relu in tensorflow"]
+    assert state.settings == []
+    state.load_into(like)
+    xdevice.assert_parity(source, like)
+    xdevice.assert_parity(like, source)
+    x = np.linspace(-1, 1, 8, dtype="float32").reshape(2, 4)
+    with pytest.raises(xdevice.ParityError):
+        xdevice.assert_parity(source, like, inputs=x)
+
+
 def test_two_models_of_one_framework_that_are_set_differently_are_told_apart():
     nn = _torch()
     one = nn.Sequential(nn.Linear(2, 2), nn.LeakyReLU(0.1))

@@ -551,6 +551,21 @@ def test_what_keras_counts_by_pixels_is_listed_and_nothing_else(way, shape, unma
     assert set(xdevice.convert_state(_functional(shape, way), "torch").unmapped) == unmapped
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("flat_first", [True, False])
+def test_models_that_begin_with_one_input_are_all_followed(first, flat_first):
+    import keras
+    from keras import layers as kl
+
+    begin = keras.Input((8,))
+    one, other = (keras.Model(begin, kl.Dense(4, name=name)(begin), name=f"of_{name}") for name in ("flat", "plain"))
+    image, row = keras.Input((2, 2, 2)), keras.Input((8,))
+    calls = [lambda: one(kl.Flatten()(image)), lambda: other(row)]
+    outputs = [call() for call in (calls if first else reversed(calls))]
+    model = keras.Model([image, row] if flat_first else [row, image], outputs)
+    assert "of_flat/flat/kernel" in xdevice.convert_state(model, "torch").unmapped
+
+
 def test_a_generator_is_no_other_one_in_either_direction():
     nn = _torch()
     source = named(nn, fc=nn.Linear(4, 36), shape=nn.Unflatten(1, (4, 3, 3)), conv=nn.ConvTranspose2d(4, 2, 3))
@@ -652,6 +667,35 @@ def test_a_layer_that_nobody_knows_is_listed():
     state = xdevice.convert_state(model, "paddle", kinds={"1": "layer_norm"})
     assert not state.unmapped
     assert "1.weight" in state
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ({"0": "conv"}, r"^kinds says conv of '0', whose class says linear in torch: leave it out$"),
+        ({"0": "same"}, "^kinds says same of '0', whose class says linear in torch"),
+        ({"0.weight": "same"}, r"^kinds says same of '0\.weight', where there are no parameters of a layer that is"),
+        ({"norm": "layer_norm"}, r"of 'norm', where .*; it can be said of 1\.weight, 1\.bias$"),
+    ],
+)
+def test_what_is_said_of_a_model_is_held_against_its_classes(kinds, message):
+    nn = _torch()
+    model = nn.Sequential(nn.Linear(4, 4), own_norm())
+    with pytest.raises(xdevice.StateError, match=message):
+        xdevice.convert_state(model, "paddle", kinds=kinds)
+
+
+def test_what_is_said_and_true_is_accepted_on_either_side():
+    nn = _torch()
+    model, like = nn.Sequential(nn.Linear(4, 4), own_norm()), nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    kinds = {"0": "linear", "1": "layer_norm"}
+    for source, target in ((model, like), (like, model)):
+        assert not xdevice.convert_state(source, "torch", like=target, kinds=kinds).unmapped
+    with pytest.raises(xdevice.StateError, match="of '0', whose class says linear in torch and linear in torch"):
+        xdevice.convert_state(like, "torch", like=like, kinds={"0": "conv"})
+    renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
+    state = xdevice.convert_state(like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"})
+    assert not state.unmapped
 
 
 def test_more_than_one_layer_of_keras_is_refused_by_name():

@@ -60,6 +60,11 @@ class Samples(ABC):
         """The framework's own objects for all its devices, the CPU first; None if it has no list of them."""
         return None
 
+    def floats(self) -> Any:
+        """A tensor of floats whose dtype the framework chooses by the default that `default_to_float64` changes; None
+        where it does not have one."""
+        return self.native_ones(2)
+
     def modes(self) -> Mapping[str, tuple[Callable[[], AbstractContextManager[Any]], Callable[[], bool]]]:
         """Modes of the framework that each thread has for itself, such as "no gradients": by name, how to enter one,
         and whether this thread is in it."""
@@ -75,6 +80,13 @@ class Samples(ABC):
 
     def network(self, inputs: int, outputs: int) -> Any:
         """One linear layer in the framework's own classes, built, on cpu:0; None if it has no models."""
+        return None
+
+    def settings(self) -> Any:
+        """Layers in the framework's own classes, built, on cpu:0: a linear layer of 3 inputs and 4 outputs, a leaky
+        ReLU with a slope of 1/4, and in a block of their own a dropout of 3/8 and a max pool of 2 axes, whose windows
+        are of 3 x 2 and 1 x 2 apart. It is called on a tensor of the shape (1, 3, 3, 3). None if it has no models, or
+        the adapter does not know their settings."""
         return None
 
     def models(self) -> Mapping[str, Callable[[], Any]]:

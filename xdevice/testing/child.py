@@ -47,6 +47,7 @@ def load(name: str) -> None:
     worker.start()
     worker.join()
     seen["works in a new thread"] = results[0]
+    seen["floats"] = _floats(name)
     print(json.dumps(seen))
 
 
@@ -144,6 +145,22 @@ def _work(name: str) -> float:
         y = backend.samples().add(x, xdevice.copy_to(x, "cpu"))
         xdevice.sync(y)
         return float(xdevice.to_numpy(y)[-1])
+
+
+def _floats(name: str) -> list[str]:
+    """The dtypes that the framework chooses in two threads, once told to choose float64; none if it cannot be told."""
+    from xdevice.base.dtypes import dtype_name
+
+    backend = xdevice.backend(name)
+    try:
+        backend.default_to_float64()
+    except xdevice.UnsupportedError:
+        return []
+    made = [backend.samples().floats()]
+    worker = threading.Thread(target=lambda: made.append(backend.samples().floats()))
+    worker.start()
+    worker.join()
+    return [dtype_name(x.dtype) for x in made if x is not None]
 
 
 def _in_fork(work: Callable[[], str]) -> str:

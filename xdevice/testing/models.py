@@ -153,6 +153,26 @@ class Models(Suite):
             covered = [name for part in parts for name in part.of]
             assert len(set(covered)) == len(covered), f"{kind}: a parameter twice: {covered}"
 
+    def test_layers_without_parameters_say_what_they_are_set_to(self) -> None:
+        net = xdevice.to_device(need(self.samples.settings(), "layers without parameters"), self.home)
+        try:
+            found = list(self.adapter.operations(net))
+        except xdevice.UnsupportedError as error:
+            pytest.skip(str(error))
+        first, *plain = found
+        assert [first] == list(self.adapter.layers(net)), "those with parameters are the same"
+        assert [(layer.kind, layer.parts, dict(layer.settings)) for layer in plain] == [
+            ("activation", (), {"function": "leaky_relu", "slope": 0.25}),
+            ("dropout", (), {"p": 0.375, "mode": "upscale_in_train", "axes": "each number"}),
+            ("max_pool", (), {
+                "kernel": (3, 2), "stride": (1, 2), "padding": (0, 0), "dilation": (1, 1), "ceil_mode": False,
+            }),
+        ]  # fmt: skip
+        self.needs_kernels()
+        with self.here(), self.adapter.calls(net) as seen:
+            net(self.make(np.ones((1, 3, 3, 3), "float32")))
+        assert [layer.path for layer in found] == [call.path for call in seen], "paths are those of calls"
+
     def traceable(self) -> Any:
         """A linear layer whose calls can be seen."""
         self.needs_kernels()

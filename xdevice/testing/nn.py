@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import xdevice
 from xdevice.contract import nn as contract
 from xdevice.errors import UnsupportedError
@@ -52,6 +54,12 @@ class FunctionsOfLayers(Suite):
             assert xdevice.device_of(made) is self.here(), f"result {place} is on {xdevice.device_of(made)}"
             self.assert_near(made, wanted)
         assert xdevice.to_numpy(nn.one_hot(labels, 2, dtype="int32")).dtype == "int32"
+        for label in (2, -1, -100):
+            wrong, message = self.make([0, label]), f"there is no index {label}; expected 0 to 1"
+            with pytest.raises(IndexError, match=message):
+                nn.cross_entropy(x, wrong)
+            with pytest.raises(IndexError, match=message):
+                nn.one_hot(wrong, 2)
 
     def assert_near(self, made: Any, wanted: Any) -> None:
         import numpy

@@ -50,6 +50,7 @@ class Processes(Suite):
         assert seen["started by counting"] == [], "counting devices starts none"
         assert seen["works in the main thread"] == 2.0, "it must work after the thread that loaded it has ended"
         assert seen["works in a new thread"] == 2.0
+        assert set(seen["floats"]) <= {"float64"}, "the default is that of all threads, once it was changed"
 
     @once
     def test_forking_after_loading_and_counting(self) -> None:

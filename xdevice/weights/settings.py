@@ -39,6 +39,11 @@ class Difference(NamedTuple):
     theirs: object
 
 
+def may_be_a_function(found: Difference) -> bool:
+    """An activation that one layer has: a model may call the other's as a function, which nobody sees."""
+    return found.name == "activation" and None in (found.ours, found.theirs)
+
+
 class Compared(NamedTuple):
     """What came of comparing the layers without parameters."""
 
@@ -234,11 +239,16 @@ def _kinds(found: Gaps) -> set[str]:
 
 
 def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
-    """All layers of a kind, if all of one side are set alike, and all of the other."""
+    """All layers of a kind, if all of one side are set alike, and all of the other. Different functions that never
+    stand in one place are no counterparts: each may be called as a function, or be of an unknown class, on the other
+    side."""
     every = [[layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)]
     if any(not _same(layers[0], layer) for layers in every for layer in layers):
         return None
-    return every[0], every[1]
+    one, other = every
+    is_another = one[0].settings.get("function") != other[0].settings.get("function")
+    meet = any(place in theirs for place in ours if place[1] == kind)
+    return (one, other) if meet or not is_another else None
 
 
 def _same(one: Layer, other: Layer) -> bool:

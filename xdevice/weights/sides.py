@@ -53,10 +53,37 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
     known = list(backend.layers(model))
     paths = {layer.path for layer in known}
     rest = _rest(variables, known)
-    told = [layer for path, kind in kinds.items() if path not in paths and (layer := _told(backend, path, kind, rest))]
+    told = [
+        layer
+        for path, kind in kinds.items()
+        if _dotted(path) not in paths and (layer := _told(backend, path, kind, rest))
+    ]
     return Side(
         backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model
     )
+
+
+def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Side, target: Side | None) -> None:
+    """That each kind which was said is the kind of a layer of one side or the other."""
+    for path, kind in kinds.items():
+        ways = ((source, path),) if target is None else ((source, path), (target, renamed.get(path, path)))
+        found = [
+            (side.backend.name, layer.kind) for side, way in ways for layer in side.layers if layer.path == _dotted(way)
+        ]
+        if any(known == kind for _, known in found):
+            continue
+        if found:
+            by_class = " and ".join(f"{known} in {name}" for name, known in found)
+            raise StateError(f"kinds says {kind} of {path!r}, whose class says {by_class}: leave it out")
+        left = [name for side, _ in ways for name in side.unknown]
+        raise StateError(
+            f"kinds says {kind} of {path!r}, where there are no parameters of a layer that is not known by its class; "
+            f"it can be said of {some_of(left)}"
+        )
+
+
+def _dotted(path: str) -> str:
+    return path.replace("/", ".")
 
 
 def _sequence(backend: Backend, model: Any) -> list[Layer] | None:
@@ -131,7 +158,7 @@ def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) 
             parts = tuple(named)
             there = tuple(part for part in parts if part.name in variables)
             if there and (kind not in (*layouts.RECURRENT, layouts.ATTENTION) or _weights(there) == _weights(parts)):
-                layer = Layer(path.replace("/", "."), kind, there, settings)
+                layer = Layer(_dotted(path), kind, there, settings)
                 _check_shapes(layer, variables)
                 return _measured(layer, variables)
     return None

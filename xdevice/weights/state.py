@@ -24,7 +24,7 @@ from . import folding, settings
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
 from .settling import CLOSE, Runs, apart, loaded, paired_by_inputs
-from .sides import Side, check_kinds, flat_side, kinds_with, model_of, model_side, some_of
+from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,8 @@ class State(dict[str, Any]):
             takes out a name of `like`, `settle` any.
         differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, pool,
             activation or dropout's mode; in one line what could not be compared; with `inputs=`, outputs that differ.
-        settings: those of `differences` that say what two layers set differently.
+        settings: those of `differences` that say what two layers set differently, but for an activation that only one
+            of them has: the other model may call it as a function.
 
     Example:
         >>> import numpy as np
@@ -140,7 +141,7 @@ def convert_state(
         kinds: what the layers of a dict are, or those layers of a model whose class is not the framework's: `{"fc":
             "linear", "block.conv1": "conv"}`. Each must fit the shapes. Kinds: linear, conv, conv_transpose,
             batch_norm, embedding, layer_norm, group_norm, instance_norm, multihead_attention, rnn, lstm, gru, prelu,
-            and "same" for a single tensor of one layout everywhere.
+            and "same" for a single tensor of one layout everywhere. What contradicts a layer's class is an error.
         names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. Paths
             are written with dots, also for Keras.
         device: where to put the tensors; without it, where those of `like` are, or those of the source.
@@ -183,8 +184,8 @@ def convert_state(
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
 
     Raises:
-        StateError: tensors whose kind nothing says, or whose shapes do not fit that kind; layers that pair in more than
-            one way or in none.
+        StateError: tensors whose kind nothing says, or whose shapes or class do not fit that kind; layers that pair in
+            more than one way or in none.
         NotATensorError: neither a model nor a flat dict of tensors of one framework; `like` not a model of `backend`.
         NotBuiltError: a model that has no variables yet. DTypeError: a dtype that the target lacks or would narrow.
         DeviceNotFoundError: a device that the target lacks: say `device`. UnsupportedError: an optimizer.
@@ -208,6 +209,7 @@ def convert_state(
         origin = model_side((found.backend, source), given)
     else:
         origin = flat_side(source, kinds_with(given, wanted, renamed))
+    check_told(given, renamed, origin, wanted)
     if inputs is not None and (wanted is None or origin.model is None):
         raise StateError("inputs= is what two models are called with; give a model, and another one as like=")
     if wanted is None and renamed:
@@ -405,9 +407,11 @@ class _Writer:
                 self._state.unmapped[part.name] = why
 
     def list_differences(self, found: Iterable[settings.Difference]) -> None:
-        lines = [settings.shown(one, self._source.backend.name, self._target.name) for one in found]
-        self._state.differences += lines
-        self._state.settings += lines
+        for one in found:
+            line = settings.shown(one, self._source.backend.name, self._target.name)
+            self._state.differences.append(line)
+            if not settings.may_be_a_function(one):
+                self._state.settings.append(line)
 
     def _fill(self, layer: Layer, parts: Iterable[Part], wanted: Side | None) -> None:
         arrays, origins = self._read(layer)

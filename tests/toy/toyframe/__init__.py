@@ -21,6 +21,7 @@ TOTAL = 1 << 30
 MOST_AXES = 12
 LONGEST_AXIS = 1 << 20
 _RUBBISH = 0xA5
+default_dtype = "float32"
 
 
 class ToyError(RuntimeError):
@@ -531,7 +532,7 @@ def full(shape, value, place=None, dtype="float32"):
 
 
 def ones(*shape):
-    return full(shape, 1)
+    return full(shape, 1, dtype=default_dtype)
 
 
 def array(values, place=None):
@@ -687,6 +688,45 @@ class Norm(Module):
             "mean": array(np.arange(size, dtype="float32") / 3, CPU),
             "steps": array(np.int64(2**53 + 1), CPU),
         }
+
+
+class LeakyReLU(Module):
+    def __init__(self, slope):
+        super().__init__()
+        self.slope = slope
+
+    def forward(self, x):
+        return compute(lambda values: np.where(values > 0, values, values * np.float32(self.slope)), x)
+
+
+class Dropout(Module):
+    """This framework only evaluates models that have one."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x):
+        return x
+
+
+class MaxPool(Module):
+    """Of the last two axes."""
+
+    def __init__(self, window, step=None):
+        super().__init__()
+        self.window, self.step = window, step or window
+
+    def forward(self, x):
+        (height, width), (down, right) = self.window, self.step
+
+        def pool(values):
+            windows = np.lib.stride_tricks.sliding_window_view(values, (height, width), (-2, -1))
+            return windows[..., ::down, ::right, :, :].max((-2, -1))
+
+        shape = (*x.shape[:-2], (x.shape[-2] - height) // down + 1, (x.shape[-1] - width) // right + 1)
+        with no_grad():
+            return _op(pool, [x], shape, x.dtype, [None], x.place)
 
 
 class Sequential(Module):

@@ -15,6 +15,7 @@ import numpy as np
 from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, host_dtype
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Memory, Takes, Way, calls, layouts, optimizers
+from xdevice.contract import operations as ops
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.loader import importing
 from xdevice.errors import DeviceMismatchError, NotBuiltError
@@ -215,6 +216,14 @@ class ToyBackend(Backend):
 
     def parts(self, kind, settings):
         return layouts.parts(kind, settings, rules={"linear": {"weight": layouts.TRANSPOSED}})
+
+    def operations(self, model):
+        layers = {layer.path: layer for layer in self.layers(model)}
+        return [
+            layers[path] if path in layers else _operation(path, module)
+            for path, module in _modules(model)
+            if path in layers or not (module.children or module.own)
+        ]
 
     @contextmanager
     def calls(self, model):
@@ -438,6 +447,9 @@ class ToyBackend(Backend):
     def make_virtual_gpus(self, n):
         toyframe.make_gpus(n)
 
+    def default_to_float64(self):
+        toyframe.default_dtype = "float64"
+
     # what people ask
 
     def why_no_gpu(self):
@@ -482,6 +494,16 @@ def _modules(module, path=""):
     yield path, module
     for name, child in module.children.items():
         yield from _modules(child, layouts.join(path, name))
+
+
+def _operation(path, module):
+    if isinstance(module, toyframe.LeakyReLU):
+        return ops.activation(path, "leaky_relu", slope=module.slope)
+    if isinstance(module, toyframe.Dropout):
+        return ops.dropout(path, module.rate)
+    if isinstance(module, toyframe.MaxPool):
+        return ops.max_pool(path, 2, module.window, module.step, 0)
+    return ops.other(path, module)
 
 
 def _each(module, change, done):

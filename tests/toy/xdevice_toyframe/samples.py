@@ -44,6 +44,10 @@ class ToySamples(Samples):
     def network(self, inputs, outputs):
         return toyframe.Sequential(toyframe.Linear(inputs, outputs))
 
+    def settings(self):
+        block = toyframe.Sequential(toyframe.Dropout(0.375), toyframe.MaxPool((3, 2), (1, 2)))
+        return toyframe.Sequential(toyframe.Linear(3, 4), toyframe.LeakyReLU(0.25), block)
+
     def models(self):
         return {
             "linear": lambda: toyframe.Linear(4, 1),
