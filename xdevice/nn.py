@@ -11,8 +11,8 @@ everywhere, float16 and bfloat16 where the framework has them. Gradients are the
 
 from __future__ import annotations
 
-from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.arithmetic.doors import Door, Doors
+from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
 from xdevice.base import floats
 from xdevice.contract.nn import ENDS, REFUSES
 from xdevice.core import registry

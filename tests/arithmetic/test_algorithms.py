@@ -105,5 +105,6 @@ def test_each_gives_what_numpy_gives(xp):
         values = xdevice.to_numpy(found)
         if algorithm is first_component:
             values = values * np.sign(values.sum())
-        assert values.dtype == "float64" and values.shape == wanted.shape
+        assert values.dtype == "float64"
+        assert values.shape == wanted.shape
         np.testing.assert_allclose(values, wanted, rtol=1e-11, atol=1e-12, err_msg=algorithm.__name__)

@@ -1,4 +1,4 @@
-"""The namespace where little is known: lengths that come while a function runs, types never seen, shapes that differ."""
+"""The namespace where little is known: lengths that come while a function runs, types not seen, shapes that differ."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ def xp(request):
 
 def test_shapes_that_do_not_broadcast_are_named(xp):
     x, y = xp.asarray(ARRAY), xp.asarray(ARRAY[:2, :4])
-    for name, function in MISMATCHED.items():
+    for function in MISMATCHED.values():
         for _ in range(2):  # the second time by the fast way
             with pytest.raises(xdevice.ShapeError, match=r"shapes \(\d, \d\).*, \(\d, \d\) do not broadcast together"):
                 function(xp, x, y)
-                pytest.fail(name)
 
 
 def test_other_errors_of_a_function_stay_what_they_are(xp):
@@ -116,9 +115,11 @@ NEED_VALUES = {
 def test_what_needs_values_is_refused_by_name(name):
     import jax
 
-    with xdevice.use("jax"), pytest.raises(xdevice.UnsupportedError, match="stands for a tensor|stand"):
+    with xdevice.use("jax"):
         xp = xdevice.array_namespace()
-        jax.jit(lambda x: NEED_VALUES[name](xp, x))(xp.asarray(ARRAY))
+        traced = jax.jit(lambda x: NEED_VALUES[name](xp, x))
+        with pytest.raises(xdevice.UnsupportedError, match="stands for a tensor"):
+            traced(xp.asarray(ARRAY))
 
 
 @pytest.mark.slow
