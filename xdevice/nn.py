@@ -11,19 +11,19 @@ everywhere, float16 and bfloat16 where the framework has them. Gradients are the
 
 from __future__ import annotations
 
+from xdevice.arithmetic.doors import Door, Doors
 from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
-from xdevice.arithmetic.ground import Ground
 from xdevice.base import floats
 from xdevice.contract.nn import ENDS, REFUSES
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, UnsupportedError, shown
+from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from xdevice.tensors.verbs import check_same_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from xdevice.contract import Backend
+    from xdevice.arithmetic.ground import Ground
 
     Lengths = int | tuple[int, int]
 
@@ -309,14 +309,12 @@ def _pooled(function: str, x: Any, size: Lengths, stride: Lengths | None, paddin
 # the backend
 
 
-class _On:
+class _On(Door):
     """One backend: what its tensors must be, and its kernels."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self.ground = Ground(backend)
-        self.kernels = backend.nn()
-        self.enter = getattr(self.ground.kernels, "enter", None)
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self.kernels = self.backend.nn()
         self.ends = getattr(self.kernels, ENDS, None)
         self.refuses = getattr(self.kernels, REFUSES, None)
 
@@ -364,15 +362,15 @@ class _On:
             return
 
 
-_seen: dict[type, _On] = {}
-_made: dict[str, _On] = {}
+_doors: Final = Doors(_On)
+_seen: Final = _doors.seen
 
 
 def _of(x: Any, function: str) -> _On:
     """What stands for the backend of a tensor, whose thread is fit for the kernels then."""
     on = _seen.get(type(x))
     if on is None or on.backend.refusal is not None:
-        on = _found(x, function)
+        on = _doors.find(x, function)
     if on.enter is not None:
         on.enter()
     return on
@@ -381,18 +379,6 @@ def _of(x: Any, function: str) -> _On:
 def _begin(x: Any, function: str) -> tuple[_On, Any]:
     on = _of(x, function)
     return on, on.ground.require(x, REAL_FLOATING, function)
-
-
-def _found(x: Any, function: str) -> _On:
-    found = registry.kind_of(type(registry.as_array(x)))
-    if found is None:
-        raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
-    on = _made.get(found[0].name)
-    if on is None or on.backend is not found[0]:
-        on = _made[found[0].name] = _On(found[0])
-    if found[1] != "model":
-        _seen[type(x)] = on
-    return on
 
 
 # arguments

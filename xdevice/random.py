@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from itertools import count
+from operator import index
 
 from xdevice.base import floats
 from xdevice.base.dtypes import dtype_name, host_dtype
@@ -417,9 +418,12 @@ def _sizes(backend: Backend, shape: tuple[int | Sequence[int], ...], dtype: str)
 
 
 def _whole(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        raise ArgumentError(f"{what} is an int, not {shown(value)} of type {type(value).__qualname__}")
-    return int(value.__index__())
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except Exception:  # tensors say in ways of their own that they are not one int
+        pass
+    raise ArgumentError(f"{what} is an int, not {shown(value)} of type {type(value).__qualname__}")
 
 
 def _number(what: str, value: Any, dtype: str) -> float:

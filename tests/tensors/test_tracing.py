@@ -97,7 +97,7 @@ for function in (copies, moves, copies_a_container, catches, asks, waits, reads,
         said[function.__name__] = type(error).__name__
 print(json.dumps(said))
 """
-SYMBOLS = {"asks": "UnsupportedError", "waits": "UnsupportedError", "reads": "NotATensorError"}
+SYMBOLS = dict.fromkeys(("asks", "waits", "reads"), "UnsupportedError")
 VALUES = dict.fromkeys(SYMBOLS, [1.0] * 3)  # what cannot be traced runs outside of the graph
 MOVES = dict.fromkeys(("copies", "moves", "copies_a_container"), [2.0] * 3)
 NO_MOVES = dict.fromkeys(MOVES, "UnsupportedError")

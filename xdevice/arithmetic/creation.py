@@ -90,7 +90,7 @@ class Creation:
         name = self._named(dtype, self._ground.name(x))
         dtypes.require_fits(fill_value, name)
         if device is not None:
-            return self._filled(shape_of(x), fill_value, name, device)
+            return self._filled(self._ground.known(x, "full_like"), fill_value, name, device)
         return self._kernels.full_like(x, fill_value, name)
 
     def empty_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
@@ -138,6 +138,7 @@ class Creation:
         name = self._named(dtype, floats.usual())
         if dtypes.kind_of(name) not in "fc":
             raise DTypeError(f"linspace gives floats, not {name}")
+        start, stop = _plain(start), _plain(stop)
         return self._placed(numpy.linspace(start, stop, num, endpoint=endpoint), name, device)
 
     def eye(
@@ -168,7 +169,7 @@ class Creation:
             places[:2] = reversed(places[:2])
         shape = [0] * len(tensors)
         for place, x in zip(places, tensors, strict=True):
-            shape[place] = shape_of(x)[0]
+            (shape[place],) = self._ground.known(x, "meshgrid")
         grids = []
         for place, x in zip(places, tensors, strict=True):
             row = (*(1,) * place, shape[place], *(1,) * (len(shape) - place - 1))
@@ -187,7 +188,7 @@ class Creation:
         import numpy
 
         x = self._ground.tensor(x, function)
-        shape = shape_of(x)
+        shape = self._ground.known(x, function)
         if len(shape) < 2:
             raise ShapeError(f"{function} takes two dimensions or more, not the shape {shape}")
         rows, columns = numpy.ogrid[: shape[-2], : shape[-1]]

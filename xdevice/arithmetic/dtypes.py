@@ -62,8 +62,9 @@ def with_number(name: str, value: complex) -> str:
 
 
 def require_fits(value: complex, name: str) -> None:
-    """Raises `DTypeError` for a number of Python that an integer dtype does not hold."""
+    """Raises `DTypeError` for a number of Python that an integer dtype does not hold, or an int that no float holds."""
     if kind_of(name) not in "iu":
+        _require_float(value, name)
         return
     if not isinstance(value, int):
         raise DTypeError(
@@ -72,6 +73,13 @@ def require_fits(value: complex, name: str) -> None:
     limits = integers(name)
     if not limits.min <= value <= limits.max:
         raise DTypeError(f"{value} does not fit into {name}, the dtype of the tensor beside it; cast that first")
+
+
+def _require_float(value: complex, name: str) -> None:
+    try:
+        complex(value)
+    except OverflowError:
+        raise DTypeError(f"an int of {int(value.real).bit_length()} bits does not fit into {name}") from None
 
 
 def can_cast(source: str, target: str) -> bool:

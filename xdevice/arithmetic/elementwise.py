@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.errors import DTypeError
+from xdevice.errors import DTypeError, XDeviceError
 
 from . import dtypes
 from .dtypes import ANY, BOOL, FLOATING, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground
+from .ground import NUMBERS, Ground, require_broadcast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,18 +136,24 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
     def binary(x1: Any, x2: Any, /) -> Any:
         nonlocal kind, usual
         cls = type(x1)
-        if cls is kind is type(x2) and x1.dtype is usual is x2.dtype:
-            made = kernel(x1, x2)
-            return made if type(made) is cls else settled(made)
-        if cls in mine and (dtype := x1.dtype) in allowed:
-            if type(x2) in mine and x2.dtype is dtype:
-                return settled(kernel(x1, x2))
-            if takes_number and type(x2) is float and dtypes.kind_of(ground.dtype(dtype)) == "f":
-                return kernel(x1, x2)
-        x1, x2 = ground.operands(name, kinds, (x1, x2))
-        kind, usual = type(x1), x1.dtype
-        allowed.add(usual)
-        return settled(kernel(x1, x2))
+        try:
+            if cls is kind is type(x2) and x1.dtype is usual is x2.dtype:
+                made = kernel(x1, x2)
+                return made if type(made) is cls else settled(made)
+            if cls in mine and (dtype := x1.dtype) in allowed:
+                if type(x2) in mine and x2.dtype is dtype:
+                    return settled(kernel(x1, x2))
+                if takes_number and type(x2) is float and dtypes.kind_of(ground.dtype(dtype)) == "f":
+                    return kernel(x1, x2)
+            x1, x2 = ground.operands(name, kinds, (x1, x2))
+            kind, usual = type(x1), x1.dtype
+            allowed.add(usual)
+            return settled(kernel(x1, x2))
+        except XDeviceError:
+            raise
+        except Exception:
+            require_broadcast(name, x1, x2)
+            raise
 
     return _named(binary, name)
 
@@ -188,7 +194,14 @@ def _clip(ground: Ground) -> Callable[..., Any]:
             return kernels.copy(x)
         name = ground.name(x)
         if min is not None:
-            x = kernels.maximum(x, bound(min, name, x))
-        return x if max is None else kernels.minimum(x, bound(max, name, x))
+            x = bounded(kernels.maximum, x, bound(min, name, x))
+        return x if max is None else bounded(kernels.minimum, x, bound(max, name, x))
+
+    def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any) -> Any:
+        try:
+            return kernel(x, value)
+        except Exception:
+            require_broadcast("clip", x, value)
+            raise
 
     return clip

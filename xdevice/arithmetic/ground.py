@@ -160,6 +160,23 @@ class Ground:
 
     # shapes
 
+    def known(self, x: Any, function: str) -> tuple[int, ...]:
+        """The shape, for a function that needs all of it."""
+        shape = shape_of(x)
+        if None in shape:
+            raise self.backend.unsupported(
+                f"{function} of the shape {shape}, whose None is not known while a function is traced",
+                "trace with the lengths of all axes",
+            )
+        return shape
+
+    def length(self, x: Any, axes: Sequence[int], name: str) -> Any:
+        """How many elements there are along axes, which is not known while a function is traced, as a tensor."""
+        ones = self.kernels.full_like(x, 1, name)
+        counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
+        left = len(x.shape) - len(axes)
+        return self.kernels.max(counts, tuple(range(left)), False) if left else counts
+
     def axis(self, axis: Any, ndim: int, function: str) -> int:
         """An axis counted from the front."""
         try:
@@ -184,7 +201,7 @@ class Ground:
 
 def shape_of(x: Any) -> tuple[Any, ...]:
     """The shape as a tuple; what is not known while a function is traced is None."""
-    return tuple(x.shape)
+    return tuple([None if length is None or length < 0 else length for length in x.shape])
 
 
 def size(shape: Sequence[Any]) -> int:
@@ -192,3 +209,26 @@ def size(shape: Sequence[Any]) -> int:
     from math import prod
 
     return prod(shape)
+
+
+def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shape of tensors together; raises `ShapeError` where they do not fit."""
+    ndim = max([0, *[len(shape) for shape in shapes]])  # as torch.compile can follow it
+    rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
+    result = []
+    for sizes in zip(*rows, strict=True):
+        others = {length for length in sizes if length != 1}
+        if len(others - {None}) > 1:
+            raise ShapeError(f"the shapes {', '.join(map(str, shapes))} do not broadcast together")
+        result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
+    return tuple(result)
+
+
+def require_broadcast(function: str, *values: Any) -> None:
+    """Raises `ShapeError` for tensors that do not broadcast together: what is asked once a kernel has failed, as a look
+    at the shapes takes as long as a small operation."""
+    shapes = [shape_of(x) for x in values if hasattr(x, "shape")]
+    try:
+        broadcast_shape(*shapes)
+    except ShapeError as error:
+        raise ShapeError(f"{function}: {error}") from None

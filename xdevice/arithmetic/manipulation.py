@@ -5,10 +5,12 @@ from __future__ import annotations
 from operator import index
 from typing import TYPE_CHECKING, Any
 
+from xdevice.core import registry
 from xdevice.errors import ShapeError, shown
+from xdevice.tensors import refusals
 
 from .dtypes import NUMERIC
-from .ground import Ground, shape_of, size
+from .ground import Ground, broadcast_shape, require_broadcast, shape_of, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +34,7 @@ class Manipulation:
 
     def broadcast_arrays(self, *arrays: Any) -> list[Any]:
         tensors = [self._ground.tensor(x, "broadcast_arrays") for x in arrays]
-        shape = broadcast_shape(*map(shape_of, tensors))
+        shape = broadcast_shape(*[self._ground.known(x, "broadcast_arrays") for x in tensors])
         return [self._kernels.broadcast_to(x, shape) for x in tensors]
 
     def expand_dims(self, x: Any, /, *, axis: int = 0) -> Any:
@@ -83,7 +85,7 @@ class Manipulation:
                 raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
             return self._repeated(x, index(repeats), place)
         counts = self._counts(repeats)
-        length = shape_of(x)[place]
+        length = self._ground.known(x, "repeat")[place]
         if (counts < 0).any() or counts.ndim > 1 or (counts.ndim == 1 and counts.size not in (1, length)):
             raise ShapeError(
                 f"repeat takes {length} numbers of 0 or more for an axis of {length}, not {shown(repeats)}"
@@ -98,11 +100,15 @@ class Manipulation:
 
         if isinstance(repeats, tuple | list):
             return numpy.asarray(repeats, "int64")
-        return self._ground.backend.peek(self._ground.require(repeats, "iu", "repeat"))
+        repeats = self._ground.require(repeats, "iu", "repeat")
+        found = registry.kind_of(type(repeats))
+        if found is None or found[1] != "tensor":
+            raise refusals.traced(self._ground.backend, "the tensor of repeats")
+        return self._ground.backend.peek(repeats)
 
     def _repeated(self, x: Any, times: int, axis: int) -> Any:
         """Each element along an axis, several times: beside itself in a new axis, which then goes into the old one."""
-        shape = shape_of(x)
+        shape = self._ground.known(x, "repeat")
         wide = self._kernels.broadcast_to(
             self._kernels.expand_dims(x, axis + 1), (*shape[: axis + 1], times, *shape[axis + 1 :])
         )
@@ -123,8 +129,10 @@ class Manipulation:
         if axis is None:
             if isinstance(shift, tuple | list):
                 raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
-            flat = self._kernels.reshape(x, (-1,)) if len(shape) != 1 else x
-            return self._kernels.reshape(self._rolled(flat, shift, 0), shape)
+            if len(shape) == 1:
+                return self._rolled(x, shift, 0)
+            shape = self._ground.known(x, "roll without axes")
+            return self._kernels.reshape(self._rolled(self._kernels.reshape(x, (-1,)), shift, 0), shape)
         axes = axis if isinstance(axis, tuple | list) else (axis,)
         shifts = shift if isinstance(shift, tuple | list) else (shift,) * len(axes)
         if len(shifts) == 1:
@@ -137,7 +145,10 @@ class Manipulation:
 
     def _rolled(self, x: Any, steps: Any, axis: int) -> Any:
         length = shape_of(x)[axis]
-        return self._kernels.roll(x, index(steps) % length if length else 0, axis)
+        steps = index(steps)
+        if length is None:
+            return self._kernels.roll(x, steps, axis)
+        return self._kernels.roll(x, steps % length if length else 0, axis)
 
     def squeeze(self, x: Any, /, axis: int | tuple[int, ...]) -> Any:
         x = self._ground.tensor(x, "squeeze")
@@ -150,7 +161,7 @@ class Manipulation:
     def tile(self, x: Any, repetitions: Sequence[int], /) -> Any:
         x = self._ground.tensor(x, "tile")
         times = _sizes(repetitions, "tile")
-        shape = shape_of(x)
+        shape = self._ground.known(x, "tile")
         ndim = max(len(shape), len(times))
         shape, times = (1,) * (ndim - len(shape)) + shape, (1,) * (ndim - len(times)) + times
         wide = self._kernels.reshape(x, tuple(part for length in shape for part in (1, length)))
@@ -187,7 +198,7 @@ class Manipulation:
 
     def tensordot(self, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
         x1, x2 = self._ground.operands("tensordot", NUMERIC, (x1, x2))
-        shapes = shape_of(x1), shape_of(x2)
+        shapes = self._ground.known(x1, "tensordot"), self._ground.known(x2, "tensordot")
         first, second = self._contracted(shapes, axes)
         left = [axis for axis in range(len(shapes[0])) if axis not in first]
         right = [axis for axis in range(len(shapes[1])) if axis not in second]
@@ -218,24 +229,16 @@ class Manipulation:
         if axis >= 0 and len(shapes[0]) != len(shapes[1]):
             raise ShapeError(f"vecdot of {shapes[0]} and {shapes[1]} takes an axis counted from the end, not {axis}")
         axis = place - shorter
-        if shapes[0][axis] != shapes[1][axis]:
+        lengths = shapes[0][axis], shapes[1][axis]
+        if None not in lengths and lengths[0] != lengths[1]:
             raise ShapeError(f"vecdot takes axes of one length, not {shapes[0][axis]} and {shapes[1][axis]}")
-        product = self._kernels.multiply(x1, x2)
+        try:
+            product = self._kernels.multiply(x1, x2)
+        except Exception:
+            require_broadcast("vecdot", x1, x2)
+            raise
         name = self._ground.name(product)
         return self._ground.cast(self._kernels.sum(product, (len(product.shape) + axis,), False), name)
-
-
-def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The shape of tensors together; raises `ShapeError` where they do not fit."""
-    ndim = max([0, *[len(shape) for shape in shapes]])  # as torch.compile can follow it
-    rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
-    result = []
-    for sizes in zip(*rows, strict=True):
-        others = {length for length in sizes if length != 1}
-        if len(others - {None}) > 1:
-            raise ShapeError(f"the shapes {', '.join(map(str, shapes))} do not broadcast together")
-        result.append(next(iter(sorted(others, key=lambda length: length is None)), 1))
-    return tuple(result)
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:

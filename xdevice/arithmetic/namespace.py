@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.core import registry, selection
-from xdevice.errors import ArgumentError, NotATensorError, shown
+from xdevice.core import selection
+from xdevice.errors import ArgumentError
 
 from . import elementwise, reducing
 from .creation import Creation, Types
+from .doors import Door, Doors
 from .ground import NUMBERS, Ground
 from .manipulation import Manipulation
 from .reducing import Reducing
 
+VERSION: Final = "2024.12"
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from xdevice.contract import Backend
-
-VERSION: Final = "2024.12"
 
 CONSTANTS: Final = {"e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": None, "pi": math.pi}
 DTYPES: Final = ("bool", "float32", "float64", "int32", "int64")
@@ -32,22 +32,18 @@ _NOT_OFFERED: Final = {
     **dict.fromkeys(("fft", "linalg"), "the extensions of the standard are not offered"),
 }
 
-_seen: dict[type, tuple[Backend, Namespace, Callable[[], None] | None]] = {}
-_made: dict[str, tuple[Backend, Namespace]] = {}
-
 
 class Namespace:
     """The functions, dtypes and constants of the Python Array API standard on one backend."""
 
     __array_api_version__ = VERSION
 
-    def __init__(self, backend: Backend) -> None:
-        ground = Ground(backend)
+    def __init__(self, ground: Ground) -> None:
         functions = {**elementwise.functions(ground), **reducing.functions(ground)}
         for room in (Creation(ground), Manipulation(ground), Reducing(ground), Types(ground)):
-            functions |= {name: getattr(room, name) for name in vars(type(room)) if not name.startswith("_")}
+            functions |= {name: _plain(getattr(room, name)) for name in vars(type(room)) if not name.startswith("_")}
         del functions["reduced"]
-        self.__name__ = f"array_namespace of {backend.name}"
+        self.__name__ = f"array_namespace of {ground.backend.name}"
         vars(self).update(functions)
         vars(self).update(CONSTANTS)
         vars(self).update({name: ground.kernels.dtype(name) for name in DTYPES})
@@ -61,6 +57,16 @@ class Namespace:
 
     def __repr__(self) -> str:
         return f"<{self.__name__}>"
+
+
+def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Paddle's to_static takes a method that an object holds for one of that object's own."""
+
+    @wraps(method)
+    def function(*args: Any, **settings: Any) -> Any:
+        return method(*args, **settings)
+
+    return function
 
 
 def array_namespace(*xs: Any) -> Any:
@@ -85,45 +91,34 @@ def array_namespace(*xs: Any) -> Any:
     """
     if len(xs) == 1:
         found = _seen.get(type(xs[0]))
-        if found is not None and found[0].refusal is None:
-            if found[2] is not None:
-                found[2]()
-            return found[1]
-    backend = None
+        if found is not None and found.backend.refusal is None:
+            if found.enter is not None:
+                found.enter()
+            return found.namespace
+    door: _Entrance | None = None
     for x in xs:
         if x is None or type(x) in NUMBERS:
             continue
-        owner = _owner(x)
-        if backend is not None and owner is not backend:
+        other = _doors.find(x, "array_namespace")
+        if door is not None and other is not door:
+            name = door.backend.name
             raise ArgumentError(
-                f"these tensors are of {backend.name} and of {owner.name}; xdevice.convert(x, {backend.name!r}) makes "
-                f"one of {backend.name}"
+                f"these tensors are of {name} and of {other.backend.name}; xdevice.convert(x, {name!r}) makes one of "
+                f"{name}"
             )
-        backend = owner
-    chosen = selection.current() if backend is None else backend
-    enter = _enter(chosen)
-    if enter is not None:
-        enter()
-    return _of(chosen)
+        door = other
+    if door is None:
+        door = _doors.of(selection.current())
+    if door.enter is not None:
+        door.enter()
+    return door.namespace
 
 
-def _enter(backend: Backend) -> Callable[[], None] | None:
-    """What an adapter does when a thread asks for its namespace."""
-    return getattr(backend.namespace(), "enter", None)
+class _Entrance(Door):
+    def __init__(self, ground: Ground) -> None:
+        super().__init__(ground)
+        self.namespace = Namespace(ground)
 
 
-def _owner(x: Any) -> Backend:
-    cls = type(x)
-    found = registry.kind_of(type(registry.as_array(x)))
-    if found is None or (found[1] == "model" and found[0].tensor_of(x) is None):
-        raise NotATensorError(f"array_namespace takes tensors, not {shown(x)} of type {cls.__qualname__}")
-    if found[1] != "model":
-        _seen.setdefault(cls, (found[0], _of(found[0]), _enter(found[0])))
-    return found[0]
-
-
-def _of(backend: Backend) -> Namespace:
-    found = _made.get(backend.name)
-    if found is None or found[0] is not backend:
-        found = _made[backend.name] = backend, Namespace(backend)
-    return found[1]
+_doors: Final = Doors(_Entrance)
+_seen: Final = _doors.seen

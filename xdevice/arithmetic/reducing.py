@@ -9,8 +9,7 @@ from xdevice.errors import ShapeError
 
 from . import dtypes
 from .dtypes import ANY, BOOL, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground, shape_of, size
-from .manipulation import broadcast_shape
+from .ground import NUMBERS, Ground, broadcast_shape, require_broadcast, shape_of, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -141,14 +140,20 @@ class Reducing:
     def _variance(self, function: str, x: Any, axis: Axis, correction: float, keepdims: bool) -> Any:
         ground, kernels = self._ground, self._kernels
         x = ground.require(x, REAL_FLOATING, function)
-        shape = shape_of(x)
-        axes = ground.axes(axis, len(shape), function)
-        number = size([shape[one] for one in axes])
+        axes = ground.axes(axis, len(x.shape), function)
         apart = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
         squares = kernels.square(apart)
         total = kernels.sum(squares, axes, bool(keepdims)) if axes else squares
-        left = max(number - correction, 0)
-        return kernels.divide(total, kernels.number(float(left), ground.name(x), total))
+        return kernels.divide(total, self._left(x, axes, correction))
+
+    def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
+        """How many elements a variance is over, less the correction, and at least 0."""
+        ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
+        lengths = [shape_of(x)[one] for one in axes]
+        if None not in lengths:
+            return kernels.number(float(max(size(lengths) - correction, 0)), name, x)
+        left = kernels.subtract(ground.length(x, axes, name), kernels.number(float(correction), name, x))
+        return kernels.maximum(left, kernels.number(0.0, name, x))
 
     def cumulative_sum(
         self, x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
@@ -164,6 +169,7 @@ class Reducing:
         total = ground.cast(kernels.cumulative_sum(x, place), name) if 0 not in shape else kernels.copy(x)
         if not include_initial:
             return total
+        shape = ground.known(x, "cumulative_sum with include_initial")
         first = kernels.broadcast_to(kernels.number(0, name, x), (*shape[:place], 1, *shape[place + 1 :]))
         return kernels.concat([first, total], place)
 
@@ -213,7 +219,11 @@ class Reducing:
             x1, x2 = (self._ground.number(x, self._ground.held(name), condition) for x in (x1, x2))
         else:
             x1, x2 = self._ground.operands("where", ANY, (x1, x2))
-        return self._kernels.where(condition, x1, x2)
+        try:
+            return self._kernels.where(condition, x1, x2)
+        except Exception:
+            require_broadcast("where", condition, x1, x2)
+            raise
 
     def take(self, x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
         ground = self._ground
@@ -224,7 +234,7 @@ class Reducing:
         if len(indices.shape) != 1:
             raise ShapeError(f"take takes a vector of indices, not the shape {shape_of(indices)}")
         place = ground.axis(0 if axis is None else axis, ndim, "take")
-        return self._kernels.take(x, self._checked(indices, shape_of(x)[place], "take"), place)
+        return self._kernels.take(x, self._checked(x, indices, place, "take"), place)
 
     def take_along_axis(self, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
         ground, kernels = self._ground, self._kernels
@@ -238,19 +248,18 @@ class Reducing:
         x = x if wide == shape else kernels.broadcast_to(x, wide)
         wide = (*others[:place], wanted[place], *others[place + 1 :])
         indices = indices if wide == wanted else kernels.broadcast_to(indices, wide)
-        return kernels.take_along_axis(x, self._checked(indices, shape[place], "take_along_axis"), place)
+        return kernels.take_along_axis(x, self._checked(x, indices, place, "take_along_axis"), place)
 
-    def _checked(self, indices: Any, length: int, function: str) -> Any:
+    def _checked(self, x: Any, indices: Any, axis: int, function: str) -> Any:
         """Indices of what is there, from the front, as frameworks answer others with an error, zeros, NaN, what is at
         the end, or not at all. While a function is traced they have no values, and go as they are."""
-        ground = self._ground
+        ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
         found = registry.kind_of(type(indices))
         if found is None or found[1] != "tensor":
-            return ground.kernels.where(
-                ground.kernels.less(indices, ground.number(0, ground.name(indices), indices)),
-                ground.kernels.add(indices, ground.number(length, ground.name(indices), indices)),
-                indices,
-            )
+            name = ground.name(indices)
+            along = ground.length(x, (axis,), name) if length is None else ground.number(length, name, indices)
+            is_negative = kernels.less(indices, ground.number(0, name, indices))
+            return kernels.where(is_negative, kernels.add(indices, along), indices)
         values = ground.backend.peek(indices)
         if not values.size:
             return indices

@@ -309,11 +309,27 @@ def as_array(x: Any) -> Any:
 def _classified(cls: type) -> Owned | None:
     found: Any = _owners.get(id(cls), _UNSEEN)
     if found is _UNSEEN:
-        found = _classify(cls)
-        remember(_owners, cls, found)
+        found = _eagerly(lambda: _learn(cls))
     if found is not None and found.backend.refusal is not None:
         raise UnsupportedError(found.backend.refusal)
     return found  # type: ignore[no-any-return]
+
+
+def _learn(cls: type) -> Owned | None:
+    found = _classify(cls)
+    remember(_owners, cls, found)
+    return found
+
+
+def _eagerly(function: Callable[[], Any]) -> Any:
+    """Keeps the compilers of all backends out: torch.compile fails at what looks a type up."""
+    for backend in loaded():
+        function = _guarded(backend, function)
+    return function()
+
+
+def _guarded(backend: Backend, function: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: backend.eagerly(function)
 
 
 def _classify(cls: type) -> Owned | None:

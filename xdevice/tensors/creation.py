@@ -8,7 +8,7 @@ from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
-from .refusals import require_dtype
+from .refusals import require_dtype, traced
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -222,10 +222,11 @@ def _read_leaf(value: Any) -> Any:
 
 
 def _tensor_of(x: Any) -> Any | None:
-    """A tensor itself, and that of a model which is one variable; None for everything else."""
+    """A tensor itself, and that of a model which is one variable; None for everything else. Raises for a symbol."""
     found = registry.kind_of(type(x))
-    if found is None or found.kind == "symbol":
+    if found is None:
         return None
+    _refuse_symbol(found, type(x))
     return x if found.kind == "tensor" else found.backend.tensor_of(x)
 
 
@@ -271,13 +272,23 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
 
 def _is_read(cls: type) -> Owned | None:
     found = registry.kind_of(cls)
-    return found if found is not None and found.kind == "tensor" and not found.backend.is_host_only else None
+    if found is None:
+        return None
+    _refuse_symbol(found, cls)
+    return found if found.kind == "tensor" and not found.backend.is_host_only else None
+
+
+def _refuse_symbol(found: Owned, cls: type) -> None:
+    if found.kind == "symbol":
+        raise traced(found.backend, f"a {cls.__qualname__}")
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
     import numpy
 
     found = registry.kind_of(type(data))
+    if found is not None:
+        _refuse_symbol(found, type(data))
     try:
         array = found.backend.to_numpy(data) if found is not None and found.kind == "tensor" else numpy.asarray(data)
     except (TypeError, ValueError) as error:

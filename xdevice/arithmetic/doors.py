@@ -1,0 +1,63 @@
+"""What stands for a backend, found by the type of a tensor: for `array_namespace` and for `xdevice.nn`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from xdevice.core import registry
+from xdevice.errors import NotATensorError, shown
+
+from .ground import Ground
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+
+
+class Door:
+    """One backend, and what its adapter does when a thread comes to compute."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.backend = ground.backend
+        self.enter: Callable[[], None] | None = getattr(ground.kernels, "enter", None)
+
+
+D = TypeVar("D", bound=Door)
+
+_grounds: dict[str, Ground] = {}
+
+
+class Doors(Generic[D]):
+    """Doors of one kind: one a backend."""
+
+    def __init__(self, make: Callable[[Ground], D]) -> None:
+        self._make = make
+        self._made: dict[str, D] = {}
+        self.seen: dict[type, D] = {}
+        """By the type of the tensors that came: the fast way, good while the backend is not refused."""
+
+    def of(self, backend: Backend) -> D:
+        """The door of a backend."""
+        door = self._made.get(backend.name)
+        if door is None or door.backend is not backend:
+            door = self._made[backend.name] = backend.eagerly(lambda: self._make(_ground(backend)))
+        return door
+
+    def find(self, x: Any, function: str) -> D:
+        """The door of a tensor's backend."""
+        found = registry.kind_of(type(registry.as_array(x)))
+        if found is None or (found[1] == "model" and found[0].tensor_of(x) is None):
+            raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")
+        door = self.of(found[0])
+        if found[1] != "model":
+            self.seen[type(x)] = door
+        return door
+
+
+def _ground(backend: Backend) -> Ground:
+    ground = _grounds.get(backend.name)
+    if ground is None or ground.backend is not backend:
+        ground = _grounds[backend.name] = Ground(backend)
+    return ground
