@@ -212,10 +212,10 @@ def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
             settled.update(_holder(layer.path) for layer in rest)
         left = [layer for layer in left if layer.kind != kind]
         right = [layer for layer in right if layer.kind != kind]
-    for one, other in _other_pools(ours, theirs, left, right):
-        differences.append(Difference(other.path, "pool", one.kind, other.kind))
-        left = [layer for layer in left if layer is not one]
-        right = [layer for layer in right if layer is not other]
+    for mine, yours in list(_other_pools(ours, theirs, left, right)):
+        differences.append(Difference(yours.path, "pool", mine.kind, yours.kind))
+        left = [layer for layer in left if layer is not mine]
+        right = [layer for layer in right if layer is not yours]
     for layers, is_ours in ((left, True), (right, False)):
         differences += [found for layer in layers if layer.kind == "rescaling" for found in _of_lone(layer, is_ours)]
     return Compared(_without_repeats(differences), settled - {""}, (_once(left), _once(right)))
