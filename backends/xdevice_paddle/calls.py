@@ -53,6 +53,13 @@ def outermost(around: Around) -> AbstractContextManager[None]:
 
 def infer(model: Layer, inputs: tuple[Any, ...]) -> Any:
     training = [layer for layer in model.sublayers(include_self=True) if layer.training]
+    # a BatchNorm with use_global_stats=False updates its averages in evaluation mode too
+    kept = [
+        (x, x.clone())
+        for layer in model.sublayers(include_self=True)
+        if getattr(layer, "_use_global_stats", None) is False
+        for x in (layer._mean, layer._variance)
+    ]
     model.eval()
     try:
         with paddle.no_grad():
@@ -60,6 +67,9 @@ def infer(model: Layer, inputs: tuple[Any, ...]) -> Any:
     finally:
         for layer in training:
             layer.training = True
+        with paddle.no_grad():
+            for x, own in kept:
+                x.copy_(own, True)
 
 
 def has_channels_last(model: Layer) -> bool | None:

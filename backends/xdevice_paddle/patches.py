@@ -92,7 +92,11 @@ PRIVATE: Final = (
     Private("paddle.nn.PixelUnshuffle", ("_downscale_factor",), "the same"),
     Private("paddle.nn.Softmax", ("_axis",), "the same"),
     Private("paddle.nn.Softplus", ("_beta",), "the same"),
-    Private("paddle.nn.layer.norm._BatchNormBase", ("_epsilon", "_momentum", "_mean", "_variance"), "the same"),
+    Private(
+        "paddle.nn.layer.norm._BatchNormBase",
+        ("_epsilon", "_momentum", "_mean", "_variance", "_use_global_stats"),
+        "the same",
+    ),
     Private("paddle.nn.BatchNorm", ("_act",), "the same"),
     Private("paddle.nn.layer.norm", ("_InstanceNormBase",), "the same"),
     Private("paddle.nn.GroupNorm", ("_num_groups",), "the same"),

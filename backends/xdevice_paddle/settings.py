@@ -29,7 +29,7 @@ _PLAIN: Final = (
 """Functions of activation that take nothing, under their class's name."""
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """What they do between their layers with parameters is said of these."""
-_NOTHING: Final = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Sequential, nn.LayerList, nn.LayerDict)
+_NOTHING: Final = (nn.Identity, nn.Sequential, nn.LayerList, nn.LayerDict)
 _MAX: Final = {nn.MaxPool1D: 1, nn.MaxPool2D: 2, nn.MaxPool3D: 3}
 _AVG: Final = {nn.AvgPool1D: 1, nn.AvgPool2D: 2, nn.AvgPool3D: 3}
 _ADAPTIVE_AVG: Final = {nn.AdaptiveAvgPool1D: 1, nn.AdaptiveAvgPool2D: 2, nn.AdaptiveAvgPool3D: 3}
@@ -52,10 +52,13 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
 
 def _holds(layer: Any) -> bool:
     """Whether it has something in it, so that it is not a layer without parameters."""
-    return (
-        bool(layer._sub_layers)
-        or any(own is not None for own in layer._parameters.values())
-        or isinstance(layer, _NOTHING)
+    return bool(layer._sub_layers) or any(own is not None for own in layer._parameters.values()) or _is_usual(layer)
+
+
+def _is_usual(layer: Any) -> bool:
+    """Whether it has nothing to tell: rows of a batch are made by a function in most models."""
+    return isinstance(layer, _NOTHING) or (
+        isinstance(layer, nn.Flatten) and (layer.start_axis, layer.stop_axis) == (1, -1)
     )
 
 
@@ -70,6 +73,10 @@ def _operation(path: str, layer: Any) -> Layer:
         return ops.dropout(path, layer.p, axes="whole channels")
     if isinstance(layer, nn.AlphaDropout):
         return ops.plain(path, "alpha_dropout", p=layer.p)
+    if isinstance(layer, nn.Flatten):
+        return ops.plain(path, "flatten", first=layer.start_axis, last=layer.stop_axis)
+    if isinstance(layer, nn.Unflatten):
+        return ops.plain(path, "unflatten", axis=layer.axis, size=tuple(layer.shape))
     return ops.other(path, layer)
 
 

@@ -36,7 +36,7 @@ _PADS: Final = (kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D)
 _UPSAMPLES: Final = (kl.UpSampling1D, kl.UpSampling2D, kl.UpSampling3D)
 _SPATIAL: Final = (kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D)
 _NOTHING: Final = (
-    kl.InputLayer, kl.Flatten, kl.Reshape, kl.Permute, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
+    kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, kl.Masking, keras.Sequential, keras.Model,
 )  # fmt: skip
 """What has no settings, or is a function elsewhere."""
@@ -53,8 +53,9 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
         if path in layers:
             done |= {id(inner) for inner in layer._flatten_layers()}
             yield layers[path]
-            if layers[path].settings.get("activation") is not None and callable(layer.activation):
-                yield _by_function(f"{path}.activation", layer.activation)
+            function = getattr(layer, "activation", None)  # a Bidirectional has it in the layers inside
+            if layers[path].settings.get("activation") is not None and callable(function):
+                yield _by_function(f"{path}.activation", function)
         elif not (layer.weights or list(layer._layers) or isinstance(layer, _NOTHING)):
             found = _operation(path, layer)
             if found is not None:

@@ -25,7 +25,7 @@ _PLAIN: Final = (
 """Functions of activation that take nothing, under their class's name."""
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """What they do between their layers with parameters is said of these."""
-_NOTHING: Final = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_NOTHING: Final = (nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _DROPOUTS: Final = {nn.Dropout: "each number", nn.Dropout1d: "whole channels"}
 _PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._ReplicationPadNd, padding._CircularPadNd)
 
@@ -45,7 +45,14 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
 def _holds(module: Any) -> bool:
     """Whether it has something in it, so that it is not a layer without parameters."""
     is_open = any(True for _ in module.children()) or next(module.parameters(recurse=False), None) is not None
-    return is_open or isinstance(module, _NOTHING)
+    return is_open or _is_usual(module)
+
+
+def _is_usual(module: Any) -> bool:
+    """Whether it has nothing to tell: rows of a batch are made by a function in most models."""
+    return isinstance(module, _NOTHING) or (
+        isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
+    )
 
 
 def _operation(path: str, module: Any) -> Layer:
@@ -56,6 +63,10 @@ def _operation(path: str, module: Any) -> Layer:
         return ops.dropout(path, module.p, axes=_DROPOUTS.get(type(module), "whole channels"))
     if isinstance(module, nn.AlphaDropout):
         return ops.plain(path, "alpha_dropout", p=module.p)
+    if isinstance(module, nn.Flatten):
+        return ops.plain(path, "flatten", first=module.start_dim, last=module.end_dim)
+    if isinstance(module, nn.Unflatten):
+        return ops.plain(path, "unflatten", axis=module.dim, size=tuple(module.unflattened_size))
     return ops.other(path, module)
 
 

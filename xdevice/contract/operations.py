@@ -16,6 +16,8 @@ An adapter states the kind and the settings of each; what is the same under two 
 | local_response_norm | `size`, `alpha`, `beta`, `k` |
 | batch_norm, layer_norm, group_norm, instance_norm | as with parameters |
 | rescaling | `scale`, `offset` |
+| flatten, of other axes than all but the first | `first`, `last` |
+| unflatten | `axis`, `size` |
 | other | `type`: of a class that nobody knows here |
 """
 

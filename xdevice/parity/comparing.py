@@ -8,6 +8,7 @@ seen to break; docs/parity.md has the measurement. The distance in ULP is told a
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -51,6 +52,8 @@ TOLERANCES: Final = {
 
 _LISTED: Final = 20
 """How many parameters without a counterpart a message names."""
+_LONGEST: Final = 1100
+"""How many characters these may take."""
 _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state say what is what: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected)"
@@ -291,16 +294,22 @@ def _of_runs(both: Both, rule: Rule) -> Comparison:
 def _unmapped(pair: Pair) -> Comparison:
     """Parameters of a model that have no counterpart in the other framework's."""
     lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
-    rest = [f"\n  and {len(lines) - _LISTED} more"] * (len(lines) > _LISTED)
-    text = f"the models differ{_between(pair.actual, pair.expected)}:{''.join(lines[:_LISTED] + rest)}{_WHAT_IS_WHAT}"
+    text = f"the models differ{_between(pair.actual, pair.expected)}:{_first_of(lines)}{_WHAT_IS_WHAT}"
     return _difference("structure", next(iter(pair.unmapped)), None, None, text)
+
+
+def _first_of(lines: list[str]) -> str:
+    """As many of them as a message may hold, and how many more there are."""
+    ends = list(accumulate(map(len, lines)))
+    count = max(1, min(_LISTED, sum(end <= _LONGEST for end in ends)))
+    rest = f"\n  and {len(lines) - count} more" if len(lines) > count else ""
+    return "".join(lines[:count]) + rest
 
 
 def _settings(pair: Pair) -> Comparison:
     """Models that hold the same numbers and compute something else with them."""
-    lines = [f"\n  {line}" for line in pair.settings]
-    rest = [f"\n  and {len(lines) - _LISTED} more"] * (len(lines) > _LISTED)
-    text = f"the parameters agree, and the layers are set differently:{''.join(lines[:_LISTED] + rest)}"
+    lines = _first_of([f"\n  {line}" for line in pair.settings])
+    text = f"the parameters agree, and the layers are set differently:{lines}"
     return _difference("settings", pair.settings[0].partition(":")[0], None, None, text)
 
 

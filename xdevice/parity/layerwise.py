@@ -41,6 +41,8 @@ class Traced(NamedTuple):
     calls: Sequence[LayerCall]
     outputs: Sequence[Array]
     """What the model returned; empty where that is not known."""
+    is_turned: bool = False
+    """Whether these have their channels where the other run has them, so that their axes are its axes."""
 
 
 class Place(NamedTuple):
@@ -145,7 +147,8 @@ def limit(run: Traced) -> float:
 
 
 def _end_error(actual: Traced, expected: Traced) -> float | None:
-    errors = [error_of(x, y) for x, y in zip(actual.outputs, expected.outputs, strict=False)]
+    held = _error_in_place if actual.is_turned else error_of
+    errors = [held(x, y) for x, y in zip(actual.outputs, expected.outputs, strict=False)]
     told = [error for error in errors if error is not None]
     return max(told, default=None)
 
@@ -181,10 +184,19 @@ def error_of(actual: Array, expected: Array) -> float | None:
     return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
 
 
-def turned(actual: Array, expected: Array) -> Array:
-    """An array with its axes where those of the other one are, if that is all that differs in its shape."""
-    ways = list(_orders(actual, expected.shape))
-    return min(ways, key=lambda way: _distance(way, expected)) if ways and expected.size else actual
+def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
+    """An array with its channels where the other one has them. `ends` says of both models whether those are last."""
+    if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
+        return actual
+    moved = numpy.moveaxis(actual, -1, 1) if ends[0] else numpy.moveaxis(actual, 1, -1)
+    ways = [way for way in (actual, moved) if way.shape == expected.shape]  # a sequence is as it is
+    return min(ways, key=lambda way: _distance(way, expected), default=actual)
+
+
+def _error_in_place(actual: Array, expected: Array) -> float | None:
+    if actual.shape != expected.shape:
+        return math.inf
+    return _distance(actual, expected) if expected.size else None
 
 
 def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
@@ -303,6 +315,8 @@ def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
+    if len(set(shapes)) == 1:
+        return "another number, not finite or a whole one"
     return f"of the shape {shapes[0]}, expected {shapes[1]}" if len(shapes) == 2 else "something else"
 
 

@@ -40,6 +40,8 @@ class Both(NamedTuple):
         place = layerwise.first_difference(ours, theirs, pairs)
         if place is not None:
             return place.text
+        if len(self.actual) != len(self.expected):
+            return f"all layers agree; the models return {len(self.actual)} and {len(self.expected)} tensors"
         place = layerwise.first_difference(ours, theirs, pairs, strict=True)
         most = f"no layer is off by more than {layerwise.limit(theirs):g} of its largest value"
         return f"{most}, so that rounding alone may do this; at its greatest step {place.text if place else 'nothing'}"
@@ -55,7 +57,11 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     ours, theirs = (_returned(run.outputs) for run in runs)
     if len(ours) == len(theirs):
         pairs = zip(ours, theirs, strict=True)
-        ours = [one._replace(path=other.path, value=layerwise.turned(one.value, other.value)) for one, other in pairs]
+        ends = tuple(registry.load(run.trace.backend).has_channels_last(run.trace.model) for run in runs)
+        ours = [
+            one._replace(path=other.path, value=layerwise.turned(one.value, other.value, (ends[0], ends[1])))
+            for one, other in pairs
+        ]
     return Both(ours, theirs, runs, names)
 
 
@@ -70,4 +76,4 @@ def _pairs(runs: tuple[Run, Run], names: Mapping[str, str]) -> list[tuple[Layer,
 
 
 def _traced(run: Run, outputs: list[Reading]) -> layerwise.Traced:
-    return layerwise.Traced(run.trace.backend, run.trace.calls, [reading.value for reading in outputs])
+    return layerwise.Traced(run.trace.backend, run.trace.calls, [reading.value for reading in outputs], True)

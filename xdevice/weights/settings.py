@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .sides import Side
 
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
+_POOLS = ({"avg_pool", "max_pool"}, {"adaptive_avg_pool", "adaptive_max_pool"})
 _HINT = "functions are not seen; inputs= runs both models and compares their outputs"
 
 
@@ -216,9 +217,25 @@ def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
             settled.update(_holder(layer.path) for layer in rest)
         left = [layer for layer in left if layer.kind != kind]
         right = [layer for layer in right if layer.kind != kind]
+    for mine, yours in list(_other_pools(ours, theirs, left, right)):
+        differences.append(Difference(yours.path, "pool", mine.kind, yours.kind))
+        left = [layer for layer in left if layer is not mine]
+        right = [layer for layer in right if layer is not yours]
     for layers, is_ours in ((left, True), (right, False)):
         differences += [found for layer in layers if layer.kind == "rescaling" for found in _of_lone(layer, is_ours)]
     return Compared(_without_repeats(differences), settled - {""}, (_once(left), _once(right)))
+
+
+def _other_pools(ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]) -> Iterator[tuple[Layer, Layer]]:
+    """The pools left alone in one gap, of which one takes the mean and the other the maximum."""
+    for number, kind in ours:
+        for there, other_kind in theirs:
+            if there != number or {kind, other_kind} not in _POOLS:
+                continue
+            mine = [layer for layer in ours[number, kind] if layer in left]
+            other = [layer for layer in theirs[there, other_kind] if layer in right]
+            if len(mine) == len(other) == 1:
+                yield mine[0], other[0]
 
 
 def _once(layers: list[Layer]) -> list[Layer]:

@@ -106,6 +106,20 @@ class Runs:
         taken = (call for call in self.expected.calls if call.inputs and call.inputs[0].shape == x.shape)
         return kinds.get(next((call.path for call in taken), "")) in _IMAGES
 
+    def outputs_apart(self, computed: Run) -> float:
+        """How far apart the outputs are, with the channels of both where the source has them."""
+        ours, theirs = self.expected.outputs, computed.outputs
+        if len(ours) != len(theirs):
+            return float("inf")
+        return max((self._output_apart(one, other) for one, other in zip(ours, theirs, strict=True)), default=0.0)
+
+    def _output_apart(self, one: Array, other: Array) -> float:
+        here, there = (side.backend.has_channels_last(side.model) for side in (self._source, self._target))
+        ways = [other]
+        if None not in (here, there) and here != there and other.ndim > 2:
+            ways.append(np.moveaxis(other, -1, 1) if there else np.moveaxis(other, 1, -1))
+        return min((apart(one, way) for way in ways if one.shape == way.shape), default=float("inf"))
+
     def plain(self) -> Run:
         """What the target computes by itself."""
         return run(self._target, self._theirs)
@@ -183,7 +197,7 @@ class _Forcing:
         self._kinds = {layer.path: signature(source, layer) for layer in left}
         self._wanted = {layer.path: signature(target, layer) for layer in right}
         self._chosen: dict[str, str] = {}
-        self._counts: dict[str, int] = {}
+        self._left: dict[str, list[Seen]] = {}
         self._ties: list[tuple[str, frozenset[str]]] = []
         self._apart: list[tuple[str, str]] = []
         self._open: list[str] = []
@@ -191,7 +205,7 @@ class _Forcing:
         self._before = ""
         self.first = ""
         result = run(target, runs.theirs, self._give)
-        if not _is_close(runs.expected.outputs, result.outputs, CLOSE):
+        if runs.outputs_apart(result) > CLOSE:
             self._note("", f"what lies behind {self._before}")
         self.settled = Settled(self._chosen, self._ties, self._apart, self._open, self._sure)
 
@@ -199,10 +213,9 @@ class _Forcing:
         if call.path not in self._wanted:
             return result
         backend = self._target.backend
-        number = self._counts[call.path] = self._counts.get(call.path, -1) + 1
         inputs = [_array(self._target, x) for x in call.inputs]
         own = self._choose(call.path, inputs)
-        expected = self._runs.calls_of(own)[number : number + 1] if own else []
+        expected = self._next_call(call.path, own, inputs)
         if not expected:
             return result
         has_input = _is_close(expected[0].inputs, inputs, _SAME)
@@ -221,6 +234,13 @@ class _Forcing:
             for x, there, own in zip(new, outputs, seeing.tensors(backend, result), strict=True)
         ]
         return seeing.replaced(backend, result, iter(given))
+
+    def _next_call(self, path: str, own: str, inputs: list[Array]) -> list[Seen]:
+        """The call of the source that this is: the one of its number, unless another one has its input. A shared layer
+        is called in another order by a model that computes its branches in another order."""
+        left = self._left.setdefault(path, list(self._runs.calls_of(own) if own else ()))
+        place = next((n for n, call in enumerate(left) if _is_close(call.inputs, inputs, _SAME)), 0)
+        return [left.pop(place)] if left else []
 
     def _given(self, x: Array, own: Any) -> Any:
         """The numbers as a tensor like the target's own one, whose kind it keeps where there are several."""
@@ -255,7 +275,9 @@ class _Forcing:
         fitting = [
             own for own, kind in self._kinds.items() if kind == wanted and own not in taken and self._runs.calls_of(own)
         ]
-        close = [own for own in fitting if _is_close(self._runs.calls_of(own)[0].inputs, inputs, _SAME)]
+        close = [
+            own for own in fitting if any(_is_close(call.inputs, inputs, _SAME) for call in self._runs.calls_of(own))
+        ]
         guess = self._guess.get(path, "")
         self._ties.append((path, frozenset(close)))
         if len(close) == 1:
@@ -309,6 +331,8 @@ def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> list[tuple[Layer
             by_name(source, target, renamed)  # whether these are right
         refusal = error
     fixed = {there: here for here, there in renamed.items()}
+    if all(here == there for there, here in guess.items() if there not in fixed):
+        fixed = {**guess, **fixed}  # where both models have the same paths, these say which layer is which
     settled = runs.settle(source.layers, target.layers, guess, fixed)
     ours, theirs = ({layer.path: layer for layer in side.layers} for side in (source, target))
     chosen = {**fixed, **settled.chosen}
@@ -424,14 +448,21 @@ def _arrays_of(inputs: object) -> list[Array]:
 # comparing
 
 
-def apart(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
-    """How far apart the outputs of two models are: of what a batch's rows have of their own, where rounding allows."""
-    found = [distance(ours, theirs)]
-    for one, other in zip(ours, theirs, strict=False):
-        if one.shape == other.shape and one.ndim > 1 and len(one) > 1 and one.size:
-            own = float(np.abs(one - one.mean(axis=0)).max()) + 1e-2 * float(np.abs(one).max())
-            found.append(float(np.abs(one.astype("float64") - other).max()) / max(own, 1e-30))
-    return max(found)
+def apart(one: Array, other: Array) -> float:
+    """How far apart two outputs of one shape are, of the largest number, and of what a batch's rows have of their own,
+    where rounding allows."""
+    if not one.size:
+        return 0.0
+    both, there = one.astype("float64"), other.astype("float64")
+    off = np.where((both == there) | (np.isnan(both) & np.isnan(there)), 0.0, np.abs(both - there))
+    if not off.any():
+        return 0.0
+    largest = float(np.abs(one).max())
+    found = float(off.max()) / max(largest, 1e-30)
+    if one.ndim > 1 and len(one) > 1:
+        own = float(np.abs(one - one.mean(axis=0)).max()) + 1e-2 * largest
+        found = max(found, float(off.max()) / max(own, 1e-30))
+    return found if np.isfinite(found) else float("inf")
 
 
 def distance(ours: Sequence[Array], theirs: Sequence[Array]) -> float:

@@ -23,7 +23,7 @@ from xdevice.tensors.refusals import require_dtype
 from . import folding, settings
 from .files import lack_of_memory
 from .pairing import SHAPING, paired
-from .settling import CLOSE, Runs, apart, loaded, paired_by_inputs
+from .settling import CLOSE, Runs, loaded, paired_by_inputs
 from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, some_of
 
 if TYPE_CHECKING:
@@ -366,11 +366,15 @@ class _Writer:
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
         """Lists that the outputs differ, and where they first do; whether they agree."""
         with loaded(wanted, self._state):
-            found = apart(runs.expected.outputs, runs.plain().outputs)
+            found = runs.outputs_apart(runs.plain())
             if found <= CLOSE:
                 return True
             first = runs.first_apart(pairs)
-        far = "have other shapes" if math.isinf(found) else f"are {found:.2g} of what they are apart"
+        far = (
+            "have other shapes, or numbers that are not finite"
+            if math.isinf(found)
+            else f"are {found:.2g} of what they are apart"
+        )
         self._state.differences.append(
             f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
         )

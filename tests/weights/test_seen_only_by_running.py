@@ -1,0 +1,190 @@
+"""Pairs of models that once differed without a word, or were told apart wrongly: by an adversary, each written once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import xdevice
+
+SEQUENCE = np.random.default_rng(0).normal(size=(3, 4, 5)).astype("float32")
+VECTORS = np.random.default_rng(1).normal(size=(4, 6)).astype("float32")
+IMAGES = np.random.default_rng(2).normal(size=(2, 3, 6, 6)).astype("float32")
+
+
+def told(state):
+    return "\n".join([*state.unmapped, *(line for line in state.differences if "num_batches_tracked" not in line)])
+
+
+@pytest.fixture
+def nets():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+
+    class Theirs(torch.nn.Module):
+        def __init__(self, behind):
+            super().__init__()
+            self.fc = torch.nn.Linear(5, 4)
+            self.behind = behind
+
+        def forward(self, x):
+            return self.behind(self.fc(x))
+
+    class Mine(paddle.nn.Layer):
+        def __init__(self, behind):
+            super().__init__()
+            self.fc = paddle.nn.Linear(5, 4)
+            self.behind = behind
+
+        def forward(self, x):
+            return self.behind(self.fc(x))
+
+    return Theirs, Mine
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine"),
+    [
+        (lambda x: x, lambda x: x.transpose([0, 2, 1])),  # square: the shapes agree
+        (lambda x: x[:3, :3], lambda x: x[:3, :3].transpose([1, 0, 2])),
+        (lambda x: x, lambda x: x.reshape([3, 4, 1, 4]).transpose([0, 3, 1, 2]).squeeze(-1)),
+        (lambda x: x[:, :1], lambda x: x[:, 0]),
+        (lambda x: x.new_zeros(3, 6, 4).index_add(1, x.new_tensor([1, 2, 3, 4]).long(), x), lambda x: x),
+    ],
+    ids=["last axes", "first axes", "channels", "an axis of one", "zeros around"],
+)
+def test_outputs_in_another_order_differ(nets, theirs, mine):
+    source, target = nets[0](theirs), nets[1](mine)
+    state = xdevice.convert_state(source, "paddle", like=target, inputs=SEQUENCE)
+    assert "the outputs on inputs=" in told(state)
+    state.load_into(target)
+    with pytest.raises(xdevice.ParityError, match="the first difference lies behind fc"):
+        xdevice.assert_parity(target, source, inputs=SEQUENCE)
+
+
+def test_another_number_of_outputs_is_not_called_rounding(nets):
+    source, target = nets[0](lambda x: x), nets[1](lambda x: (x, x))
+    xdevice.convert_state(source, "paddle", like=target).load_into(target)
+    with pytest.raises(xdevice.ParityError) as error:
+        xdevice.assert_parity(target, source, inputs=SEQUENCE)
+    assert "rounding" not in str(error.value)
+    assert "return 2 and 1 tensors" in str(error.value)
+
+
+def test_what_is_not_finite_is_not_called_a_shape(nets):
+    source, target = nets[0](lambda x: x), nets[1](lambda x: x / 0.0)
+    xdevice.convert_state(source, "paddle", like=target).load_into(target)
+    with pytest.raises(xdevice.ParityError, match="another number, not finite"):
+        xdevice.assert_parity(target, source, inputs=SEQUENCE)
+
+
+def test_averages_that_paddle_updates_in_evaluation_are_listed_and_kept():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    target = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm2D(4, use_global_stats=False))
+    state = xdevice.convert_state(source, "paddle", like=target, inputs=IMAGES)
+    assert "use_global_stats is None in torch, False in paddle" in told(state)
+    assert target[1]._mean.numpy().tolist() == [0.0] * 4
+    state.load_into(target)
+    with pytest.raises(xdevice.ParityError):
+        xdevice.assert_parity(target, source, inputs=IMAGES)
+    assert target[1]._mean.numpy().tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "line"),
+    [
+        (lambda nn: nn.Flatten(2), lambda nn: nn.Flatten(1, 2), "first is 2 in torch, 1 in paddle"),
+        (lambda nn: nn.Unflatten(1, (2, 2)), lambda nn: nn.Unflatten(1, (4, 1)), "size is (2, 2) in torch, (4, 1)"),
+        (lambda nn: nn.AdaptiveAvgPool2d(2), lambda nn: nn.AdaptiveMaxPool2D(2), "pool is adaptive_avg_pool in torch"),
+        (lambda nn: nn.MaxPool2d(2), lambda nn: nn.AvgPool2D(2), "pool is max_pool in torch, avg_pool in paddle"),
+    ],
+    ids=["flatten", "unflatten", "adaptive pool", "pool"],
+)
+def test_settings_that_were_not_compared(theirs, mine, line):
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), theirs(torch.nn))
+    target = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), mine(paddle.nn))
+    state = xdevice.convert_state(source, "paddle", like=target)
+    assert line in told(state)
+    state.load_into(target)
+    with pytest.raises(xdevice.ParityError, match="set differently"):
+        xdevice.assert_parity(target, source)
+
+
+def test_the_usual_flatten_needs_no_counterpart():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten())
+    assert not told(xdevice.convert_state(source, "paddle", like=paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3))))
+
+
+def test_equal_paths_say_which_layer_is_which_whatever_is_computed():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True)
+    target = paddle.nn.TransformerEncoderLayer(8, 2, 16)
+    x = np.random.default_rng(3).normal(size=(2, 4, 8)).astype("float32")
+    state = xdevice.convert_state(source, "paddle", like=target, inputs=x)
+    assert not state.unmapped
+    assert "norm_first is True in torch, False in paddle" in told(state)
+    np.testing.assert_array_equal(state["norm2.weight"].numpy(), source.norm2.weight.detach().numpy())
+
+
+def test_a_list_of_many_parameters_stays_readable():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    normed = torch.nn.utils.parametrizations.weight_norm
+    source = torch.nn.Sequential(*(normed(torch.nn.Conv1d(2, 2, 3)) for _ in range(9)))
+    target = paddle.nn.Sequential(*(paddle.nn.utils.weight_norm(paddle.nn.Conv1D(2, 2, 3)) for _ in range(9)))
+    with pytest.raises(xdevice.ParityError) as error:
+        xdevice.assert_parity(source, target)
+    assert len(str(error.value)) <= 1500
+    assert " more\n" in str(error.value)
+
+
+# Keras
+
+
+def test_a_shared_layer_whose_calls_come_in_another_order():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shared, self.left, self.right = (torch.nn.Linear(6, 6) for _ in range(3))
+            self.out = torch.nn.Linear(12, 3)
+
+        def forward(self, x):
+            a, b = torch.relu(self.left(self.shared(x))), torch.tanh(self.right(self.shared(torch.sin(x))))
+            return self.out(torch.cat([a, b], 1))
+
+    x = keras.Input((6,))
+    shared = keras.layers.Dense(6, name="d_a")
+    left = keras.layers.Dense(6, activation="relu", name="d_b")(shared(x))
+    right = keras.layers.Dense(6, activation="tanh", name="d_c")(shared(keras.ops.sin(x)))
+    target = keras.Model(x, keras.layers.Dense(3, name="d_d")(keras.layers.Concatenate()([left, right])))
+    source = Branches()
+    state = xdevice.convert_state(source, "tensorflow", like=target, inputs=VECTORS)
+    assert "the outputs on inputs=" not in told(state)
+    state.load_into(target)
+    xdevice.assert_parity(target, source, inputs=VECTORS)
+
+
+def test_an_activation_inside_of_a_bidirectional_layer_is_listed():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    source = torch.nn.LSTM(5, 4, bidirectional=True, batch_first=True)
+    inner = keras.layers.LSTM(4, return_sequences=True, activation="softsign", recurrent_activation="hard_sigmoid")
+    target = keras.Sequential([keras.Input((4, 5)), keras.layers.Bidirectional(inner)])
+    state = xdevice.convert_state(source, "tensorflow", like=target)
+    assert "activation is None in torch, softsign in tensorflow" in told(state)
+
+
+def test_images_whose_axes_are_of_one_size_are_turned():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
+    target = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3)])
+    assert not told(xdevice.convert_state(source, "tensorflow", like=target, inputs=IMAGES))
+
+
+def test_axes_that_keras_exchanges_are_listed():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
+    target = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.Permute((2, 1, 3))])
+    assert "Permute" in told(xdevice.convert_state(source, "tensorflow", like=target))
