@@ -443,6 +443,7 @@ assert flags() == OFF
     assert run(code) == ""
 
 
+@pytest.mark.long
 def test_the_variable_forbids_it():
     code = """
 x = xdevice.ones(2)

@@ -12,7 +12,7 @@ import re
 import sys
 
 import pytest
-from support import python
+from support import python, sampled
 
 import xdevice
 
@@ -183,8 +183,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["spawn", "fork"])
+@pytest.mark.parametrize("how", sampled(["spawn", "fork"], [], ["spawn"]))
 def test_through_pools_of_processes(how, tmp_path):
     if how not in multiprocessing.get_all_start_methods():
         pytest.skip("this system cannot fork")

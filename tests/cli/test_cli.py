@@ -10,7 +10,7 @@ from support import BACKENDS, python, sampled
 
 import xdevice
 
-FEW = sampled(BACKENDS, ["numpy"], ["torch"])
+FEW = sampled(BACKENDS, ["numpy"], [])
 
 
 def command(*arguments, **variables):

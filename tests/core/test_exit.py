@@ -128,10 +128,8 @@ IN_CI = [
     ("torch", "prefetch_kept"),
     ("tensorflow", "parallel_in_a_thread"),
     ("paddle", "prefetch_raising"),
-    ("mxnet", "prefetch_in_a_thread"),
     ("jax", "prefetch_dropped"),
     ("jax", "blocking_entered"),
-    ("torch", "parallel_raising"),
     ("numpy", "prefetch_in_a_cycle"),
     ("numpy", "parallel_nested_in_a_thread"),
 ]

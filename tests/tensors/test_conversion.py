@@ -574,7 +574,7 @@ print("end")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_virtual_gpus_are_reached_by_a_copy_to_the_same_device():
     done = python("-c", VIRTUAL, XDEVICE_VIRTUAL_GPUS="2")
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
