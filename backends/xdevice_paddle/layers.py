@@ -85,8 +85,10 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
         return ("conv_transpose" if isinstance(layer, _TRANSPOSED) else "conv"), _of_conv(layer)
     if isinstance(layer, norm._BatchNormBase | nn.BatchNorm):
         settings = {"eps": layer._epsilon, "momentum": 1 - layer._momentum, "activation": getattr(layer, "_act", None)}
-        always = getattr(layer, "_use_global_stats", None)  # None is by the mode, as everywhere else
-        return "batch_norm", settings | ({} if always is None else {"use_global_stats": always})
+        always = getattr(layer, "_use_global_stats", None)
+        # None is by the mode, as everywhere else; in the older nn.BatchNorm, which is no such base, so is False
+        by_mode = always is None or (not always and not isinstance(layer, norm._BatchNormBase))
+        return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):
         return "embedding", {"padding_idx": _padding_idx(layer), "max_norm": getattr(layer, "_max_norm", None)}
     if isinstance(layer, nn.LayerNorm):
