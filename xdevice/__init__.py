@@ -150,7 +150,7 @@ _LAZY: dict[str, str] = {
     "ContainerError": "errors",
     "ContractError": "errors",
     "DTypeError": "errors",
-    "Device": "tensors.verbs",
+    "Device": "tensors.verbs",  # which also brings what `with device:` does
     "DeviceError": "errors",
     "DeviceMismatchError": "errors",
     "DeviceNotFoundError": "errors",

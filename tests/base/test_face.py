@@ -21,6 +21,12 @@ def test_importing_xdevice_imports_nothing_else():
     assert printed("-c", code) == "__future__ xdevice xdevice.base xdevice.base.version"
 
 
+def test_a_device_is_whole_in_a_fresh_process():
+    for made in ("xdevice.cpu()", "xdevice.Device('cpu')"):
+        code = f"import xdevice\nwith {made} as device: print(device)"
+        assert printed("-c", code) == "cpu:0"
+
+
 def test_completion_shows_names_that_nothing_has_used_yet():
     code = "import xdevice; print(sorted(set(dir(xdevice)) - set(vars(xdevice))), 'numpy' in __import__('sys').modules)"
     shown = printed("-c", code)
