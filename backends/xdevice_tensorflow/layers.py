@@ -286,7 +286,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     }  # fmt: skip
     own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
     if kind == "gru" and not layer.reset_after:
-        return kind, _refused(own, "with reset_after=False it computes otherwise than a GRU elsewhere"), settings
+        return kind, _refused(own, "with reset_after=False it computes something other than a GRU elsewhere"), settings
     return kind, own, settings | _of_recurrent(layer)
 
 

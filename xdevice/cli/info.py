@@ -142,7 +142,7 @@ def _devices_text(report: Report) -> str:
 
 
 def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
-    """One line a device; alike ones such as MXNet's 16 CPUs share one."""
+    """One line per device; similar ones such as MXNet's 16 CPUs share one."""
     lines: dict[tuple[str, str, int | None], list[str]] = {}
     for one in seen:
         kind = one["device"].partition(":")[0]
