@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.core import registry
 from xdevice.errors import StateError
+from xdevice.porting.pairing import paired
+from xdevice.porting.sides import model_side
 from xdevice.tracing.inference import Run, run_both
-from xdevice.weights.pairing import paired
-from xdevice.weights.sides import model_side
 
 from . import layerwise, readings
 

@@ -12,9 +12,9 @@ import numpy
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.errors import StateError
+from xdevice.porting.pairing import paired
+from xdevice.porting.sides import Side
 from xdevice.tracing.traces import LayerCall
-from xdevice.weights.pairing import paired
-from xdevice.weights.sides import Side
 
 from . import layerwise, recording
 from .comparing import Comparison

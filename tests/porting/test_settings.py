@@ -7,7 +7,7 @@ import pytest
 
 import xdevice
 from xdevice.core import registry
-from xdevice.weights import refusals
+from xdevice.porting import refusals
 
 
 def named(nn, **layers):
@@ -260,7 +260,7 @@ HONEST = [
 
 @pytest.mark.parametrize(("ours", "theirs"), HONEST)
 def test_names_that_say_nothing_are_no_objection(ours, theirs):
-    from xdevice.weights.likeness import crossed
+    from xdevice.porting.likeness import crossed
 
     assert crossed(ours, theirs) == []
 

@@ -19,9 +19,9 @@ from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
+from xdevice.weights.files import lack_of_memory
 
 from . import folding, settings
-from .files import lack_of_memory
 from .pairing import SHAPING, paired
 from .settling import CLOSE, Runs, loaded, paired_by_inputs
 from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, some_of
