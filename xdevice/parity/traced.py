@@ -187,6 +187,7 @@ class Tracer:
                     "time": run.time,
                     "layers": run.layers,
                     "calls": calls,
+                    "channels_last": self._backend.has_channels_last(known.itself),
                 }
             )
         known.pending.clear()
