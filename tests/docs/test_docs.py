@@ -84,9 +84,9 @@ ELSEWHERE = {
     "nn.md": "tests/nn/test_docs_of_nn.py",
     "arithmetic.md": "tests/arithmetic/test_docs_of_arithmetic.py",
     "pytest.md": "below, by pytest",
-    "optimizers.md": "tests/weights/test_optimizers.py",
+    "optimizers.md": "tests/porting/test_optimizers.py",
     "tracing.md": "tests/tracing/test_docs_of_tracing.py",
-    "porting_guide.md": "tests/weights/test_port_vae.py",
+    "porting_guide.md": "tests/porting/test_port_vae.py",
     "porting.md": "needs models of two frameworks, and says so: examples/port_resnet_block.py",
 }
 PAGES = sorted(

@@ -19,11 +19,11 @@ from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
+from xdevice.weights.files import lack_of_memory
 
 from . import folding, settings
-from .files import lack_of_memory
 from .pairing import SHAPING, paired
-from .settling import CLOSE, Runs, loaded, paired_by_inputs
+from .settling import Runs, loaded, paired_by_inputs
 from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, some_of
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ class _Writer:
         if runs is None:
             compared = settings.of_operations(source, wanted, pairs)
         else:
-            compared = settings.of_calls(runs, runs.plain(), pairs)
+            compared = settings.of_calls(source, runs.expected, wanted, runs.plain(), pairs)
         for one, other in pairs:
             self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)
@@ -367,18 +367,17 @@ class _Writer:
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
         """Lists that the outputs differ, and where they first do; whether they agree."""
         with loaded(wanted, self._state):
-            found = runs.outputs_apart(runs.plain())
-            if found <= CLOSE:
+            computed = runs.plain()
+            found = runs.outputs_apart(computed)
+            if found <= runs.limit:
                 return True
-            first = runs.first_apart(pairs)
+            where = runs.where(computed, pairs)
         far = (
             "have other shapes, or numbers that are not finite"
             if math.isinf(found)
             else f"are {found:.2g} of what they are apart"
         )
-        self._state.differences.append(
-            f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
-        )
+        self._state.differences.append(f"the outputs on inputs= {far}; {where}")
         return False
 
     def put(self, layer: Layer, other: Layer, wanted: Side, compared: settings.Compared) -> None:

@@ -1,12 +1,12 @@
 """The first layer whose output differs between two runs of a model, or the gap in which what differs lies.
 
-Layers are paired as `convert_state` pairs them, and their calls by number. The first paired layer that is given another
-input tells of a gap: what lies between it and the last good one has no parameters, or is a function. The first that
-gives another output for the same input is itself the cause.
+Layers are paired as `convert_state` pairs them, and the calls of each by their inputs, or else by number. The first
+paired layer that is given another input tells of a gap: what lies between it and the last good one has no parameters,
+or is a function. The first that gives another output for the same input is itself the cause.
 
 Two runs of deep models are further apart than the rule of `assert_parity` allows for one operation, so a layer is off
-by 1e-4 of the largest value, which honest runs of eleven published architectures kept 25 times below. A fault may be
-below that where it arises, and grow: so the cause is the greatest step up before the first layer that is off.
+by 1e-4 of the largest value (`distances`). A fault may be below that where it arises, and grow: so the cause is the
+greatest step up before the first layer that is off.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy
+from . import distances
+from .distances import apart, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+
+    import numpy
 
     from xdevice.contract.layouts import Layer
-    from xdevice.tracing.traces import LayerCall
+
+    from .traces import LayerCall
 
     Array = numpy.ndarray[Any, Any]
 
-OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Of the largest value of an output: what is more is no rounding."""
 _ROUNDING: Final = 1 / 500
 """Of that: steps below are nobody's."""
 _GRADIENTS: Final = 10
@@ -40,9 +42,7 @@ class Traced(NamedTuple):
     """`torch`."""
     calls: Sequence[LayerCall]
     outputs: Sequence[Array]
-    """What the model returned; empty where that is not known."""
-    is_turned: bool = False
-    """Whether these have their channels where the other run has them, so that their axes are its axes."""
+    """What the model returned, with its channels where the other run has them: they are compared in their places."""
 
 
 class Place(NamedTuple):
@@ -96,16 +96,22 @@ def first_difference(
 
 def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> list[Step]:
     """Inputs and outputs of the paired layers, in the order of the expected run."""
-    ours = {(call.path, call.number): call for call in actual.calls}
+    ours: dict[str, list[LayerCall]] = {}
+    for call in actual.calls:
+        ours.setdefault(call.path, []).append(call)
+    most = limit(expected)
     paired = {theirs.path: (mine, theirs) for mine, theirs in pairs}
     found = []
     for call in expected.calls:
         if call.path not in paired:
             continue
         mine, theirs = paired[call.path]
-        other = ours.get((mine.path, call.number))
-        if other is None:
+        left = ours.get(mine.path, [])
+        if not left:
             continue
+        # a layer that is shared may be called in another order
+        place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
+        other = left.pop(place)
         found.append(Step(other, call, True, _error(other.inputs, call.inputs)))
         # an activation inside that nobody sees
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
@@ -142,15 +148,11 @@ def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer
 
 def limit(run: Traced) -> float:
     """How far off a layer may be by rounding, as a part of its largest value."""
-    names = [x.dtype.name for call in run.calls for x in call.outputs[:1]]
-    return max((OFF[name] for name in names if name in OFF), default=OFF["float32"])
+    return distances.limit([x for call in run.calls for x in call.outputs[:1]])
 
 
 def _end_error(actual: Traced, expected: Traced) -> float | None:
-    held = _error_in_place if actual.is_turned else error_of
-    errors = [held(x, y) for x, y in zip(actual.outputs, expected.outputs, strict=False)]
-    told = [error for error in errors if error is not None]
-    return max(told, default=None)
+    return max(map(apart, actual.outputs, expected.outputs), default=None)
 
 
 def _greatest_step(errors: Sequence[float | None], last: int, floor: float) -> int:
@@ -170,63 +172,6 @@ def _greatest_step(errors: Sequence[float | None], last: int, floor: float) -> i
 
 def _error(ours: Sequence[Array], theirs: Sequence[Array]) -> float | None:
     return error_of(ours[0], theirs[0]) if ours and theirs else None
-
-
-def error_of(actual: Array, expected: Array) -> float | None:
-    """The greatest difference as a part of the greatest value, the channels moved to where the other has them; infinite
-    where shapes cannot be brought together; None where they may hold the same numbers in another order."""
-    if not expected.size and not actual.size:
-        return None
-    found = [_distance(moved, expected) for moved in _orders(actual, expected.shape)]
-    if found:
-        return min(found)
-    same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
-    return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
-
-
-def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
-    """An array with its channels where the other one has them. `ends` says of both models whether those are last."""
-    if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
-        return actual
-    moved = numpy.moveaxis(actual, -1, 1) if ends[0] else numpy.moveaxis(actual, 1, -1)
-    ways = [way for way in (actual, moved) if way.shape == expected.shape]  # a sequence is as it is
-    return min(ways, key=lambda way: _distance(way, expected), default=actual)
-
-
-def _error_in_place(actual: Array, expected: Array) -> float | None:
-    if actual.shape != expected.shape:
-        return math.inf
-    return _distance(actual, expected) if expected.size else None
-
-
-def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """The array in the orders of axes that frameworks use, where it then has this shape."""
-    wanted = tuple(size for size in shape if size != 1)
-    ways = [x]
-    if x.ndim > 2:
-        ways += [numpy.moveaxis(x, 1, -1), numpy.moveaxis(x, -1, 1), numpy.swapaxes(x, 0, 1)]
-    for way in ways:
-        if _squeezed(way).shape == wanted:
-            yield way.reshape(shape)
-
-
-def _squeezed(x: Array) -> Array:
-    return x.reshape([size for size in x.shape if size != 1])
-
-
-def _distance(actual: Array, expected: Array) -> float:
-    if expected.dtype.kind in "iub":
-        return 0.0 if (actual == expected).all() else math.inf
-    wide = "complex128" if expected.dtype.kind == "c" else "float64"
-    a, b = actual.astype(wide), expected.astype(wide)
-    same = (a == b) | (numpy.isnan(a) & numpy.isnan(b))
-    with numpy.errstate(invalid="ignore"):
-        apart = numpy.where(same, 0.0, numpy.abs(a - b))
-    if not numpy.isfinite(apart).all():
-        return math.inf
-    finite = numpy.abs(b[numpy.isfinite(b)])
-    most = float(apart.max())
-    return most / (float(finite.max()) or 1.0) if most and finite.size else most
 
 
 # words
