@@ -95,7 +95,7 @@ def test_the_older_batch_norm_of_paddle_goes_by_the_mode():
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     like = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm(4))
     state = xdevice.convert_state(source, "paddle", like=like, inputs=torch.ones(2, 3, 6, 6))
-    assert state.differences == ["1.num_batches_tracked: left out, for paddle counts no batches"]
+    assert state.differences == ["1.num_batches_tracked: left out, because paddle does not count batches"]
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def hold(
 
 def _both(expected: Entry, actual: Entry | None, place: int, rule: Rule) -> Finding:
     if actual is None:
-        comparison = _missing(f"{expected.name} has no step {expected.step} here, and the reference has")
+        comparison = _missing(f"{expected.name} has no step {expected.step} here, but the reference does")
     else:
         comparison = compare_readings(actual.read(), expected.read(), rule)
     line = actual.where if actual is not None else ""
@@ -183,7 +183,7 @@ def _extra(actual: Sequence[Entry], places: dict[tuple[str, int], int]) -> Itera
         if place is not None:
             last = place
             continue
-        text = f"{entry.name} has a step {entry.step} here, and the reference has none"
+        text = f"{entry.name} has a step {entry.step} here, but the reference does not"
         yield Finding(entry.name, entry.step, (last, number), _missing(text), entry.where)
 
 
