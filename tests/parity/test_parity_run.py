@@ -413,7 +413,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"], "mxnet is not among"),
         (["--backends", "torch,jax", "--save", "full"], "is not empty"),
         (["--backends", "torch,jax", "--save", "full", "--overwrite"], "full has no run.json: it is not the folder of"),
-        (["--backends", "torch,jax", "--overwrite"], "--overwrite is for --save"),
+        (["--backends", "torch,jax", "--overwrite"], "--overwrite needs --save"),
         (["--backends", "torch,jax", "--float64", "--calibrate"], "choose one"),
         (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "choose one"),
         (["--backends", "torch,jax", "--save", "s.py/run"], "cannot make the folder s.py/run: Not a directory"),
