@@ -157,7 +157,7 @@ def _place(parameter: Any, source: Any, context: Any) -> None:
 
 
 def _reset(parameter: Any, source: Any, context: Any) -> None:
-    """MXNet's way: deferred initialization is told; replicas give their mean, and the gradient begins anew."""
+    """MXNet's way: deferred initialization is told; replicas give their mean, and the gradient starts afresh."""
     buffers = source._grad or source._data
     is_np = bool(buffers) and isinstance(buffers[0], mx.np.ndarray)
     with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(is_np):

@@ -108,7 +108,7 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """Autocast keeps its casts of weights. A replay would compute with those for ever."""
+    """Autocast keeps its casts of weights. A replay would compute with those forever."""
     kept = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)

@@ -6,7 +6,7 @@ What must be kept:
 - `Module.to` gives a buffer that two modules share a new tensor in each.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU, whatever the rest does.
 - A module keeps a result of its parameters as an attribute under `weight_norm`, `spectral_norm` and `prune`, computed
-  anew before each call; PyTorch copies no tensor that has a graph behind it.
+  anew before each call; PyTorch does not copy a tensor that has a graph behind it.
 - TorchScript keeps its tensors in C++, and lets their contents be replaced but not the tensors: what moves to a device
   with tensors of another kind, as a virtual GPU and meta have, stays behind. A frozen module has its tensors in its
   code.

@@ -1096,7 +1096,7 @@ swap(
 )
 swap(
     "variables",
-    "names them anew for each model",
+    "gives new names in each model",
     _STATE,
     lambda variables, adapter: lambda model: [(f"{name}{id(model)}", x) for name, x in variables(model)],
 )

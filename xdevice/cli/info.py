@@ -129,7 +129,7 @@ def show(reports: Sequence[Report]) -> None:
     from rich.table import Table
 
     table = Table(title="xdevice backends on this machine")
-    for heading in ("backend", "version", "imports", "devices", "to know"):
+    for heading in ("backend", "version", "imports", "devices", "notes"):
         table.add_column(heading, overflow="fold")
     for report in reports:
         state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
