@@ -280,7 +280,7 @@ def _backends_table(report: Report) -> Table:
     from rich.table import Table
 
     table = Table(title="backends")
-    for heading in ("backend", "version", "result", "recorded", "seconds", "to know"):
+    for heading in ("backend", "version", "result", "recorded", "seconds", "notes"):
         table.add_column(heading, overflow="fold", justify="right" if heading in ("recorded", "seconds") else "left")
     for row in report.rows:
         color = {"agrees": "green", "reference": "default", "not compared": "default"}.get(row.state, "red")
@@ -293,7 +293,7 @@ def _backends_table(report: Report) -> Table:
 def _to_know(row: Row) -> str:
     why = row.error.partition("\n")[0]
     first = f"first at {row.first.finding.name}, step {row.first.finding.step}" if row.first is not None else ""
-    other = f"held against {row.reference}" if " " in row.reference else ""  # of another run
+    other = f"compared with {row.reference}" if " " in row.reference else ""  # of another run
     return "; ".join(filter(None, (why, first, other)))
 
 
