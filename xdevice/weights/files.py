@@ -351,7 +351,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: 
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
-            f"{where} does not fit: it lacks {_listed(missing)}, and also has {_listed(extra)}; "
+            f"{where} does not fit: it lacks {_listed(missing)}; unexpected: {_listed(extra)}; "
             f"xdevice.load(path) gives what it has as a dict"
         )
     return list(planned.values())
