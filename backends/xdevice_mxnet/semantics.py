@@ -1,4 +1,4 @@
-"""NumPy's semantics, which MXNet has per thread and off at first: which threads get them, and when.
+"""NumPy's semantics, which MXNet keeps per thread, off at first: which threads get them, and when.
 
 A thread that makes tensors by xdevice, or asks for arithmetic, is neutral: it gets them, once and for good. What this
 must keep:
@@ -47,7 +47,7 @@ class _Thread:
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled
-        """Whether creation needs to ask no more: somebody has called `set_np`, or it was found that nobody must."""
+        """Whether creation need not ask any more: somebody has called `set_np`, or it was found that nobody must."""
         self.is_ours = False
         """Whether xdevice has called it."""
         self.has_entered = False

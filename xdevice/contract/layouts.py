@@ -342,7 +342,7 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
     off = next((f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), "")
-    return off and f"{off} in PyTorch's layout, where {_GATES[kind]} for each number of the state make {rows}"
+    return off and f"{off} in PyTorch's layout, where {_GATES[kind]} for each number of the state are {rows}"
 
 
 # settings
