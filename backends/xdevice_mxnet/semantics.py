@@ -35,7 +35,7 @@ _is_on = mx.util.is_np_shape
 def _is_allowed() -> bool:
     value = os.environ.get(VARIABLE, "").strip()
     if value not in ("", "0", "1"):
-        raise SettingError(f"{VARIABLE} is 1 or 0, not {value!r}; set {VARIABLE}=0, or unset it")
+        raise SettingError(f"{VARIABLE} must be 1 or 0, not {value!r}; set {VARIABLE}=0, or unset it")
     return value != "0"
 
 

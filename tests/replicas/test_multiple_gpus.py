@@ -288,7 +288,7 @@ def test_flags_that_cannot_be_are_refused_before_training(flags, said):
     ("variable", "value", "said"),
     [
         ("XDEVICE_BACKEND", "tourch", "did you mean 'torch'"),
-        ("XDEVICE_VIRTUAL_GPUS", "x", "XDEVICE_VIRTUAL_GPUS is an int of 0 or more, not 'x'"),
+        ("XDEVICE_VIRTUAL_GPUS", "x", "XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not 'x'"),
     ],
 )
 def test_a_variable_that_is_wrong_is_told_in_one_line(variable, value, said, devices):
