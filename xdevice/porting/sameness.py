@@ -50,14 +50,23 @@ def is_same(one: Given | None, other: Given | None) -> bool:
     most = _SAME * max(one.largest, 1e-30)
     if abs(one.largest - other.largest) > most or abs(one.total - other.total) > most * max(one.x.size, other.x.size):
         return False  # the rest need not be read
-    if any(_is_close(*_without_zeros(one.x, there), most) for there in layouts(other.x)):
+    ways = list(layouts(other.x))
+    fitting = [(one.x, there) for there in ways if there.shape == one.x.shape]
+    if any(_is_close(*pair, most) for pair in fitting or (_without_zeros(one.x, there) for there in ways)):
         return True
     is_flat = one.x.ndim == 2 and one.x.shape == other.x.shape
     return is_flat and _is_close(np.sort(one.x, axis=1), np.sort(other.x, axis=1), most)
 
 
 def _is_close(one: Array, other: Array, most: float) -> bool:
-    return one.shape == other.shape and float(np.abs(one - other).max(initial=0.0)) <= most
+    if one.shape != other.shape:
+        return False
+    few = (slice(None, None, max(1, one.shape[0] - 1)), *(slice(None, None, 3) for _ in one.shape[1:]))
+    return _off(one[few], other[few]) <= most and _off(one, other) <= most
+
+
+def _off(one: Array, other: Array) -> float:
+    return float(np.abs(one - other).max(initial=0.0))
 
 
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:

@@ -62,6 +62,7 @@ class Settled(NamedTuple):
     """Layers of the target of which nothing can be said."""
     sure: dict[str, str]
     """Those of `chosen` that are the only ones with their input."""
+    run: Run
 
 
 class _Made(NamedTuple):
@@ -176,21 +177,23 @@ class _Forcing:
         self._open: list[str] = []
         self._sure: dict[str, str] = {}
         self._before = ""
+        self._same: dict[int, bool] = {}
         result = inference.run(target.model, runs.theirs, self._give)
         if runs.outputs_apart(result) > runs.limit:
             self._apart.append(("", self._before))
-        self.settled = Settled(self._chosen, self._ties, self._apart, self._open, self._sure)
+        self.settled = Settled(self._chosen, self._ties, self._apart, self._open, self._sure, result)
 
     def _give(self, call: Call, result: Any) -> Any:
         if call.path not in self._wanted:
             return result
         backend = self._target.backend
         mine = given([_array(self._target, x) for x in call.inputs[:1]])
+        self._same.clear()
         own = self._choose(call.path, mine)
         expected = self._next_call(call.path, own, mine)
         if not expected:
             return result
-        if not is_same(expected[0].given, mine):
+        if not self._has(expected[0], mine):
             self._apart.append((call.path, self._before))
         outputs = [_array(self._target, x) for x in call.outputs]
         self._before = call.path
@@ -204,11 +207,17 @@ class _Forcing:
         ]
         return seeing.replaced(backend, result, iter(stand_ins))
 
+    def _has(self, call: _Made, mine: Given | None) -> bool:
+        """Whether a call of the source has this input, which is asked once of each."""
+        if id(call) not in self._same:
+            self._same[id(call)] = is_same(call.given, mine)
+        return self._same[id(call)]
+
     def _next_call(self, path: str, own: str, mine: Given | None) -> list[_Made]:
         """The call of the source that this is: the one of its number, unless another one has its input. A shared layer
         is called in another order by a model that computes its branches in another order."""
         left = self._left.setdefault(path, list(self._runs.calls_of(own) if own else ()))
-        place = next((n for n, call in enumerate(left) if is_same(call.given, mine)), 0)
+        place = next((n for n, call in enumerate(left) if self._has(call, mine)), 0)
         return [left.pop(place)] if left else []
 
     def _given(self, x: Array, own: Any) -> Any:
@@ -240,7 +249,7 @@ class _Forcing:
         fitting = [
             own for own, kind in self._kinds.items() if kind == wanted and own not in taken and self._runs.calls_of(own)
         ]
-        close = [own for own in fitting if any(is_same(call.given, mine) for call in self._runs.calls_of(own))]
+        close = [own for own in fitting if any(self._has(call, mine) for call in self._runs.calls_of(own))]
         guess = self._guess.get(path, "")
         self._ties.append((path, frozenset(close)))
         if len(close) == 1:
@@ -276,8 +285,9 @@ def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
 # pairing
 
 
-def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
-    """The layers of two models that have one kind, shape and input; where nothing else tells, those of one order.
+def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[Layer, Layer]], Run]:
+    """The layers of two models that have one kind, shape and input; where nothing else tells, those of one order. And
+    a run of the target, for its order.
 
     Raises:
         StateError: there is a layer of which nothing tells which it is.
@@ -305,7 +315,7 @@ def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> list[tuple[Layer
     pairs = [(ours[chosen[there]], theirs[there]) for there in theirs if there in chosen]
     for one, other in pairs:
         check_pair(source, one, target, other)
-    return pairs
+    return pairs, settled.run
 
 
 def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: StateError) -> None:

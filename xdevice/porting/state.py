@@ -350,11 +350,12 @@ class _Writer:
 
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
         runs = None if inputs is None else Runs(source, wanted, inputs)
-        pairs = paired(source, wanted, renamed) if runs is None else paired_by_inputs(runs, renamed)
         if runs is None:
+            pairs = paired(source, wanted, renamed)
             compared = settings.of_operations(source, wanted, pairs)
         else:
-            compared = settings.of_calls(source, runs.expected, wanted, runs.plain(), pairs)
+            pairs, computed = paired_by_inputs(runs, renamed)
+            compared = settings.of_calls(source, runs.expected, wanted, computed, pairs)
         for one, other in pairs:
             self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)

@@ -18,7 +18,7 @@ from . import distances
 from .distances import apart, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy
 
@@ -77,31 +77,33 @@ def first_difference(
     actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
 ) -> Place | None:
     """Where they first differ. With `strict`, where the greatest step up is, for the outputs are known to differ."""
-    found = steps(actual, expected, pairs)
-    ends = _end_error(actual, expected)
-    errors = [step.error for step in found]
     most = limit(expected)
-    off = next((number for number, error in enumerate([*errors, ends]) if error is not None and error > most), None)
-    if off is None and not strict:
-        return None
-    number = _greatest_step([*errors, ends], len(errors) if off is None else off, most * _ROUNDING)
+    found, errors = [], []
+    for step in steps(actual, expected, pairs):
+        found.append(step)
+        errors.append(step.error)
+        if step.error is not None and step.error > most:
+            break  # what is behind it follows from it
+    else:
+        errors.append(_end_error(actual, expected))
+        if not strict and (errors[-1] is None or errors[-1] <= most):
+            return None
+    number = _greatest_step(errors, most * _ROUNDING)
     settings = {theirs.path: _settings(ours, theirs, actual, expected) for ours, theirs in pairs}
-    if number == len(errors):
-        return _gap_place(actual, expected, _gap(actual, expected, found, number), ends or 0.0, most)
+    if number == len(found) or found[number].is_input:
+        gap = _gap(actual, expected, found, number, pairs)
+        return _gap_place(actual, expected, gap, errors[number] or 0.0, most)
     step = found[number]
-    if step.is_input:
-        return _gap_place(actual, expected, _gap(actual, expected, found, number), step.error or 0.0, most)
     return _layer_place(actual, expected, step, settings.get(step.expected.path, ""))
 
 
-def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> list[Step]:
+def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Iterator[Step]:
     """Inputs and outputs of the paired layers, in the order of the expected run."""
     ours: dict[str, list[LayerCall]] = {}
     for call in actual.calls:
         ours.setdefault(call.path, []).append(call)
     most = limit(expected)
     paired = {theirs.path: (mine, theirs) for mine, theirs in pairs}
-    found = []
     for call in expected.calls:
         if call.path not in paired:
             continue
@@ -112,11 +114,10 @@ def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
         # a layer that is shared may be called in another order
         place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
         other = left.pop(place)
-        found.append(Step(other, call, True, _error(other.inputs, call.inputs)))
+        yield Step(other, call, True, _error(other.inputs, call.inputs))
         # an activation inside that nobody sees
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
-        found.append(Step(other, call, False, None if hidden else _error(other.outputs, call.outputs)))
-    return found
+        yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
 
 
 def worst(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> float:
@@ -155,10 +156,10 @@ def _end_error(actual: Traced, expected: Traced) -> float | None:
     return max(map(apart, actual.outputs, expected.outputs), default=None)
 
 
-def _greatest_step(errors: Sequence[float | None], last: int, floor: float) -> int:
-    """Which of the errors up to the last one is furthest above those before it."""
-    before, found, most = floor, last, 0.0
-    for number, error in enumerate(errors[: last + 1]):
+def _greatest_step(errors: Sequence[float | None], floor: float) -> int:
+    """Which of the errors is furthest above those before it."""
+    before, found, most = floor, len(errors) - 1, 0.0
+    for number, error in enumerate(errors):
         if error is None:
             continue
         if error / before > most:
@@ -186,17 +187,19 @@ def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) ->
     return Place(step.expected.path, False, f"{text}{f'; {settings}' if settings else ''}", error)
 
 
-def _gap(actual: Traced, expected: Traced, found: Sequence[Step], number: int) -> _Gap:
+def _gap(
+    actual: Traced, expected: Traced, found: Sequence[Step], number: int, pairs: Sequence[tuple[Layer, Layer]]
+) -> _Gap:
     """The calls between a pair and the one before it that have no parameters."""
     behind = (found[number].actual, found[number].expected) if number < len(found) else None
     earlier = [step for step in found[:number] if behind is None or step.expected is not behind[1]]
     before = (earlier[-1].actual, earlier[-1].expected) if earlier else None
-    paired = {id(call) for step in found for call in (step.actual, step.expected)}
+    paired = [{pair[side].path for pair in pairs} for side in range(2)]
     between = [
         [
             call
             for call in run.calls[_index(run, before and before[side]) + 1 : _index(run, behind and behind[side], -1)]
-            if id(call) not in paired
+            if call.path not in paired[side]
         ]
         for side, run in enumerate((actual, expected))
     ]
