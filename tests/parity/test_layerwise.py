@@ -125,15 +125,19 @@ def test_an_activation_a_dropout_and_a_pool_are_named_as_gaps():
     from torch import nn as torch_nn
 
     text = told(*pair("paddle", activation=nn.LeakyReLU(0.1)))
-    assert "between are in torch 2 (ReLU), 3 (MaxPool2d), 4 (Dropout)" in text, text
+    assert "between them are in torch 2 (ReLU), 3 (MaxPool2d), 4 (Dropout)" in text, text
     assert "in paddle 2 (LeakyReLU), " in text
     text = told(*pair("paddle", mode="downscale_in_infer"))
-    assert "off by 1 of its largest value; between are in torch 4 (Dropout), and in paddle 4 (Dropout)" in text, text
+    assert "off by 1 of its largest value; between them are in torch 4 (Dropout), and in paddle 4 (Dropout)" in text, (
+        text
+    )
     text = told(*pair("paddle", ceil=True))
-    assert "between are in torch 3 (MaxPool2d), 4 (Dropout), and in paddle 3 (MaxPool2D), 4 (Dropout)" in text, text
+    assert "between them are in torch 3 (MaxPool2d), 4 (Dropout), and in paddle 3 (MaxPool2D), 4 (Dropout)" in text, (
+        text
+    )
     assert "of the shape (2, 4, 8, 8), expected (2, 4, 9, 9)" in text
     text = told(*pair("paddle", ours={"activation": torch_nn.GELU()}, activation=nn.GELU(approximate=True)))
-    assert "between are in torch 2 (GELU)" in text, text
+    assert "between them are in torch 2 (GELU)" in text, text
 
 
 def test_a_fault_behind_the_last_layer_is_in_the_last_gap():
@@ -144,7 +148,7 @@ def test_a_fault_behind_the_last_layer_is_in_the_last_gap():
     here, there = torch.nn.Sequential(*here, torch.nn.Softmax(-1)), nn.Sequential(*there, nn.LogSoftmax(-1))
     text = told(here, there)
     assert "behind 8 (Linear): what the model returns is off" in text, text
-    assert "between are in torch 9 (Softmax), and in paddle 9 (LogSoftmax)" in text
+    assert "between them are in torch 9 (Softmax), and in paddle 9 (LogSoftmax)" in text
 
 
 def test_rounding_is_called_so():

@@ -161,7 +161,7 @@ def test_functions_that_never_stand_in_one_place_are_not_compared():
     source = named(nn, a=nn.Linear(4, 4), b=nn.Linear(4, 4), tanh=nn.Tanh())
     like = named(other, a=other.Linear(4, 4), gelu=other.GELU(), b=other.Linear(4, 4))
     (told,) = _differences(source, "paddle", like)
-    assert told.startswith("not compared: 1 tanh of torch and 1 gelu of paddle, which stand beside nothing")
+    assert told.startswith("not compared: 1 tanh of torch and 1 gelu of paddle, which have nothing of their kind")
 
 
 def test_an_activation_of_one_side_is_listed_and_no_alarm():
@@ -245,7 +245,7 @@ def test_names_that_speak_against_the_order_are_seen(ours, theirs):
     nn, other = _torch(), _paddle()
     source = named(nn, **{name: nn.Linear(4, 4) for name in ours})
     crossed = named(other, **{name: other.Linear(4, 4) for name in theirs})
-    with pytest.raises(xdevice.StateError, match="names speak against their order"):
+    with pytest.raises(xdevice.StateError, match="names contradict their order"):
         xdevice.convert_state(source, "paddle", like=crossed)
     straight = named(other, **{name: other.Linear(4, 4) for name in reversed(theirs)})
     assert not xdevice.convert_state(source, "paddle", like=straight).unmapped

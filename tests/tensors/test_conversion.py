@@ -519,7 +519,7 @@ def test_a_symbol_is_refused():
 def test_another_copy_or_backend_is_refused():
     x = np.ones(2)
     for copy in (1, "yes", np.True_):
-        with pytest.raises(TypeError, match="copy is None"):
+        with pytest.raises(TypeError, match="copy must be None"):
             convert(x, "torch", copy=copy)
     with pytest.raises(xdevice.BackendNotFoundError, match="did you mean 'torch'"):
         convert(x, "torhc")

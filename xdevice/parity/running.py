@@ -35,7 +35,7 @@ class Both(NamedTuple):
         try:
             pairs = _pairs(self.runs, self.names)
         except StateError as error:
-            return f"which layer is which nothing says, so none is named: {error}"
+            return f"nothing says which layer is which, so none is named: {error}"
         ours, theirs = (_traced(run, side) for run, side in zip(self.runs, (self.actual, self.expected), strict=True))
         place = layerwise.first_difference(ours, theirs, pairs)
         if place is not None:

@@ -167,7 +167,7 @@ def _compared(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> 
     try:
         pairs = paired(_side(mine, ours.owner), _side(other, theirs.owner), {})
     except StateError as error:
-        return _different(f"which layer is which nothing says, so that none is compared: {error}")
+        return _different(f"nothing says which layer is which, so none is compared: {error}")
     place = layerwise.first_difference(ours, theirs, pairs) or layerwise.first_gradient(ours, theirs, pairs)
     if place is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"

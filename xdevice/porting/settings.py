@@ -308,7 +308,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     if source.model is None:
         return ""
     if silent:
-        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not tell; {_HINT}"
+        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not report; {_HINT}"
     parts = []
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
@@ -319,7 +319,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
         )
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
-    return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""
+    return f"not compared: {' and '.join(parts)}, which have nothing of their kind beside; {_HINT}" if parts else ""
 
 
 def _named(layer: Layer) -> str:

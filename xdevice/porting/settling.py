@@ -331,7 +331,7 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
     if doubtful:
         where = f"; the models come apart before: {settled.apart[0][1]} agrees" if settled.apart else ""
         text = (
-            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, and not {some_of(doubtful)}{where}. {refusal}"
+            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. {refusal}"
         )
         raise StateError(text[:MOST]) from refusal
 

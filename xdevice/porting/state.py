@@ -181,7 +181,7 @@ def convert_state(
     without
     parameters are compared by where they stand behind those with parameters: in the order of definition, and with
     `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside decoder.
-    Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
+    Dtypes stay; nothing is cast. The tensors share no memory with the source, and do not require gradients.
 
     Raises:
         StateError: tensors whose kind nothing says, or whose shapes or class do not fit that kind; layers that pair in
@@ -245,7 +245,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
 
     Raises:
         StateError: the state does not fit; all reasons are listed, and nothing was written.
-        NotATensorError: no model. NotBuiltError: it has no variables yet.
+        NotATensorError: not a model. NotBuiltError: it has no variables yet.
 
     Costs one copy of each tensor.
 
@@ -287,20 +287,20 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
         variable = variables[name]
         owner = registry.kind_of(type(value))
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
-            yield f"{name}: a {type(value).__qualname__} came, expected a tensor of {backend.name}; use convert_state"
+            yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
             continue
         there, here = _form(variable), _form(value)
         if there != here:
-            yield f"{name}: {here} came, expected {there}"
+            yield f"{name}: got {here}, expected {there}"
         elif not _is_writable(backend, variable):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"
         elif backend.device_of(value).kind == "meta":
-            yield f"{name}: it came on meta, where it has no values"
+            yield f"{name}: it is on meta, where it has no values"
         first = written.setdefault(id(variable), name)
         if first != name and there == here and not _equal(backend, value, state[first]):
-            yield f"{name} and {first} are one variable in the model, and two different values came"
+            yield f"{name} and {first} are one variable in the model, but two different values were given"
 
 
 def _missing(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
@@ -448,7 +448,9 @@ class _Writer:
     def _list_missing(self, part: Part, missing: list[str], origins: Mapping[str, str], wanted: Side | None) -> None:
         if part.of == (layouts.COUNTER,):
             if wanted is not None:
-                self._state.differences.append(f"{part.name}: {self._source.backend.name} counts no batches; it stays")
+                self._state.differences.append(
+                    f"{part.name}: {self._source.backend.name} does not count batches; it stays"
+                )
             return
         present = [origins[name] for name in part.of if name in origins]
         if wanted is not None or present:
@@ -456,7 +458,7 @@ class _Writer:
 
     def _list_unused(self, layer: Layer, origin: str, name: str) -> None:
         if name == layouts.COUNTER:
-            self._state.differences.append(f"{origin}: left out, for {self._target.name} counts no batches")
+            self._state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
         elif not any(origin in names for names in self._state.origins.values()):
             self._state.unmapped[origin] = f"{self._target.name} has no {name} in this {layer.kind}"
 

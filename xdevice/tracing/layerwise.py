@@ -1,7 +1,7 @@
 """The first layer whose output differs between two runs of a model, or the gap in which what differs lies.
 
 Layers are paired as `convert_state` pairs them, and the calls of each by their inputs, or else by number. The first
-paired layer that is given another input tells of a gap: what lies between it and the last good one has no parameters,
+paired layer that is given another input shows a gap: what lies between it and the last good one has no parameters,
 or is a function. The first that gives another output for the same input is itself the cause.
 
 Two runs of deep models are further apart than the rule of `assert_parity` allows for one operation, so a layer is off
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _ROUNDING: Final = 1 / 500
 """Of that: steps below are nobody's."""
 _GRADIENTS: Final = 10
-"""Times what an output may be off, a gradient may be."""
+"""A gradient may be off by this many times what an output may."""
 _LISTED: Final = 6
 
 
@@ -223,7 +223,7 @@ def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: 
         what, path = "what the model returns", ""
         far = _far(error, actual.outputs, expected.outputs)
     ours, theirs = _narrowed(gap, most)
-    text = f"the first difference lies {start}: {what} is {far}; between are {_listed(actual, ours)}, "
+    text = f"the first difference lies {start}: {what} is {far}; between them are {_listed(actual, ours)}, "
     return Place(path, True, text + f"and {_listed(expected, theirs)}", error)
 
 
@@ -264,12 +264,12 @@ def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
     if len(set(shapes)) == 1:
-        return "another number, not finite or a whole one"
+        return "different, and not finite or a whole number"
     return f"of the shape {shapes[0]}, expected {shapes[1]}" if len(shapes) == 2 else "something else"
 
 
 def _settings(ours: Layer, theirs: Layer, actual: Traced, expected: Traced) -> str:
-    """What both layers have been told otherwise."""
+    """The settings in which the two layers differ."""
     both = {name: (value, theirs.settings[name]) for name, value in ours.settings.items() if name in theirs.settings}
     told = {name: pair for name, pair in both.items() if not _alike(*pair)}
     return ", ".join(f"{name} is {x} in {actual.owner}, {y} in {expected.owner}" for name, (x, y) in told.items())
