@@ -108,7 +108,7 @@ def test_the_first_example_of_a_page_runs_on_every_backend(backend):
     assert {page: said[page] for page in SHOWN} == SHOWN
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
     (tmp_path / "test_net.py").write_text(first_example("pytest.md"))
     done = python("-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path), cwd=tmp_path)

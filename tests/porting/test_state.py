@@ -1015,7 +1015,7 @@ def test_an_optimizer_has_no_layers():
         xdevice.convert_state(torch.optim.SGD(linear("torch").parameters()), "paddle")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_ports_a_block_to_the_other_three():
     script = ROOT / "examples" / "port_resnet_block.py"
     done = python(script)
