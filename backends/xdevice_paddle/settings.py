@@ -77,7 +77,8 @@ def _operation(path: str, layer: Any) -> Layer:
         return ops.plain(path, "flatten", first=layer.start_axis, last=layer.stop_axis)
     if isinstance(layer, nn.Unflatten):
         return ops.plain(path, "unflatten", axis=layer.axis, size=tuple(layer.shape))
-    return ops.other(path, layer)
+    is_known = type(layer).__module__.startswith("paddle.")  # a user's may raise, or print addresses
+    return ops.other(path, layer, layer.extra_repr() if is_known else "")
 
 
 def _activation(path: str, layer: Any) -> Layer | None:

@@ -67,7 +67,8 @@ def _operation(path: str, module: Any) -> Layer:
         return ops.plain(path, "flatten", first=module.start_dim, last=module.end_dim)
     if isinstance(module, nn.Unflatten):
         return ops.plain(path, "unflatten", axis=module.dim, size=tuple(module.unflattened_size))
-    return ops.other(path, module)
+    is_known = type(module).__module__.startswith("torch.")  # a user's may raise, or print addresses
+    return ops.other(path, module, module.extra_repr() if is_known else "")
 
 
 def _activation(path: str, module: Any) -> Layer | None:
