@@ -98,7 +98,6 @@ RETIRED = {
     "CountError": xdevice.ArgumentError,
     "DepthError": xdevice.ArgumentError,
     "DeviceTypeError": xdevice.DeviceError,
-    "LaunchError": xdevice.SettingError,
     "NotATaskError": xdevice.ArgumentError,
     "NotIterableError": xdevice.ArgumentError,
     "OpError": xdevice.ArgumentError,
