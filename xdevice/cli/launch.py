@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from xdevice.core import selection
-from xdevice.processes import spawning
+from xdevice.distributed import spawning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
