@@ -38,7 +38,7 @@ _SHOWN: Final = 5
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _DERIVED: Final = "PeerError: "
 """What a rank prints that ends because of another."""
-_ON_POSIX: Final = os.name == "posix"
+_HAS_GROUPS: Final = hasattr(os, "killpg")
 _ASKS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -139,7 +139,7 @@ def reserved(host: str) -> Iterator[int]:
     """
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:
-        if _ON_POSIX:  # on Windows the option lets anybody in
+        if _HAS_GROUPS:  # on Windows the option lets anybody in
             keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind((host, 0))
         port = keeper.getsockname()[1]
@@ -185,7 +185,7 @@ class _Ranks:
         pipe = subprocess.PIPE if is_prefixed else None
         reads = None if not is_prefixed or (rank == 0 and not _is_terminal(sys.stdin)) else subprocess.DEVNULL
         process = subprocess.Popen(
-            command, stdin=reads, stdout=pipe, stderr=pipe, bufsize=0, env=environment, start_new_session=_ON_POSIX
+            command, stdin=reads, stdout=pipe, stderr=pipe, bufsize=0, env=environment, start_new_session=_HAS_GROUPS
         )
         self._tell_guard(f"+{process.pid}")
         self._processes.append(process)
@@ -205,6 +205,8 @@ class _Ranks:
         process = self._processes[rank]
         status = process.wait()
         self._events.put(("ended", rank, status))
+        if not _HAS_GROUPS:
+            return
         deadline = time.monotonic() + PATIENCE
         is_left = _send(process.pid, signal.SIGTERM)
         while is_left and time.monotonic() < deadline:
@@ -276,7 +278,7 @@ class _Ranks:
 def _send(process: int, number: int) -> bool:
     """Whether there was anybody in the group of a process to get the signal."""
     try:
-        if _ON_POSIX:
+        if _HAS_GROUPS:
             os.killpg(process, number)
         else:  # Windows has no groups to kill, and a command that follows parents to their children
             done = subprocess.run(["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False)
@@ -296,16 +298,15 @@ def _adopt_orphans() -> None:
 
 
 def _bury(group: int) -> None:
-    if _ON_POSIX:
-        with suppress(ChildProcessError):
-            while os.waitpid(-group, os.WNOHANG) != (0, 0):
-                pass
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG) != (0, 0):
+            pass
 
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
     """Where to say which groups there are. The guard reads until the launcher's end closes the pipe."""
-    if not _ON_POSIX:
+    if not _HAS_GROUPS:
         yield None
         return
     with subprocess.Popen(
@@ -340,10 +341,10 @@ def _say(text: str) -> None:
 _printing = threading.Lock()
 
 
-def _write(stream: TextIO, line: bytes) -> None:
-    """A whole line at once, as its program encoded it."""
+def _write(stream: TextIO, lines: bytes) -> None:
+    """Whole lines at once, as their program encoded them."""
     with _printing, suppress(BrokenPipeError):  # nobody reads any more, which is no reason to stop training
-        stream.buffer.write(line)
+        stream.buffer.write(lines)
         stream.flush()
 
 
@@ -396,8 +397,7 @@ class Lines:
 
     def take(self, read: bytes) -> None:
         *lines, self._rest = (self._rest + read).split(b"\n")
-        for line in lines:
-            self._show(_last_state(line))
+        self._show(*map(_last_state, lines))
         *states, current = self._rest.split(b"\r")
         state = next((state for state in reversed(states) if state), b"")
         if not state:
@@ -413,11 +413,14 @@ class Lines:
         if self._rest:
             self._show(_last_state(self._rest))
 
-    def _show(self, line: bytes) -> None:
+    def _show(self, *lines: bytes) -> None:
         if self._kept is not None:
-            self._kept.append(line.decode(errors="replace"))
-        reset = b"\x1b[0m" if b"\x1b[" in line else b""
-        _write(self._target, self._prefix + line + reset + b"\n")
+            self._kept.extend(line.decode(errors="replace") for line in lines)
+        _write(self._target, b"".join(self._prefix + line + _reset(line) + b"\n" for line in lines))
+
+
+def _reset(line: bytes) -> bytes:
+    return b"\x1b[0m" if b"\x1b[" in line else b""
 
 
 def _last_state(line: bytes) -> bytes:
