@@ -30,7 +30,7 @@ def run(program: Sequence[str], is_module: bool, size: int, host: str, via: str 
     with spawning.reserved(host) as port:
         told = {**told, "XDEVICE_ADDRESS": spawning.address(host, port)}
         click.echo(" ".join([*(f"{name}={shlex.quote(text)}" for name, text in told.items()), shlex.join(command)]))
-        return spawning.follow(command, {**told, **secret})
+        return spawning.follow(command, size, {**told, **secret})
 
 
 def variables(backend: str | None, engine: str | None, timeout: float | None) -> dict[str, str]:
@@ -55,6 +55,8 @@ def _command(via: str, program: Sequence[str], is_module: bool, size: int) -> li
         _require("paddle", via)
         if is_module:
             raise click.UsageError("paddle.distributed.launch runs scripts only; name the file instead of -m")
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            raise click.UsageError("paddle.distributed.launch fails where CUDA_VISIBLE_DEVICES is empty; unset it")
         return [sys.executable, "-m", "paddle.distributed.launch", f"--nproc_per_node={size}", *program]
     mpirun = _mpirun()
     # without mpi4py's own runner the others hang when one rank raises

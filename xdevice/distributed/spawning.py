@@ -91,32 +91,37 @@ def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str,
             return ranks.run()
 
 
-def follow(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Runs another launcher's command, which prints by itself, under the rules of `launch`."""
+def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
+    """Runs another launcher's command, which prints by itself, and ends as `launch` does."""
     with ExitStack() as stack:
-        ranks = _Ranks(stack.enter_context(_guard()))
-        with ranks.listening():
-            ranks.start(command, {**os.environ, **variables}, 0, is_prefixed=False)
-            return ranks.run()
+        launcher = _Ranks(stack.enter_context(_guard()), tells=False)
+        with launcher.listening():
+            launcher.start(command, {**os.environ, **_usual(size), **variables}, 0, is_prefixed=False)
+            return launcher.run()
 
 
 def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dict[str, str]:
-    """What tells a process its place, in xdevice's names and in torch's; and what every Python is better off with."""
+    """What tells a process its place, in xdevice's names and in torch's."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": size, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    usual = {
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # each would take all cores, and all would wait
-    }
     return {
-        **{name: text for name, text in usual.items() if name not in os.environ},
+        **_usual(size),
         **{f"XDEVICE_{name}": str(value) for name, value in own.items()},
         **{name: str(value) for name, value in torch.items()},
         "XDEVICE_ADDRESS": address(host, ports[0]),
         "MASTER_ADDR": host,
         "MASTER_PORT": str(ports[1]),
     }
+
+
+def _usual(size: int) -> dict[str, str]:
+    """What several processes on one machine are better off with, where it is not set."""
+    usual = {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # each would take all cores, and all would wait
+    }
+    return {name: text for name, text in usual.items() if name not in os.environ}
 
 
 def address(host: str, port: int) -> str:
@@ -153,8 +158,9 @@ def reserved(host: str) -> Iterator[int]:
 class _Ranks:
     """The processes, and what becomes of them."""
 
-    def __init__(self, guard: IO[bytes] | None) -> None:
+    def __init__(self, guard: IO[bytes] | None, tells: bool = True) -> None:
         self._guard = guard
+        self._tells = tells
         self._processes: list[subprocess.Popen[bytes]] = []
         self._screens: list[_Screen] = []
         self._waiting: list[threading.Thread] = []
@@ -232,7 +238,8 @@ class _Ranks:
         if not self._failed:
             return 0
         failure = self._first()
-        _report(failure, is_cut_off)
+        if self._tells:
+            _report(failure, is_cut_off)
         return failure.status if failure.status > 0 else 128 - failure.status
 
     def _take(self, timeout: float | None) -> None:
