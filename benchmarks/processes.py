@@ -185,7 +185,9 @@ def servers() -> Iterator[dict[str, str]]:
         "DMLC_NUM_SERVER": "1",
     }
     running = [
-        subprocess.Popen([sys.executable, "-W", "ignore", "-c", "import mxnet"], env={**os.environ, **told, "DMLC_ROLE": role})
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", "import mxnet"], env={**os.environ, **told, "DMLC_ROLE": role}
+        )
         for role in ("scheduler", "server")
     ]  # fmt: skip
     try:
