@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
     from xdevice.contract.dlpack import Lent
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import JaxSamples
 
@@ -265,6 +266,18 @@ class JaxBackend(Backend):
         if not reducing.is_for_collectives(tensors[0], natives):
             return super().all_reduce(tensors, mean)
         return reducing.by_collectives(tensors, natives, mean)
+
+    # several processes
+
+    def engines(self) -> Sequence[str]:
+        from . import processes
+
+        return processes.names(self.count("gpu") - self.virtual)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        from . import processes
+
+        return processes.JaxEngine(name, group, self)
 
     # graphs
 

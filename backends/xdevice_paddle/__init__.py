@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
     from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import PaddleSamples
 
@@ -382,6 +383,18 @@ class PaddleBackend(Backend):
             start = copying.plain(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))
+
+    # several processes
+
+    def engines(self) -> Sequence[str]:
+        from . import processes
+
+        return processes.names(self.count("gpu") - self.virtual)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        from . import processes
+
+        return processes.PaddleEngine(name, group)
 
     # streams and events
 

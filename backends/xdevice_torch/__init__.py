@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer
     from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import TorchSamples
 
@@ -372,6 +373,25 @@ class TorchBackend(Backend):
             return super().all_reduce(tensors, mean)
         reducing.by_nccl(tensors, mean)
         return tensors
+
+    # several processes
+
+    def engines(self) -> Sequence[str]:
+        from . import processes  # torch.distributed takes 50 ms to import, and few ask for it
+
+        return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        from . import processes
+
+        if name not in self.engines():
+            raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
+        return processes.TorchEngine(name, group, self.to_native(group.device))
+
+    def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor | None]]:
+        if not isinstance(model, torch.nn.Module):
+            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+        return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
     # streams and events
 
