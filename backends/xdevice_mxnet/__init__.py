@@ -32,7 +32,7 @@ from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvi
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
 from xdevice.contract.sums import add_up
-from xdevice.errors import DeviceNotFoundError, ShapeError
+from xdevice.errors import DeviceNotFoundError, ShapeError, UnsupportedError
 
 from .numpy_names import restored
 
@@ -454,6 +454,13 @@ class MxnetBackend(Backend):
 
     def default_to_float64(self) -> None:
         """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
+
+    def no_engine(self, kind: str) -> UnsupportedError:
+        return self.unsupported(
+            "an engine for several processes: its kvstore sums float64 as float32 and ends the server on integers "
+            "without an error for the workers, which then hang, and it overwrites the tensors that it is given",
+            "choose engine='auto' or 'torch:gloo', which moves MXNet's tensors too",
+        )
 
     # the process
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes, Transfer
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.processes import Engine, Group
+    from xdevice.errors import UnsupportedError
 
     from .samples import NumpySamples
 
@@ -227,6 +228,12 @@ class NumpyBackend(Backend):
 
     def why_no_gpu(self) -> str:
         return "NumPy computes on the CPU only"
+
+    def no_engine(self, kind: str) -> UnsupportedError:
+        return self.unsupported(
+            "an engine but MPI, and that for processes of mpirun only",
+            "start them by mpirun, with mpi4py (pip install 'xdevice-dl[mpi]'), or choose engine='auto'",
+        )
 
     # the process
 

@@ -2488,7 +2488,7 @@ def test_a_fault_is_noticed(fault, home, monkeypatch):
 
 _BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
 _OUR_OWN = {
-    "devices", "has", "check", "require", "unsupported", "no_graphs", "no_copy_of_optimizer", "is_host_only",
+    "devices", "has", "check", "require", "unsupported", "no_graphs", "no_engine", "no_copy_of_optimizer", "is_host_only",
     "refuse_if_frozen",
 }  # fmt: skip
 """What the core decides for all adapters."""

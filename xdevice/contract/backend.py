@@ -702,6 +702,14 @@ class Backend(ABC):
                 instead,
             )
 
+    def no_engine(self, kind: str) -> UnsupportedError:
+        """What is raised where it does not have an engine of this name here, "" being any."""
+        there = ", ".join(f"{self.name}:{one}" for one in self.engines())
+        return self.unsupported(
+            f"the engine {kind} here" if kind else "an engine for several processes",
+            f"choose engine='auto'{there and f' or {there}'}",
+        )
+
     def no_graphs(self) -> UnsupportedError:
         """The error to raise where a device has no graphs."""
         cheaper = f", which {self.compiler} makes cheaper" if self.compiler else ""
