@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -53,21 +53,32 @@ def report(**facts: Any) -> None:
 
 
 @contextmanager
-def met(**options: Any) -> Iterator[Any]:
-    """A world that has worked once, and a report of what it raises."""
+def _reported() -> Iterator[None]:
+    """What is raised is told at once: leaving the block takes time."""
     import xdevice
 
     try:
-        with xdevice.processes(**{"timeout": LATE, **options}) as world:
-            x = world.all_reduce(xdevice.ones(3))
-            assert xdevice.to_numpy(x).tolist() == [world.size] * 3
-            yield world
+        yield
     except xdevice.XDeviceError as error:
         report(
             at=time.monotonic(), error=type(error).__name__, text=str(error),
             peer=getattr(error, "rank", None), why=getattr(error, "why", None), calls=getattr(error, "calls", None),
         )  # fmt: skip
         raise
+
+
+@contextmanager
+def met(**options: Any) -> Iterator[Any]:
+    """A world that has worked once."""
+    import xdevice
+
+    with ExitStack() as stack:
+        with _reported():
+            world = stack.enter_context(xdevice.processes(**{"timeout": LATE, **options}))
+        stack.enter_context(_reported())
+        x = world.all_reduce(xdevice.ones(3))
+        assert xdevice.to_numpy(x).tolist() == [world.size] * 3
+        yield world
 
 
 def killed() -> None:
@@ -132,10 +143,8 @@ def _differs(*calls: Callable[[Any, Any], Any]) -> None:
     with met() as world:
         x = xdevice.ones(4)
         report(failed=time.monotonic())
-        try:
+        with suppress(xdevice.CollectiveMismatchError), _reported():
             calls[world.rank](world, x)
-        except xdevice.CollectiveMismatchError as error:
-            report(at=time.monotonic(), error=type(error).__name__, text=str(error), calls=error.calls)
         report(written=not np.array_equal(xdevice.to_numpy(x), np.ones(4)))
         report(after=xdevice.to_numpy(world.all_reduce(xdevice.ones(3))).tolist())
 
