@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from xdevice.contract.processes import Group
 
-_c10d: Any = dist.distributed_c10d
+_c10d: Any = dist
 """Its names are not in the types of PyTorch."""
 _DEADLINE: Final = timedelta(days=7)
 """The world has its own, and a slow rank is not a lost one."""
