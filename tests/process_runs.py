@@ -215,8 +215,9 @@ def fault(name: str, outcomes: Sequence[Outcome]) -> str:
 
 def took(outcomes: Sequence[Outcome]) -> float:
     """Seconds from the failure until rank 0 knew, if it did: the later of two calls that differ is the failure."""
-    first = outcomes[0].said
-    return first.get("at", 0.0) - max(outcome.said.get("failed", 0.0) for outcome in outcomes) if "at" in first else 0.0
+    at = outcomes[0].said.get("at")
+    failed = [outcome.said["failed"] for outcome in outcomes if "failed" in outcome.said]
+    return at - max(failed) if at and failed else 0.0
 
 
 def _fault_of_the_end(failure: Failure, first: Outcome, second: Outcome) -> str:
