@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ TOLERANCE = {"": 2e-7, "float64": 1e-15}
 
 def train():
     """Runs in a rank: the chapter, with the arguments that the environment has."""
-    sys.path.insert(0, str(EXAMPLES))
     import several_processes
 
     several_processes.main(os.environ["ARGUMENTS"].split(), standalone_mode=False)
@@ -35,7 +33,8 @@ def train():
 def trained(request, tmp_path):
     """The state after training by so many processes, and what rank 0 printed."""
     backend, floats = request.param
-    with Zygote(backend, "xdevice_torch.processes", PYTHONPATH=path(), XDEVICE_FLOATS=floats) as zygote:
+    modules = ("xdevice_torch.processes", "sklearn.datasets", "several_processes")
+    with Zygote(backend, *modules, PYTHONPATH=path(), XDEVICE_FLOATS=floats) as zygote:
 
         def run(size, *arguments, checkpoint=None):
             file = tmp_path / (checkpoint or f"{size}.safetensors")
@@ -50,7 +49,9 @@ def trained(request, tmp_path):
 
 
 def path():
-    return os.pathsep.join([str(ROOT / "tests" / "distributed"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join(
+        [str(ROOT / "tests" / "distributed"), str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
 
 
 def assert_equal(state, expected, tolerance):
@@ -65,7 +66,7 @@ EACH = [(backend, floats) for backend in BACKENDS for floats in TOLERANCE]
 
 def by_backend(function):
     values = [
-        pytest.param(value, marks=pytest.mark.slow if value[0] == "numpy" else pytest.mark.long) for value in EACH
+        pytest.param(value, marks=pytest.mark.slow if value == ("numpy", "") else pytest.mark.long) for value in EACH
     ]
     return pytest.mark.parametrize("trained", values, ids="-".join, indirect=True)(function)
 
