@@ -149,11 +149,20 @@ def show(reports: Sequence[Report]) -> None:
         table.add_column(heading, overflow="fold")
     for report in reports:
         state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
-        table.add_row(report["backend"], report["version"] or "-", state, _devices_text(report), "\n".join(report["engines"]) or "-", _note(report))
+        table.add_row(
+            report["backend"],
+            report["version"] or "-",
+            state,
+            _devices_text(report),
+            "\n".join(report["engines"]) or "-",
+            _note(report),
+        )
     console = Console()
     console.print(table)
     launcher = reports[0]["launcher"] if reports else None
-    console.print(f"Launcher: {launcher or 'none; xdevice launch -n 2 script.py starts several processes'}", markup=False)
+    console.print(
+        f"Launcher: {launcher or 'none; xdevice launch -n 2 script.py starts several processes'}", markup=False
+    )
 
 
 def _devices_text(report: Report) -> str:

@@ -141,8 +141,12 @@ class Line:
 
     # while the engine works
 
-    def wait(self, done: Callable[[float], bool], call: str, seconds: float, is_counted: bool) -> None:
-        """Until `done(seconds)`, which waits as long at most, says so, or a rank fails, or for so many seconds."""
+    def wait(self, done: Callable[[float], bool], told: Callable[[], tuple[str, float]], is_counted: bool) -> None:
+        """Until `done(seconds)`, which waits as long at most, says so, or a rank fails. `told` gives the call and the
+        seconds that it may take: it is asked where it takes long."""
+        if done(0.1):
+            return
+        call, seconds = told()
         begun = self._heard = self._clock.tick()
         is_said = False
         while not done(0.1):
@@ -182,6 +186,7 @@ class Line:
                     moved = self.signs.moved() or self.is_first_busy
                     told = {"moved": moved, "at": self.signs.at(), "started": self.started}
                     self._answers.send(b"a", json.dumps(told))
+        self._answers.close()
 
     def close(self) -> None:
         """After the last word. Waits for the hub to have told all, where rank 0 is."""

@@ -11,6 +11,7 @@ import json
 import logging
 import selectors
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -143,12 +144,13 @@ class Hub(threading.Thread):
         next_beat = 0.0
         self._see_who_has_come()
         while not self.ended:
-            for key, events in self._selector.select(self._beat if self._needs_time() else None):
+            ready = self._selector.select(self._beat if self._needs_time() else None)
+            now = self._clock.tick()
+            for key, events in ready:
                 if events & selectors.EVENT_WRITE:
                     self._flush(key.fileobj)  # type: ignore[arg-type]
                 if events & selectors.EVENT_READ and not self.ended:
                     key.data()
-            now = self._clock.tick()
             if not self._joined:
                 self._drop_strangers(now)
                 if now - begun > self.join_timeout and not self.ended:
@@ -189,8 +191,8 @@ class Hub(threading.Thread):
         for one in conns:
             if not one.out:
                 _finish(one)
-        while conns and time.monotonic() < until:
-            for key, events in self._selector.select(0.1):
+        while not all(map(_is_delivered, conns)) and time.monotonic() < until:
+            for key, events in self._selector.select(0.02):
                 conn = key.fileobj
                 if not isinstance(conn, Conn) or conn not in conns:
                     self._selector.unregister(key.fileobj)
@@ -491,6 +493,19 @@ def _finish(conn: Conn) -> None:
         conn.sock.shutdown(socket.SHUT_WR)
     except OSError:
         conn.is_open = False
+
+
+def _is_delivered(conn: Conn) -> bool:
+    """Whether the other side's system has all that was sent; its program may read it whenever it likes."""
+    if conn.out:
+        return False
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(conn.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
+    except (ImportError, OSError):
+        return False
 
 
 def _listed(numbers: list[int]) -> str:
