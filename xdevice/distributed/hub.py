@@ -124,6 +124,11 @@ class Hub(threading.Thread):
         self._selector = selectors.DefaultSelector()
         self._strangers: list[_Stranger] = []
         self._joined = False
+        self._waiting: dict[int, Peer] = {}
+        """The ranks that have called something and wait for an answer."""
+        self._slow: set[int] = set()
+        """Those of them whose engine takes long."""
+        self._left: Peer | None = None
         self._waiting_since: float | None = None
         self._said = timeout
 
@@ -161,7 +166,7 @@ class Hub(threading.Thread):
         self._linger()
 
     def _needs_time(self) -> bool:
-        return not self._joined or any(peer.pending for peer in self.peers)
+        return not self._joined or bool(self._waiting)
 
     def _register(self, conn: Conn, heard: Callable[[], None]) -> None:
         self._selector.register(conn, selectors.EVENT_READ, heard)
@@ -312,11 +317,10 @@ class Hub(threading.Thread):
                 told = wire.parsed(text)
                 self._end(peer.rank, str(told.get("why")), str(told.get("text")))
             elif kind == b"D":
-                peer.pending = None
+                self._answered(peer)
             else:
                 number, call, payload = text.split("\n", 2)
-                peer.pending = Pending(kind, int(number), call, payload)
-                peer.quiet = None
+                self._calls(peer, Pending(kind, int(number), call, payload))
                 self._decide(peer)
         if not peer.vote.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
@@ -328,15 +332,31 @@ class Hub(threading.Thread):
             told = wire.parsed(text)
             peer.answered, peer.at = True, str(told.get("at", ""))
             started = told.get("started", 0)
-            slow = [p.pending for p in self.peers if p.pending]
-            is_past = bool(slow) and all(p.kind == b"S" and p.number <= started for p in slow)
+            calls = [p.pending for p in self._waiting.values() if p.pending]
+            is_past = bool(calls) and all(p.kind == b"S" and p.number <= started for p in calls)
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
+    def _calls(self, peer: Peer, pending: Pending) -> None:
+        peer.pending, peer.quiet = pending, None
+        self._waiting[peer.rank] = peer
+        if pending.kind == b"S":
+            self._slow.add(peer.rank)
+        else:
+            self._slow.discard(peer.rank)
+        if pending.call == LEAVE:
+            self._left = peer
+
+    def _answered(self, peer: Peer) -> None:
+        peer.pending = None
+        self._waiting.pop(peer.rank, None)
+        self._slow.discard(peer.rank)
+
     def _decide(self, came: Peer) -> None:
-        """After a rank has called something: whether that can go, or never can."""
+        """After a rank has called something: whether that can go, or never can. It takes as long with many ranks as
+        with few, until the last one has come."""
         pending = came.pending
         if pending is None or self._left_alone():
             return
@@ -344,21 +364,19 @@ class Hub(threading.Thread):
             self._decide_pair(came, pending)
         elif self._unchecked():
             return
-        elif all(p.pending is not None and p.pending.kind == b"V" for p in self.peers):
-            calls = [p.pending.call for p in self.peers if p.pending]
-            if all(call == calls[0] for call in calls):
-                self._go(calls[0] == LEAVE)
-            else:
-                self._differ(self.peers)
+        if len(self._waiting) < len(self.peers) or self._slow:
             return
-        if all(p.pending is not None and p.pending.kind != b"S" for p in self.peers):
+        calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
+        if len(calls) == 1 and pending.kind == b"V":
+            self._go(pending.call == LEAVE)
+        else:
             self._differ(self.peers)
 
     def _go(self, is_last: bool) -> None:
         payloads = [p.pending.payload for p in self.peers if p.pending]
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
-            peer.pending = None
+            self._answered(peer)
             self._send(peer.vote, b"G", text)
         self.ended = is_last
         self._rest()
@@ -374,7 +392,7 @@ class Hub(threading.Thread):
             return
         if what == their_what:
             for one in (came, peer):
-                one.pending = None
+                self._answered(one)
                 self._send(one.vote, b"G")
             self._rest()
         else:
@@ -384,13 +402,13 @@ class Hub(threading.Thread):
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
-            peer.pending = None
+            self._answered(peer)
             self._send(peer.vote, b"M", json.dumps(calls))
         self._rest()
 
     def _left_alone(self) -> bool:
         """Ends it where a rank has left, and another calls what needs it."""
-        left = next((p for p in self.peers if p.pending and p.pending.call == LEAVE), None)
+        left = self._left
         if left is None or left.pending is None:
             return False
         for peer in self.peers:
@@ -410,8 +428,7 @@ class Hub(threading.Thread):
 
     def _unchecked(self) -> bool:
         """Ends it where calls that were not voted on are seen to differ: the engine is in the middle of one."""
-        slow = [p for p in self.peers if p.pending and p.pending.kind == b"S"]
-        for one in slow:
+        for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:
                 if one.pending is None or peer.pending is None or peer is one:
                     continue
@@ -430,7 +447,7 @@ class Hub(threading.Thread):
     # who does not come
 
     def _watch(self, now: float) -> None:
-        waiting = [peer for peer in self.peers if peer.pending]
+        waiting = list(self._waiting.values())
         if not waiting and self._joined:
             return
         for peer in self.peers:  # that rank 0 is there
