@@ -24,7 +24,8 @@ def verbs() -> None:
         assert world.all_reduce(x) is x
         assert x.tolist() == [1, 3, 5, 7]
         assert world.all_reduce(np.array([rank, 5 - rank]), "max").tolist() == [1, 5]
-        assert world.all_reduce({"a": [np.float32(rank)], "b": "text"}, "mean") == {"a": [0.5], "b": "text"}
+        assert world.all_reduce({"a": [np.array([rank], "float32")]}, "mean") == {"a": [0.5]}
+        assert world.all_reduce(np.float32(rank), "mean") == 0.5
         assert world.all_gather(np.full((rank, 2), rank), even=False).tolist() == [[1, 1]]
         assert world.all_gather(np.float64(rank)).tolist() == [0, 1]
         assert world.reduce_scatter(np.arange(4)).tolist() == [[0, 2], [4, 6]][rank]
