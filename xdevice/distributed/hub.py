@@ -129,6 +129,8 @@ class Hub(threading.Thread):
         self._slow: set[int] = set()
         """Those of them whose engine takes long."""
         self._left: Peer | None = None
+        self._all_here = 0.0
+        """Since when no rank is missing."""
         self._waiting_since: float | None = None
         self._said = timeout
 
@@ -458,6 +460,10 @@ class Hub(threading.Thread):
         if self._waiting_since is None:
             self._waiting_since, self._said = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
+        if absent or not self._slow:
+            self._all_here = now
+        elif self._is_stuck(now):
+            return
         for peer in absent:
             if peer.quiet is None:
                 peer.quiet, peer.answered = now, False
@@ -475,6 +481,16 @@ class Hub(threading.Thread):
                 waiting[0].pending.call if waiting[0].pending else "",
                 places,
             )
+
+    def _is_stuck(self, now: float) -> bool:
+        """Ends it where all have come, and the engine has not done in the time that it may take."""
+        rank = min(self._slow)
+        pending = self.peers[rank].pending
+        seconds = float(pending.payload) if pending is not None else 0.0
+        if pending is None or now - self._all_here < seconds:
+            return False
+        self._end(rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came")
+        return True
 
     def _rest(self) -> None:
         self._waiting_since = None

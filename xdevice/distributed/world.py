@@ -49,6 +49,7 @@ _SLOWEST: Final = 10e6
 """Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The verbs of engines that all ranks call."""
+_NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
 _ALONE: Final = launchers.Place("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
 
 _current: World | None = None
@@ -148,6 +149,10 @@ class _Options(tuple):  # type: ignore[type-arg]
         return f"engine={self[0]!r}, timeout={self[1]:g}, join_timeout={self[2]:g}, check={self[3]}"
 
 
+class _OnAllError(ArgumentError):
+    """What all ranks raise at the same point, so that they are still side by side."""
+
+
 class _Alone:
     """One verb at a time. What is raised in the middle of one, other than by another rank, ends the world."""
 
@@ -169,7 +174,7 @@ class _Alone:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
         try:
-            if error is not None and not isinstance(error, PeerError | CollectiveMismatchError):
+            if error is not None and not isinstance(error, PeerError | CollectiveMismatchError | _OnAllError):
                 self._world.broke_off(self._verb, error)
         finally:
             self._world.busy.release()
@@ -657,7 +662,8 @@ class World:
         """The vote, or without one only the count; gives the weights where there are any."""
         if own is not None:
             total = sum(map(float, self._said(call(), repr(own))))
-            _require_weight(total)
+            if total == 0:
+                raise _OnAllError(_NO_WEIGHT)
             return Weight(own, total)
         if self._check:
             self._said(call())
@@ -736,7 +742,7 @@ def _bytes_of(found: list[Held]) -> int:
 
 def _require_weight(total: float | None) -> None:
     if total == 0:
-        raise ArgumentError("the weights of all ranks are 0, and a mean of nothing is not a number")
+        raise ArgumentError(_NO_WEIGHT)
 
 
 def _told(error: BaseException) -> str:
