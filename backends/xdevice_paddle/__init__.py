@@ -396,6 +396,11 @@ class PaddleBackend(Backend):
 
         return processes.PaddleEngine(name, group)
 
+    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
+        if not isinstance(model, paddle.nn.Layer):
+            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+        return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
+
     # streams and events
 
     def new_stream(self, device: Device) -> Any:
@@ -493,7 +498,7 @@ class PaddleBackend(Backend):
 
     def why_no_virtual_gpus(self) -> str | None:
         if virtual.registered() and virtual.KIND not in (paddle.device.get_all_custom_device_type() or ()):
-            return "Paddle does not list them; GLOG_v=3 lets it print why"
+            return "Paddle does not list them; GLOG_v=3 makes it print why"
         return virtual.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
@@ -515,7 +520,7 @@ class PaddleBackend(Backend):
 
     def why_no_gpu(self) -> str:
         if not paddle.is_compiled_with_cuda() and not paddle.is_compiled_with_rocm():
-            return f"paddle {self.version} is a build without CUDA and ROCm"
+            return f"paddle {self.version} is a build without CUDA or ROCm"
         return "paddle sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
 
     # the process

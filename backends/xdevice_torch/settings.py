@@ -22,7 +22,7 @@ _PLAIN: Final = (
     nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid, nn.Softsign,
     nn.Tanhshrink, nn.LogSigmoid,
 )  # fmt: skip
-"""Functions of activation that take nothing, under their class's name."""
+"""Activation functions that take nothing, under the name of their class."""
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """What they do between their layers with parameters is said of these."""
 _NOTHING: Final = (nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -67,7 +67,8 @@ def _operation(path: str, module: Any) -> Layer:
         return ops.plain(path, "flatten", first=module.start_dim, last=module.end_dim)
     if isinstance(module, nn.Unflatten):
         return ops.plain(path, "unflatten", axis=module.dim, size=tuple(module.unflattened_size))
-    return ops.other(path, module)
+    is_known = type(module).__module__.startswith("torch.")  # a user's may raise, or print addresses
+    return ops.other(path, module, module.extra_repr() if is_known else "")
 
 
 def _activation(path: str, module: Any) -> Layer | None:

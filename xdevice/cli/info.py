@@ -145,15 +145,24 @@ def show(reports: Sequence[Report]) -> None:
     from rich.table import Table
 
     table = Table(title="xdevice backends on this machine")
-    for heading in ("backend", "version", "imports", "devices", "engines", "to know"):
+    for heading in ("backend", "version", "imports", "devices", "engines", "notes"):
         table.add_column(heading, overflow="fold")
     for report in reports:
         state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
-        table.add_row(report["backend"], report["version"] or "-", state, _devices_text(report), "\n".join(report["engines"]) or "-", _note(report))
+        table.add_row(
+            report["backend"],
+            report["version"] or "-",
+            state,
+            _devices_text(report),
+            "\n".join(report["engines"]) or "-",
+            _note(report),
+        )
     console = Console()
     console.print(table)
     launcher = reports[0]["launcher"] if reports else None
-    console.print(f"Launcher: {launcher or 'none; xdevice launch -n 2 script.py starts several processes'}", markup=False)
+    console.print(
+        f"Launcher: {launcher or 'none; xdevice launch -n 2 script.py starts several processes'}", markup=False
+    )
 
 
 def _devices_text(report: Report) -> str:
@@ -161,7 +170,7 @@ def _devices_text(report: Report) -> str:
 
 
 def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
-    """One line a device; alike ones such as MXNet's 16 CPUs share one."""
+    """One line per device; similar ones such as MXNet's 16 CPUs share one."""
     lines: dict[tuple[str, str, int | None], list[str]] = {}
     for one in seen:
         kind = one["device"].partition(":")[0]

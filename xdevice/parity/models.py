@@ -12,8 +12,8 @@ from xdevice.containers import trees
 from xdevice.contract import layouts
 from xdevice.core import registry
 from xdevice.errors import StateError, UnsupportedError
-from xdevice.weights import settings
-from xdevice.weights.state import State, convert_state
+from xdevice.porting import settings
+from xdevice.porting.state import State, convert_state
 
 from . import readings
 
@@ -37,7 +37,8 @@ class Pair(NamedTuple):
     unmapped: dict[str, str]
     """What has no counterpart in the other framework, by path, and why."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    """What two models set differently, so that equal parameters compute something else."""
+    """What two models set differently, or what could not be compared, so that equal parameters may compute something
+    else."""
 
 
 class _Model(NamedTuple):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
+    from xdevice.tracing.inference import Run
 
-    from .settling import Run, Runs
     from .sides import Side
 
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
@@ -38,11 +38,6 @@ class Difference(NamedTuple):
     name: str
     ours: object
     theirs: object
-
-
-def may_be_a_function(found: Difference) -> bool:
-    """An activation that one layer has: a model may call the other's as a function, which nobody sees."""
-    return found.name == "activation" and None in (found.ours, found.theirs)
 
 
 class Compared(NamedTuple):
@@ -82,13 +77,19 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
         ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
     except UnsupportedError:
         return []
-    return [
-        f"{path or layer.kind}: {name} is {_value(ours[path].settings[name])}, expected {_value(value)}"
-        for path, layer in theirs.items()
-        if path in ours and ours[path].kind == layer.kind
-        for name, value in layer.settings.items()
-        if name in ours[path].settings and not alike(ours[path].settings[name], value)
-    ]
+    lines = []
+    for path in dict.fromkeys((*theirs, *ours)):
+        one, other = ours.get(path), theirs.get(path)
+        if one is None or other is None or one.kind != other.kind:
+            kinds = [_named(layer) if layer else "nothing" for layer in (one, other)]
+            lines += [f"{path or 'the model'}: it is {kinds[0]}, expected {kinds[1]}"] if kinds[0] != kinds[1] else []
+            continue
+        lines += [
+            f"{path or other.kind}: {name} is {_value(one.settings[name])}, expected {_value(value)}"
+            for name, value in other.settings.items()
+            if name in one.settings and not alike(one.settings[name], value)
+        ]
+    return lines
 
 
 def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
@@ -117,17 +118,18 @@ def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, obje
     return {path: padding for path, padding in found.items() if padding != own[path]}
 
 
-def of_calls(runs: Runs, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+def of_calls(
+    source: Side, expected: Run, target: Side, computed: Run, pairs: Sequence[tuple[Layer, Layer]]
+) -> Compared:
     """The same in the order in which the layers are called."""
-    source, target = runs.sides
-    return _compared(_called(source, runs.expected), _called(target, computed), pairs)
+    return _compared(_called(source, expected), _called(target, computed), pairs)
 
 
 def _called(side: Side, run: Run) -> Iterator[Layer]:
     known = {layer.path: layer for layer in side.sequence or side.layers}
-    seen = {call.path for call in run.calls}
+    seen = {call.path for call in run.trace.calls}
     inside = {_holder(path): layer for path, layer in known.items() if layer.kind == "activation" and path not in seen}
-    for call in run.calls:
+    for call in run.trace.calls:
         layer = known.get(call.path)
         if layer is None:
             continue
@@ -307,7 +309,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     if source.model is None:
         return ""
     if silent:
-        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not tell; {_HINT}"
+        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not report; {_HINT}"
     parts = []
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
@@ -318,7 +320,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
         )
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
-    return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""
+    return f"not compared: {' and '.join(parts)}, which have nothing of their kind beside; {_HINT}" if parts else ""
 
 
 def _named(layer: Layer) -> str:
