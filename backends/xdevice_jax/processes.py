@@ -9,6 +9,7 @@ What this engine must keep (measured on 0.7.1):
 - The largest of complex numbers fails in the compiler. Only sums can be scattered, and no sums without elements.
 - A sum with zeros makes 0.0 of -0.0, so what is only moved is added as bits.
 - 64-bit may be on in the caller's thread alone, and elsewhere its tensors would be narrowed.
+- A call returns before its collective has run.
 - Each verb is compiled for each dtype and shape.
 """
 
@@ -102,6 +103,8 @@ class JaxEngine(Engine):
             part = x if x.ndim else x.reshape(1)
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
+            # here, in the thread that may be left waiting: the caller's would hang in the first use of the result
+            jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own(y, x), spread)
 
 

@@ -397,6 +397,11 @@ class MxnetBackend(Backend):
 
     compiler = "net.hybridize()"
 
+    # several processes
+
+    def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
+        return models.gradients(model)
+
     # threads
 
     threads = "one"

@@ -6,6 +6,8 @@ What this engine must keep (measured on 3.3.1 with gloo; NCCL's has not been run
 - A dtype that gloo does not know (int16, complex64) ends the process with status 255. What is only moved goes as bytes,
   what is reduced in a dtype that gloo knows.
 - gloo fails for tensors without elements, and does not have reduce_scatter.
+- Each rank counts the calls of a group by itself: after a send between two of four, the next collective of all hangs
+  until it times out. So two ranks have a group of their own.
 - gloo gives up after 30 s, which no setting changes.
 - Who asks for the store before rank 0 has opened it sleeps for 3 s.
 - `init_parallel_env` keeps one store for the whole process, so there would be no second world. The group is made of
@@ -29,14 +31,14 @@ from xdevice.contract.collectives import free_port, own_part, refusal_of_order
 from xdevice.contract.processes import Engine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from xdevice.contract.processes import Group
 
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
 _PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 _GLOO_GIVES_UP: Final = 30.0
-_NUMBERS = iter(range(1000, 1 << 30))
-"""Of the groups of this process, beyond those that Paddle itself gives its own."""
 
 
 def names(gpus: int) -> tuple[str, ...]:
@@ -50,8 +52,10 @@ class PaddleEngine(Engine):
         self.name = f"paddle:{name}"
         self._rank, self._size = group.rank, group.size
         self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
-        self._store = _store(group)
-        self._members = self._made(name)
+        self._is_gloo = name == "gloo"
+        self._store, self._number = _store(group)
+        self._members = self._made(self._number, range(group.size))
+        self._pairs: dict[int, Members] = {}
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if self._is_short_of_time:
@@ -74,6 +78,7 @@ class PaddleEngine(Engine):
             return x
         sent = _bytes(x)
         dist.broadcast(sent, src=root, group=self._members)
+        self._wait()
         return _from_bytes(sent, x)
 
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
@@ -81,6 +86,7 @@ class PaddleEngine(Engine):
             return [x.clone() for _ in range(self._size)]
         found: list[paddle.Tensor] = []
         dist.all_gather(found, _bytes(x), group=self._members)
+        self._wait()
         return [_from_bytes(one, x) for one in found]
 
     def reduce_scatter(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
@@ -88,13 +94,16 @@ class PaddleEngine(Engine):
 
     def send(self, x: paddle.Tensor, to: int) -> None:
         if 0 not in x.shape:
-            dist.send(_bytes(x), dst=to, group=self._members)
+            pair = self._pair(self._rank, to)
+            dist.send(_bytes(x), dst=to, group=pair)
+            self._wait()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
         if 0 in like.shape:
             return like
         found = _bytes(like)
-        dist.recv(found, src=source, group=self._members)
+        dist.recv(found, src=source, group=self._pair(source, self._rank))
+        self._wait()
         return _from_bytes(found, like)
 
     # single tensors
@@ -108,35 +117,51 @@ class PaddleEngine(Engine):
     # the end
 
     def close(self) -> None:
+        self._pairs.clear()
         del self._members, self._store
 
-    # the group
+    # the groups
 
-    def _made(self, name: str) -> Members:
-        kind = core.ProcessGroupNCCL if name == "nccl" else core.ProcessGroupGloo
-        number = next(_NUMBERS)
+    def _made(self, number: int, ranks: Sequence[int]) -> Members:
+        kind = core.ProcessGroupGloo if self._is_gloo else core.ProcessGroupNCCL
+        rank = ranks.index(self._rank)
         before = os.environ.get("PADDLE_TRAINER_ID")
         os.environ["PADDLE_TRAINER_ID"] = str(self._rank)
         try:
-            made = kind.create(self._store, self._rank, self._size, number)
+            made = kind.create(self._store, rank, len(ranks), number)
         finally:
             if before is None:
                 del os.environ["PADDLE_TRAINER_ID"]
             else:
                 os.environ["PADDLE_TRAINER_ID"] = before
-        return Members(self._rank, number, list(range(self._size)), pg=made, name=f"xdevice {number}")
+        return Members(rank, number, list(ranks), pg=made, name=f"xdevice {number}")
+
+    def _pair(self, source: int, to: int) -> Members:
+        number = self._number + 1 + source * self._size + to
+        if number not in self._pairs:
+            self._pairs[number] = self._made(number, (source, to))
+        return self._pairs[number]
 
     def _reduced(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
         dist.all_reduce(x, op=_OPS[op], group=self._members)
+        self._wait()
         return x
 
+    def _wait(self) -> None:
+        """Here, in the thread that may be left waiting: NCCL's calls return before they have run."""
+        if not self._is_gloo:
+            paddle.device.synchronize()
 
-def _store(group: Group) -> Any:
+
+def _store(group: Group) -> tuple[Any, int]:
+    """The store of rank 0, and the number of the group of all, which no other world of any rank has had."""
     port = free_port(group.host) if group.rank == 0 else 0
-    host, _, port_of_first = group.exchange(f"{group.host} {port}")[0].partition(" ")
+    number = 1 + int.from_bytes(os.urandom(2), "big") << 14
+    host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[0].split()
     if group.rank:
         time.sleep(0.2)  # less than the 3 s of who comes too early
-    return core.TCPStore(host, int(port_of_first), group.rank == 0, group.size, max(1, int(group.timeout)))
+    seconds = max(1, int(group.timeout))
+    return core.TCPStore(host, int(port_of_first), group.rank == 0, group.size, seconds), int(number_of_first)
 
 
 def _compact(x: paddle.Tensor) -> paddle.Tensor:

@@ -70,9 +70,16 @@ def agreed(asked: str, lists: list[str]) -> str:
     raise LaunchError(f"no engine is there on all ranks ({told}); install the same everywhere, or name one")
 
 
-def group(place: Place, device: Device, host: str, timeout: float, exchange: Callable[[str], list[str]]) -> Group:
+def group(
+    place: Place,
+    device: Device,
+    host: str,
+    timeout: float,
+    exchange: Callable[[str], list[str]],
+    wait: Callable[[Callable[[float], bool]], None],
+) -> Group:
     """What an engine is told."""
-    return Group(place.rank, place.size, place.local_rank, place.local_size, device, host, timeout, exchange)
+    return Group(place.rank, place.size, place.local_rank, place.local_size, device, host, timeout, exchange, wait)
 
 
 def start(name: str, group: Group) -> tuple[Backend, Engine]:
