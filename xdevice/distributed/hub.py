@@ -489,7 +489,9 @@ class Hub(threading.Thread):
         seconds = float(pending.payload) if pending is not None else 0.0
         if pending is None or now - self._all_here < seconds:
             return False
-        self._end(rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came")
+        self._end(
+            rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came"
+        )
         return True
 
     def _rest(self) -> None:
