@@ -301,7 +301,6 @@ class World:
         if line is not None:
             line.close()
         self._line = self._carrier = self._runner = None
-        self._closed = LaunchError("this world is closed: its block was left")
 
     def _shut(self, error: BaseException | None) -> None:
         """After a failure, of this rank's or of another's."""
