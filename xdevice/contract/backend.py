@@ -513,6 +513,10 @@ class Backend(ABC):
         tell each other addresses by `group.exchange`. Listens where `group.host` is, and nowhere else."""
         raise self.unsupported(f"an engine {name!r} for several processes", "choose engine='auto', which takes PyTorch")
 
+    def why_no_engine(self) -> str:
+        """Why `engines` is empty here, in a few words, for who asks for one by name."""
+        return "it has no engine here"
+
     def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
         """Name and gradient of each variable of a model that is trained, in an order that is the same in each process;
         None where it has none yet. Raises `UnsupportedError` where the framework keeps gradients apart from models."""
