@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
-    from xdevice.contract.processes import Engine, Group
     from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import TensorflowSamples
 
