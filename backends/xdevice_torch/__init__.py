@@ -7,6 +7,7 @@ What this adapter must keep: `x.to(d)` aliases on the same device, so a copy say
 from __future__ import annotations
 
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
@@ -22,6 +23,7 @@ with importing():
     from torch.fx import _symbolic_trace
 
     from . import (
+        batches,
         blocking,
         calls,
         gradients,
@@ -55,6 +57,10 @@ if TYPE_CHECKING:
 
 _CPU = devices.CPU
 _ACCELERATORS = ("cuda", "xpu", "mps")
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+"""The types whose `is_cpu`, which is faster than `device`, agrees with it: a subclass may define its own `device`."""
+_is_cpu = attrgetter("is_cpu")
+_device = attrgetter("device")
 
 
 def _is_exporting() -> bool:
@@ -139,16 +145,36 @@ class TorchBackend(Backend):
         try:
             return self._places[native]
         except KeyError:
-            place = self.from_native(native)
-            assert place is not None
-            self._places[native] = place
-            return place
+            return self._place_at(native)
+
+    def probe(self, cls: type) -> Callable[[Any], Device]:
+        if cls not in _PLAIN:
+            return self.device_of
+        other = self.device_of
+        return lambda x: _CPU if x.is_cpu else other(x)
+
+    def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
+        if cls in _PLAIN and all(map(_is_cpu, tensors)):
+            return {_CPU}
+        natives = {*map(_device, tensors)}
+        return {self._places.get(native) or self._place_at(native) for native in natives}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         try:
             return x.to(self.to_native(device))
         except NotImplementedError as error:
             raise self._no_copy(x) from error
+
+    def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
+        native = self.to_native(device)
+        try:
+            if device.kind == "meta":
+                return [x.to(native) for x in tensors]
+            if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
+                return batches.sent(tensors, native, lambda x: self.move(x, device))
+        except NotImplementedError:
+            pass  # `move` says of which
+        return super().move_all(tensors, device)
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         sharing.require_shape(x)
@@ -537,6 +563,10 @@ class TorchBackend(Backend):
                 "reading a tensor on meta", "make one that has values: torch.empty_like(x, device=...)"
             )
         sharing.require_values(x)
+
+    def _place_at(self, native: torch.device) -> Device:
+        place = self._places[native] = self.from_native(native)
+        return place
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
+from xdevice.containers.batches import OWN
 from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
-from . import leaves
+from . import batches, leaves
 from .refusals import refuse_non_container
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -190,6 +191,10 @@ def copy_to(x: T, device: object) -> T:
 
 
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
+    if type(x) in OWN:
+        done = batches.transferred(x, target, one)
+        if done is not None:
+            return done
     array = registry.as_array(x)
     found = registry.kind_of(type(array))
     if found is not None:
@@ -222,6 +227,10 @@ def device_of(x: object) -> Device:
     probe = _probes.get(type(x))
     if probe is not None:
         return probe(x)
+    if type(x) in OWN:
+        found = batches.places(x)
+        if found is not None and len(found) == 1:
+            return found.pop()
     x = registry.as_array(x)
     if registry.kind_of(type(x)) is None:
         refuse_non_container(x, "find the device of")
@@ -257,7 +266,10 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
-    return len({place for _, place, _ in _argument_places(xs, {})}) <= 1
+    found = batches.places_of_all(xs)
+    if found is None:
+        found = {place for _, place, _ in _argument_places(xs, {})}
+    return len(found) <= 1
 
 
 def check_same_device(*xs: object, **named: object) -> Device | None:
@@ -275,6 +287,9 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
         Device('cpu:0')
     """
+    found = batches.places_of_all((*xs, *named.values()))
+    if found is not None and len(found) <= 1:
+        return found.pop() if found else None
     return _common(_argument_places(xs, named))
 
 
