@@ -61,6 +61,8 @@ class Memory(NamedTuple):
     """By this process, through the framework."""
     peak: int | None
     """The most that `allocated` has been since the start or `reset_peak`."""
+    pinned: int = 0
+    """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
 
 
 class Takes(NamedTuple):
@@ -193,6 +195,11 @@ class Backend(ABC):
     @abstractmethod
     def move(self, x: Any, device: Device) -> Any:
         """`x` on another device than its own: same values, dtype, shape, `requires_grad`; gradients flow."""
+
+    def start_move(self, x: Any, device: Device) -> Any:
+        """As `move`, but the values may arrive later: whatever reads them waits for them first, `wait` of the result
+        and `synchronize` of both devices do. What `x` is read from may not be written until then."""
+        return self.move(x, device)
 
     @abstractmethod
     def copy(self, x: Any, device: Device) -> Any:
