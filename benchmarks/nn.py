@@ -1,4 +1,4 @@
-"""What functions of layers cost over the framework's own, forward and interleaved, at a small and a middle size.
+"""What neural-network functions cost over the framework's own, forward and interleaved, at a small and a middle size.
 
 python benchmarks/nn.py [backend ...]
 

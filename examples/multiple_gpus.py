@@ -3,13 +3,13 @@
     XDEVICE_BACKEND=torch python examples/multiple_gpus.py --network lenet --plot curves.png
 
 Each device has a copy of the parameters and gets a share of each batch. The gradients of the shares are summed, so
-that all copies make the step of the whole batch and stay equal: training on any number of devices is the same.
-Without a GPU it asks for virtual ones, which are right but not faster. Real ones want more to do than small digits:
+that all copies take the step of the whole batch and stay equal: training on any number of devices is the same.
+Without a GPU it asks for virtual ones, which are correct but not faster. Real ones want more to do than small digits:
 
     python examples/multiple_gpus.py --network lenet --size 28 --width 8 --batch 8192 --rate 0.05 --examples 65536
 
-The units are tanh, which is smooth. A sum over two devices is rounded otherwise than one over the whole batch; with
-relu that switches a unit near 0 on or off, and from there on two trainings part.
+The units are tanh, which is smooth. A sum over two devices is rounded differently from one over the whole batch;
+with relu that switches a unit near 0 on or off, and from then on the two trainings drift apart.
 
 The chapter: https://d2l.ai/chapter_computational-performance/multiple-gpus.html
 """

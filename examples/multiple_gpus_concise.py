@@ -2,8 +2,8 @@
 
     XDEVICE_BACKEND=paddle python examples/multiple_gpus_concise.py --plot curves.png
 
-`replicate`, `split_batch` and `all_reduce` do what the chapter before it does by hand, here for a residual network and
-for gradient descent with momentum. Without a GPU it asks for virtual ones, which are right but not faster.
+`replicate`, `split_batch` and `all_reduce` do what the previous chapter does by hand, here for a residual network and
+for gradient descent with momentum. Without a GPU it asks for virtual ones, which are correct but not faster.
 
 The units are silu, which is smooth, and normalization is over the channels of each image, not over the batch. So
 training on several devices is the same as on one.

@@ -3,10 +3,10 @@
     XDEVICE_BACKEND=paddle python examples/multiple_gpus_own_layers.py --plot curves.png
 
 A model is replicated as it is, and each replica has an optimizer of its own. What remains to be done between them is
-to sum the gradients. Without a GPU it asks for virtual ones, which are right but not faster.
+to sum the gradients. Without a GPU it asks for virtual ones, which are correct but not faster.
 
-Batch normalization takes the statistics of a device's share, so several devices train not quite as one does. With
-`--no-batch-norm` they do.
+Batch normalization takes the statistics of a device's share, so several devices do not train quite as one does.
+With `--no-batch-norm` they do.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""An MLP trained ten steps from the same weights on the same data, written once: every framework gives one answer.
+"""An MLP trained ten steps from the same weights on the same data, written once: all frameworks agree.
 
     xdevice parity examples/parity_mlp.py --backends torch,tensorflow,paddle,mxnet
 

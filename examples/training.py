@@ -67,7 +67,7 @@ def _counts(context: click.Context, parameter: click.Parameter, text: str) -> tu
     except ValueError:
         counts = ()
     if not counts or min(counts) < 1:
-        raise click.BadParameter(f"{text!r} is no list of numbers of devices; 1,2,4 is one")
+        raise click.BadParameter(f"{text!r} is not a list of numbers of devices, such as 1,2,4")
     return counts
 
 
@@ -179,7 +179,7 @@ def devices(counts: Sequence[int], console: Console) -> list[list[xdevice.Device
     if backend.virtual:
         console.print(
             f"The {len(there)} GPUs are virtual, in place of real ones: they share the cores of this machine, so "
-            f"training on several is right, but slower than on one."
+            f"training on several is correct, but slower than on one."
         )
     left_out = [str(count) for count in counts if count > len(there)]
     if left_out:
@@ -265,7 +265,7 @@ def _compare(history: dict[str, list[Epoch]], console: Console) -> None:
     is_timed = min(map(len, history.values())) > 1
     title = "\nThe last epoch, and the time of one after the first, which also compiles."
     if not is_timed:
-        title = "\nThe only epoch: its time has the compiling in it, so it says nothing of speed; take --epochs 2"
+        title = "\nThe only epoch: its time includes compiling, so it says nothing of speed; use --epochs 2"
     table = Table(title=title, title_justify="left", title_style="")
     for column in ("devices", "loss", "accuracy", "seconds", "times as fast"):
         table.add_column(column, justify="left" if column == "devices" else "right")

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,12 @@ def _has_no_home(item: pytest.Item) -> bool:
     at = getattr(item, "callspec", None)
     if at is None or at.params.get("place") != "gpu:0" or backend not in {known.name for known in registry.KNOWN}:
         return False
-    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or shutil.which("nvidia-smi"))
+    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or _has_gpus())
+
+
+@cache
+def _has_gpus() -> bool:
+    return shutil.which("nvidia-smi") is not None
 
 
 # what failed is named when it fails, so that a run that is broken off or hangs has shown it
@@ -167,7 +173,7 @@ def _ran_here() -> list[str]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     ran = ", ".join(sorted({*_ran_here(), *_ran_elsewhere})) or "none"
-    gpus = "with GPUs" if shutil.which("nvidia-smi") else "no GPU"
+    gpus = "with GPUs" if _has_gpus() else "no GPU"
     terminalreporter.write_sep("-", f"xdevice backends run: {ran}; {gpus}")
     if not _names_peers(config):
         terminalreporter.write_line("left out: tests/peers, which need the extra `peers` (tests/peers/conftest.py)")

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from .execution.waiting import sync
     from .parity.comparing import Comparison, assert_parity, compare
     from .parity.recording import record
+    from .porting.optimizers import compare_optimizers, convert_optimizer
+    from .porting.state import State, convert_state, load_state
     from .replicas.launch import local_device
     from .replicas.spread import all_reduce, broadcast, gather, replicate, split_batch
     from .replicas.virtual import virtual_gpus
@@ -79,8 +81,6 @@ if TYPE_CHECKING:
     )
     from .tracing.traces import Trace, trace
     from .weights.files import load, save
-    from .weights.optimizers import compare_optimizers, convert_optimizer
-    from .weights.state import State, convert_state, load_state
 
 _LAZY: dict[str, str] = {
     "all_reduce": "replicas.spread",
@@ -94,10 +94,10 @@ _LAZY: dict[str, str] = {
     "check_same_device": "tensors.verbs",
     "close_pool": "execution.parallel",
     "compare": "parity.comparing",
-    "compare_optimizers": "weights.optimizers",
+    "compare_optimizers": "porting.optimizers",
     "convert": "tensors.conversion",
-    "convert_optimizer": "weights.optimizers",
-    "convert_state": "weights.state",
+    "convert_optimizer": "porting.optimizers",
+    "convert_state": "porting.state",
     "copy_to": "tensors.verbs",
     "cpu": "tensors.verbs",
     "device": "tensors.verbs",
@@ -109,7 +109,7 @@ _LAZY: dict[str, str] = {
     "grad": "arithmetic.gradients",
     "item": "tensors.creation",
     "load": "weights.files",
-    "load_state": "weights.state",
+    "load_state": "porting.state",
     "local_device": "replicas.launch",
     "measure": "execution.timing",
     "memory": "tensors.memory",
@@ -168,7 +168,7 @@ _LAZY: dict[str, str] = {
     "SettingError": "errors",
     "ShapeError": "errors",
     "SharingError": "errors",
-    "State": "weights.state",
+    "State": "porting.state",
     "StateError": "errors",
     "Stream": "execution.streams",
     "Timer": "execution.timing",
@@ -301,5 +301,5 @@ __all__ = [
 if _os.environ.get("XDEVICE_FLOATS"):
     from .base import floats as _floats
 
-    if _floats.is_float64():  # a framework's own default has to be another one before the program makes its layers
+    if _floats.is_float64():  # a framework's own default has to change before the program makes its layers
         __getattr__("backend")()

@@ -1,4 +1,4 @@
-"""`try_gpu` and `try_all_gpus` that give the framework's own device objects: a drop-in for the book's helpers."""
+"""`try_gpu` and `try_all_gpus` that give the framework's own device objects: a drop-in for those of d2l.ai."""
 
 from __future__ import annotations
 

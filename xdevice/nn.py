@@ -1,4 +1,4 @@
-"""Functions of layers: the framework's own fast ones, with the same arguments, numbers and refusals on every backend.
+"""Neural-network functions: the framework's own fast ones, with the same arguments, numbers and refusals on each.
 
 Young: it may change in a minor version.
 
@@ -103,7 +103,7 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
     if not _fit(_shape(x), _shape(mask)):
         raise ShapeError(f"dropout takes a mask of the shape of x, {_shape(x)}, not {_shape(mask)}")
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
-        raise ArgumentError(f"dropout drops with a probability from 0 to 1, and p is {shown(p)}")
+        raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
     if p == 1:
         return on.ground.kernels.multiply(x, on.ground.number(0.0, on.ground.name(x), x))
     return on.kernels.dropout(x, mask, 1.0 - p)
@@ -128,7 +128,7 @@ def softmax(x: Any, *, axis: int = -1) -> Any:
 
 
 def log_softmax(x: Any, *, axis: int = -1) -> Any:
-    """The logarithm of `softmax`, without a bound below.
+    """The logarithm of `softmax`, without a lower bound.
 
     Raises and costs as `softmax`.
 
@@ -154,13 +154,13 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
             those, `-xp.mean(xp.sum(p * xdevice.nn.log_softmax(logits), axis=1))` is the loss.
 
     Raises:
-        IndexError: a label that is not a class. While a function is traced nobody can tell: there JAX gives NaN, and
-            the others do what their own function does.
+        IndexError: a label that is not a class. While a function is traced this cannot be checked: there JAX gives NaN,
+            and the others do what their own function does.
         ShapeError: other shapes, or no rows, of which there is no mean.
         DTypeError: labels that are not int32 or int64. The others are those of `relu`.
         DeviceMismatchError: tensors on several devices.
 
-    Costs as `relu`, and the reading of the labels by the host, which waits for a GPU to have them.
+    Costs as `relu`, and a read of the labels by the host, which waits until a GPU has computed them.
 
     Example:
         >>> logits, labels = xdevice.tensor([[0.0, 0.0], [0.0, 200.0]]), xdevice.tensor([1, 0])
@@ -197,13 +197,13 @@ def one_hot(indices: Any, n: int, *, dtype: object = None) -> Any:
         dtype: any dtype that the backend has, in any framework's form.
 
     Raises:
-        IndexError: an index that is not below `n`, or below 0. While a function is traced nobody can tell: there the
-            framework's own function gives zeros or an error.
+        IndexError: an index that is not below `n`, or below 0. While a function is traced this cannot be checked:
+            there the framework's own function gives zeros or an error.
         ArgumentError: `n` is not such an int.
         DTypeError: indices that are not int32 or int64, or a dtype that the backend does not have here.
         NotATensorError, UnsupportedError: as `relu`.
 
-    Costs as `relu`, and the reading of the indices by the host, which waits for a GPU to have them.
+    Costs as `relu`, and a read of the indices by the host, which waits until a GPU has computed them.
 
     Example:
         >>> xdevice.to_numpy(xdevice.nn.one_hot(xdevice.tensor([2, 0]), 3)).tolist()
@@ -323,8 +323,8 @@ class _On(Door):
         x = self.ground.tensor(x, function)
         if self.ground.name(x) not in _INDICES:
             raise DTypeError(
-                f"{function} takes classes as int32 or int64, not {self.ground.name(x)}; xp.astype(x, xp.int64) makes "
-                "them, and of the probabilities of classes xp.argmax(x, axis=1) the most probable"
+                f"{function} takes classes as int32 or int64, not {self.ground.name(x)}; xp.astype(x, xp.int64) casts "
+                "them, and xp.argmax(x, axis=1) makes classes of probabilities"
             )
         return x
 
@@ -350,8 +350,8 @@ class _On(Door):
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
-        """Raises for tensors on several devices. What is traced is on none, and what is spread is the framework's
-        business."""
+        """Raises for tensors on several devices. What is traced is on none; what is spread over several, the framework
+        handles."""
         given = tensors.values()
         if not all(map(_holds_values, given)):
             return
@@ -428,8 +428,8 @@ def _whole(what: str, value: Any, number: int, least: int, function: str) -> tup
         isinstance(length, bool) or not hasattr(type(length), "__index__") for length in lengths
     ):
         pair = " or a pair of ints" if number > 1 else ""
-        raise ArgumentError(f"{function}: {what} is an int{pair}, not {shown(value)}")
+        raise ArgumentError(f"{function}: {what} must be an int{pair}, not {shown(value)}")
     whole = tuple(length.__index__() for length in lengths)
     if min(whole) < least:
-        raise ArgumentError(f"{function}: {what} is {least} or more, not {shown(value)}")
+        raise ArgumentError(f"{function}: {what} must be {least} or more, not {shown(value)}")
     return whole

@@ -7,8 +7,8 @@ A draw takes from a generator what its size and dtype need, whatever the backend
 |---|---|
 | inside `with seed(0):`, in this thread and asyncio task | the block's own |
 | an asyncio task, or `asyncio.to_thread`, that begins in a block | the same one, in the order of the loop |
-| a task of `parallel`, the source of `prefetch` | its own: made of the caller's, by the order of calls and tasks |
-| a forked process | its own: made of the parent's, by the order of forks |
+| a task of `parallel`, the source of `prefetch` | its own: derived from the caller's, in the order of calls and tasks |
+| a forked process | its own: derived from the parent's, in the order of forks |
 | everywhere else: `threading.Thread`, cells of a notebook | the process's, one draw at a time |
 
 So numbers do not depend on timing, except where several `threading.Thread`s draw from one generator: let each open a
@@ -51,7 +51,7 @@ _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 _FARTHEST: Final = 16
 """How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
 _TASK, _FORK = 0, 1
-"""What a generator is made for from another one."""
+"""What a generator is derived from another one for."""
 
 
 def uniform(
@@ -75,7 +75,7 @@ def uniform(
         DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
         UnsupportedError: inside a function that `tf.function`, `jax.jit`, `to_static(full_graph=True)`, a hybridized
             Gluon block, `torch.jit.trace`, `torch.fx` or `torch.export` traces: the numbers would be the same at each
-            call. What runs outside of the graph, as under `torch.compile`, draws anew each time.
+            call. What runs outside of the graph, as under `torch.compile`, draws new numbers each time.
 
     Costs about 10 us, 9 ns a number, and the copy to the device.
 
@@ -92,7 +92,7 @@ def uniform(
         raise ArgumentError(f"uniform draws from low to below high; low={low!r} is not below high={high!r} in {name}")
     work = _work(name)
     if most - least > _largest(work):
-        raise ArgumentError(f"the range from low={low!r} to high={high!r} is too wide for {name}; say a wider dtype")
+        raise ArgumentError(f"the range from low={low!r} to high={high!r} is too wide for {name}; name a wider dtype")
 
     def draw(generator: Any) -> Any:
         x = generator.random(sizes, work)
@@ -128,9 +128,9 @@ def normal(
     sizes = _sizes(backend, shape, name)
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
     if deviation < 0:
-        raise ArgumentError(f"a standard deviation is 0 or more, and scale is {scale!r}")
+        raise ArgumentError(f"a standard deviation must be 0 or more, and scale is {scale!r}")
     if abs(mean) + _FARTHEST * deviation > _largest(name):
-        raise ArgumentError(f"numbers with loc={loc!r} and scale={scale!r} do not fit into {name}; say a wider dtype")
+        raise ArgumentError(f"numbers with loc={loc!r} and scale={scale!r} do not fit into {name}; name a wider dtype")
 
     def draw(generator: Any) -> Any:
         x = generator.standard_normal(sizes, _work(name))
@@ -143,7 +143,7 @@ def normal(
 
 
 def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
-    """Integers in [low, high), each as probable: `integers(2, 3, high=10)`; int64 unless `dtype` says otherwise.
+    """Integers in [low, high), all equally probable: `integers(2, 3, high=10)`; int64 unless `dtype` says otherwise.
 
     As in `tensor`, JAX without 64-bit holds int64 as int32: the same numbers, if the bounds fit.
 
@@ -225,20 +225,20 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
-        raise ArgumentError(f"a probability is between 0 and 1, and p is {p!r}")
+        raise ArgumentError(f"a probability must be between 0 and 1, and p is {p!r}")
     drawn = _drawn(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
 
 class seed:
-    """Begins the numbers anew: `seed(0)` from here on, `with seed(0):` for the block only.
+    """Starts the numbers again from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
 
     `seed(0)` seeds the generator that is drawn from here: that of the innermost block or task, else of the process. The
     table of `help(xdevice.random)` has them all.
 
     `with seed(0):` draws from a generator of its own, and leaves the one outside as if nothing had been drawn, after
-    exceptions too. Blocks nest, hold across an `await`, and may be entered again, each time from the seed. Only what
-    another thread draws between the making of the block and its begin comes of the seed as well.
+    exceptions too. Blocks nest, hold across an `await`, and may be entered again, each time from the seed. The one
+    exception: what another thread draws after `seed(0)` is called and before its block begins also comes from the seed.
 
     The frameworks' own generators, and `xdevice.rand`, are not seeded.
 
@@ -263,7 +263,7 @@ class seed:
     def __init__(self, n: int) -> None:
         self._n = _whole("a seed", n)
         if self._n < 0:
-            raise ArgumentError(f"a seed is an int of 0 or more, not {n}")
+            raise ArgumentError(f"a seed must be an int of 0 or more, not {n}")
         self._place = _current_place()
         self._before = self._place.numbers
         self._begun = self._place.numbers = _Numbers(self._n)
@@ -369,7 +369,7 @@ def _first_seed() -> int:
     if not text:
         return int.from_bytes(os.urandom(16), "little")
     if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{VARIABLE} is an int of 0 or more, not {text!r}; set {VARIABLE}=0, or unset it")
+        raise SettingError(f"{VARIABLE} must be an int of 0 or more, not {text!r}; set {VARIABLE}=0, or unset it")
     return int(text)
 
 
@@ -423,7 +423,7 @@ def _whole(what: str, value: Any) -> int:
             return index(value)
     except Exception:  # tensors say in ways of their own that they are not one int
         pass
-    raise ArgumentError(f"{what} is an int, not {shown(value)} of type {type(value).__qualname__}")
+    raise ArgumentError(f"{what} must be an int, not {shown(value)} of type {type(value).__qualname__}")
 
 
 def _number(what: str, value: Any, dtype: str) -> float:
@@ -433,9 +433,9 @@ def _number(what: str, value: Any, dtype: str) -> float:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ArgumentError(f"{what} is a number, not {shown(value)} of type {type(value).__qualname__}") from None
+        raise ArgumentError(f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}") from None
     if not abs(number) <= _largest(dtype):
-        raise ArgumentError(f"{what} is a number that {dtype} holds, not {value!r}")
+        raise ArgumentError(f"{what} must be a number that {dtype} holds, not {value!r}")
     return float(host_dtype(dtype).type(number))
 
 

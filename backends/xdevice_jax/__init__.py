@@ -10,9 +10,9 @@ What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
 - Creators give uncommitted arrays, which silently follow their partners to other devices: ours are committed.
 - Without 64-bit, JAX narrows float64 with a warning and int64 by dropping bits.
 - `effects_barrier` waits for nothing, and `live_arrays` misses results that were dropped and all but one platform.
-- Who asks for the memory of an array that had none (work that failed for lack of it) ends the process: `np.asarray`,
-  DLPack, `repr`. So it is waited for first, which raises; and no frame of ours names it then, because pytest prints
-  what the last one names, and because one that lives on, be it in a traceback, fails every sync().
+- Asking for the memory of an array that got none (its work failed for lack of it) ends the process: `np.asarray`,
+  DLPack, `repr`. So it is waited for first, which raises; and then no frame of ours names it, because pytest prints
+  what the last one names, and because one that lives on, even in a traceback, fails every sync().
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class JaxBackend(Backend):
 
     def blocking(self) -> AbstractContextManager[Any]:
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
-            return nullcontext()  # JAX's own switch, which is the CPU's only
+            return nullcontext()  # JAX's own switch, which is for the CPU only
         from . import blocking
 
         return blocking.blocking(self)
@@ -401,7 +401,7 @@ class JaxBackend(Backend):
             raise self.unsupported(
                 f"reading this array of the shape {x.shape}, which was deleted: it was donated to a jitted function, "
                 "or told to delete() itself",
-                "use what the function has given, or copy the array before: xdevice.copy_to",
+                "use what the function has returned, or copy the array before: xdevice.copy_to",
             )
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:

@@ -1,7 +1,7 @@
 """Waiting after each compiled call of JAX.
 
 JAX calls a compiled function in C++ once it has seen it, where Python can wait for nothing. Blocking turns that fast
-path off: what was called before is looked up anew, without being compiled anew. All of it is private API.
+path off: what was called before is looked up again, without being compiled again. All of it is private API.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _waiting(call: Any) -> Any:
         try:
             jax.block_until_ready(result)
         except Exception as error:
-            # a failed array that lives on, be it in a traceback, fails every sync() from then on
+            # a failed array that lives on, even in a traceback, fails every sync() from then on
             del result
             raise error.with_traceback(None) from None
         return result

@@ -168,7 +168,7 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take(x, indices, axis, mode="fill")  # while it traces nobody can check the indices
+    return jnp.take(x, indices, axis, mode="fill")  # while it traces the indices cannot be checked
 
 
 def take_along_axis(x: Array, indices: Array, axis: int) -> Array:

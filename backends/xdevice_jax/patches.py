@@ -11,7 +11,7 @@ from . import watching
 PATCHES: Final = (
     Patch(
         "jax._src.array.ArrayImpl", (*watching.READS, "_value", "to_device"),
-        "`transfers`: reads and moves. `jax.transfer_guard` sees those of a GPU only, and tells no caller", "block",
+        "`transfers`: reads and moves. `jax.transfer_guard` sees those of a GPU only, and names no caller", "block",
     ),
     Patch("jax", ("device_put",), "`transfers`: moves", "block"),
     Patch("numpy", ("asarray", "array"), "`transfers`: NumPy reads by the buffer protocol", "block"),

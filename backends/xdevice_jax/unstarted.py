@@ -1,6 +1,6 @@
 """How many devices JAX will find, asked without starting it: its own functions start every runtime.
 
-After the start JAX's own lists hold. Where only a runtime can tell (ROCm, oneAPI, TPU), the answer is None.
+After the start JAX's own lists are used. Where only a runtime can tell (ROCm, oneAPI, TPU), the answer is None.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ class MxnetBackend(Backend):
 
     def tracing(self) -> str | None:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not _BUILDS_GRAPHS:  # MXNet tells it in no other way
+        while frame is not None and frame.f_code is not _BUILDS_GRAPHS:  # MXNet does not tell it in any other way
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
@@ -453,7 +453,7 @@ class MxnetBackend(Backend):
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """MXNet 1.9 has no default to change: its functions and layers name float32, until net.cast("float64")."""
+        """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
 
     # the process
 
@@ -475,9 +475,9 @@ class MxnetBackend(Backend):
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:
-    """A build with 32-bit sizes, as MXNet's wheels are, takes what does not fit for a 0, in some operators silently."""
+    """A build with 32-bit sizes, as MXNet's wheels are, takes a size that does not fit for 0, sometimes silently."""
     long = max([*shape, math.prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(
-            f"this build of MXNet has sizes up to 2**31 - 1, and not the shape {shape}; use another backend"
+            f"this build of MXNet has sizes up to 2**31 - 1, too small for the shape {shape}; use another backend"
         )

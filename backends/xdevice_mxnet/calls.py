@@ -4,8 +4,8 @@ What must be kept:
 - a Dense or a convolution with an activation has it as a child, and returns what that gives;
 - a hybridized block does not call its children;
 - without NumPy's semantics a block takes legacy arrays only, and with them only the others;
-- MXNet tells no gradient of what lies between: each output passes through a function of ours that does nothing to it,
-  but is told its gradient.
+- MXNet does not tell the gradient of what lies between: each output passes through a function of ours that does nothing
+  to it, but is told its gradient.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 What this must keep:
 - recording and its gradient are under the same flag of NumPy's shapes, else the process ends with a segmentation fault;
 - `backward()` would write into the `.grad` of every array that has one and that the loss depends on, so
-  `autograd.grad` is asked, which wants that the loss depends on each variable;
-- hardly an operation has a second gradient;
+  `autograd.grad` is called, which requires that the loss depends on each variable;
+- hardly any operation has a second gradient;
 - `attach_grad` fills an array that is never read, which takes five times as long as an array without memory.
 """
 
@@ -31,7 +31,7 @@ def value_and_grad(
 ) -> tuple[Any, list[Any], list[Any]]:
     if nested or mx.autograd.is_recording():
         raise backend.unsupported(
-            "gradients while it records: of most operations it has no second gradient",
+            "gradients while it records: for most operations it has no second gradient",
             "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
         )
     namespace.enter()

@@ -42,7 +42,7 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
         return tuple(_of_cells(settings))
     own = layouts.parts(kind, settings, _NAMES)
     if kind == layouts.ATTENTION:
-        return _refused(own, "Gluon has no attention; write it of Dense layers")
+        return _refused(own, "Gluon has no attention; build it from Dense layers")
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
         return own
@@ -64,7 +64,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         kind, settings = found
         own = parts(kind, settings)
         if kind.startswith("conv") and not block._kwargs["layout"].startswith("NC"):
-            why = f"in {block._kwargs['layout']} the weight of a Gluon convolution is another; build it in NCHW"
+            why = f"in {block._kwargs['layout']} the weight of a Gluon convolution has another layout; build it in NCHW"
             own = _refused(own, why)
         layer = layouts.bound(path, kind, own, names, settings)
         if layer is not None:

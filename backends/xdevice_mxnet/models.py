@@ -4,8 +4,8 @@ What must be kept:
 - `Parameter.reset_ctx` drops the gradient, goes by way of cpu:0, and makes buffers of the kind that the NumPy flag of
   the calling thread says; so it is only for parameters with no values yet, or with replicas on several devices.
 - A Trainer holds contexts and the optimizer's state, which would stay behind, and the optimizer counts its steps by
-  device index, so Adam would begin anew on another index.
-- With `static_alloc` a compiled graph goes on with the arrays it has, once its model comes back to a device: it
+  device index, so Adam would start again on another index.
+- With `static_alloc` a compiled graph goes on with the arrays that it has when its model comes back to a device: it
   silently trains dead parameters.
 """
 
@@ -157,7 +157,7 @@ def _place(parameter: Any, source: Any, context: Any) -> None:
 
 
 def _reset(parameter: Any, source: Any, context: Any) -> None:
-    """MXNet's way: deferred initialization is told; replicas give their mean, and the gradient begins anew."""
+    """MXNet's way: deferred initialization is told; replicas give their mean, and the gradient starts afresh."""
     buffers = source._grad or source._data
     is_np = bool(buffers) and isinstance(buffers[0], mx.np.ndarray)
     with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(is_np):
@@ -194,21 +194,21 @@ def _refuse_own_store(trainer: Any) -> None:
 
 
 def _require_parameters(trainer: Any, context: Any) -> None:
-    """A Trainer alone would be where no parameter of its is. Its blocks, which must forget what they have compiled, it
-    does not know."""
+    """A Trainer alone would be where none of its parameters is. And it does not know its blocks, which must forget what
+    they have compiled."""
     for parameter in trainer._params:
         places = _contexts(parameter.name, parameter)
         if places != [context]:
             raise UnsupportedError(
                 f"mxnet cannot move a Trainer to {context} while its parameter {parameter.name} is on "
-                f"{', '.join(map(str, places))}; move the model, xdevice.to_device(net, ...): its Trainer goes along"
+                f"{', '.join(map(str, places))}; move the model, xdevice.to_device(net, ...): its Trainer moves with it"
             )
 
 
 def _follow(trainer: Any) -> None:
     """Puts a Trainer's state where its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainer._params]
-    # while one of two nets has moved, the Trainer keeps its contexts: MXNet wants all parameters on the same ones
+    # while one of two nets has moved, the Trainer keeps its contexts: MXNet requires all parameters on the same ones
     together = all(other == contexts[0] for other in contexts)
     _move_state(trainer, [own[0] for own in contexts], contexts[0] if together else None)
 

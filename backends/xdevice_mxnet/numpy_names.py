@@ -41,7 +41,7 @@ def restored(package: str) -> Iterator[None]:
 
 
 def _forget_failed_import(package: str) -> None:
-    """An import that failed for want of `numpy.bool` leaves submodules behind that hold the real NumPy."""
+    """An import that failed for lack of `numpy.bool` leaves submodules behind that hold the real NumPy."""
     if package not in sys.modules:
         for name in [name for name in tuple(sys.modules) if name.startswith(f"{package}.")]:
             del sys.modules[name]

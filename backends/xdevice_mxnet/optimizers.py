@@ -2,7 +2,7 @@
 `updates`, the steps taken.
 
 What must be kept:
-- The steps are not an array but numbers of the optimizer, and Adam without them begins its warm-up anew.
+- The steps are not an array but numbers of the optimizer, and Adam without them starts its warm-up again.
 - What an optimizer makes in its first step, `create_state_multi_precision` makes before.
 - Nadam and LBSGD keep more numbers of their own.
 - `step(n)` leaves what gradients are multiplied by in the optimizer: the Trainer's own factor, divided by n.
@@ -167,7 +167,7 @@ def _of_adam(optimizer: Any) -> dict[str, object]:
 
 def _of_rmsprop(optimizer: Any) -> dict[str, object]:
     if optimizer.clip_weights:
-        raise UnsupportedError("mxnet does not support reading a RMSProp with clip_weights; clip the weights yourself")
+        raise UnsupportedError("mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself")
     momentum = float(optimizer.gamma2) if optimizer.centered else 0.0
     return {"eps_enters": terms.INSIDE, "momentum": momentum, "momentum_holds": terms.STEPS}
 

@@ -39,7 +39,7 @@ PRIVATE: Final = (
         "mxnet.gluon.Trainer",
         ("_compression_params", "_contexts", "_init_kvstore", "_kv_initialized", "_kvstore", "_kvstore_params",
          "_optimizer", "_params", "_reset_kvstore", "_update_on_kvstore", "_updaters"),
-        "a Trainer has no way to move, nor to give its state away",
+        "a Trainer has no way to move, nor to hand out its state",
     ),
     Private("mxnet.kvstore.KVStore", ("_updater",), "the same"),
     Private("mxnet.optimizer.Optimizer", ("_all_index_update_counts",), "the steps taken"),

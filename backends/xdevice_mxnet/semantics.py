@@ -1,4 +1,4 @@
-"""NumPy's semantics, which MXNet has per thread and off at first: which threads get them, and when.
+"""NumPy's semantics, which MXNet keeps per thread, off at first: which threads get them, and when.
 
 A thread that makes tensors by xdevice, or asks for arithmetic, is neutral: it gets them, once and for good. What this
 must keep:
@@ -35,7 +35,7 @@ _is_on = mx.util.is_np_shape
 def _is_allowed() -> bool:
     value = os.environ.get(VARIABLE, "").strip()
     if value not in ("", "0", "1"):
-        raise SettingError(f"{VARIABLE} is 1 or 0, not {value!r}; set {VARIABLE}=0, or unset it")
+        raise SettingError(f"{VARIABLE} must be 1 or 0, not {value!r}; set {VARIABLE}=0, or unset it")
     return value != "0"
 
 
@@ -47,7 +47,7 @@ class _Thread:
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled
-        """Whether creation needs to ask no more: somebody has called `set_np`, or it was found that nobody must."""
+        """Whether creation need not ask any more: somebody has called `set_np`, or it was found that nobody must."""
         self.is_ours = False
         """Whether xdevice has called it."""
         self.has_entered = False

@@ -1,7 +1,7 @@
 """The settings of Gluon's layers without parameters.
 
 What must be kept:
-- an activation in a Dense or convolution is a child of it, and works on what it gives;
+- an activation in a Dense or convolution is a child of it, and works on what that layer gives;
 - a global pool is one whose output is of size 1, whatever its kernel is.
 """
 

@@ -200,7 +200,7 @@ class NumpyBackend(Backend):
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> None:
-        """It is loaded beside the others, so it refuses only questions for GPUs."""
+        """It is loaded beside the others, so it refuses only to be asked for GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
         """From here on `count` refuses them."""

@@ -1,6 +1,6 @@
 """NumPy's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
 
-NumPy has no functions of layers, and no gradients: these are formulas, kept short.
+NumPy has no neural-network functions, and no gradients: these are formulas, kept short.
 """
 
 from __future__ import annotations

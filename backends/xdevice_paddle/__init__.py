@@ -480,7 +480,7 @@ class PaddleBackend(Backend):
 
     def why_no_virtual_gpus(self) -> str | None:
         if virtual.registered() and virtual.KIND not in (paddle.device.get_all_custom_device_type() or ()):
-            return "Paddle does not list them; GLOG_v=3 lets it print why"
+            return "Paddle does not list them; GLOG_v=3 makes it print why"
         return virtual.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
@@ -502,7 +502,7 @@ class PaddleBackend(Backend):
 
     def why_no_gpu(self) -> str:
         if not paddle.is_compiled_with_cuda() and not paddle.is_compiled_with_rocm():
-            return f"paddle {self.version} is a build without CUDA and ROCm"
+            return f"paddle {self.version} is a build without CUDA or ROCm"
         return "paddle sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
 
     # the process

@@ -1,6 +1,6 @@
 """Seeing the calls of Paddle's layers.
 
-What must be kept: `paddle.jit.to_static` puts what runs a program in the place of a layer's `forward`.
+What must be kept: `paddle.jit.to_static` replaces a layer's `forward` with what runs a program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
         if hasattr(type(layer.forward), "concrete_program"):
             name = f"{path or 'the model'}, a {type(layer).__name__}"
             raise backend.unsupported(
-                f"seeing the layers of {name} that paddle.jit.to_static has taken", "trace it before, or a second one"
+                f"seeing the layers of {name} that paddle.jit.to_static has compiled",
+                "trace it before, or a second one",
             )
         if path in known or next(iter(layer.children()), None) is None:
             paths[id(layer)] = path

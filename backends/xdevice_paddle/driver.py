@@ -1,7 +1,7 @@
-"""What Paddle does not tell of its GPUs, asked of the CUDA driver.
+"""What Paddle does not tell about its GPUs, asked of the CUDA driver.
 
 Which have a context: waiting for one without would make a context there (500 MB). And what is on the GPU that is
-current in this thread, which Paddle's Python cannot choose but by `set_device`, for all threads.
+current in this thread, which Paddle's Python can choose only by `set_device`, for all threads.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What this must keep:
   gradients flow on through that;
 - `paddle.grad` keeps what it computes in one place for the whole process, and lets other threads run: two at once end
   the process with a segmentation fault (3.3.1);
-- of many operations Paddle has no second gradient, and raises RuntimeError.
+- for many operations Paddle has no second gradient, and raises RuntimeError.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(layer, norm._BatchNormBase | nn.BatchNorm):
         settings = {"eps": layer._epsilon, "momentum": 1 - layer._momentum, "activation": getattr(layer, "_act", None)}
         always = getattr(layer, "_use_global_stats", None)
-        # None is by the mode, as everywhere else; in the older nn.BatchNorm, which is no such base, so is False
+        # None goes by the mode, as everywhere else; in the older nn.BatchNorm, which has another base, False does too
         by_mode = always is None or (not always and not isinstance(layer, norm._BatchNormBase))
         return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):

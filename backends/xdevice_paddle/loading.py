@@ -1,6 +1,6 @@
 """Paddle's `DataLoader` without what goes wrong when its dataset raises.
 
-Without workers it hangs for ever, so its dataset, sampler and collation are read here. With workers its own thread
+Without workers it hangs forever, so its dataset, sampler and collation are read here. With workers its own thread
 gets the exception and prints it, and the reader raises a SystemError that says nothing: so the exception is kept. Its
 threads and processes end when they are told to, not when the loop is left.
 """

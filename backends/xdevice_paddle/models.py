@@ -54,7 +54,7 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Backend) -> paddle.n
 
 def _duplicate(model: paddle.nn.Layer, backend: Backend) -> paddle.nn.Layer:
     layers = [model, *model.sublayers()]
-    # what a DataParallel was told of its processes, which nothing copies and nobody changes
+    # what a DataParallel was told about its processes: it cannot be copied, and nobody changes it
     told = [layer._strategy for layer in layers if isinstance(layer, paddle.DataParallel)]
     try:
         return copy.deepcopy(model, {id(strategy): strategy for strategy in told})

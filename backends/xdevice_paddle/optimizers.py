@@ -5,7 +5,7 @@ What must be kept:
   one, have others. The parameters of an optimizer have an order.
 - What an optimizer would make in its first step `_create_accumulators` makes before, on 2.6 and 3.3: in a twin, since
   its copies of 16-bit parameters would be out of date if the file did not fit. An optimizer makes nothing that it has.
-- A group's rate is a factor of the optimizer's, and stands with its decay at the parameters; what else a group says
+- A group's rate is a factor of the optimizer's, and is kept with its decay in the parameters; what else a group sets
   replaces the optimizer's own attributes during a step, so the attributes are those of the group that came last.
 - Powers of the betas are multiplied after use: after t steps they are beta^(t + 1).
 """
@@ -158,7 +158,7 @@ def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Backend) -
 def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], backend: Backend) -> dict[str, object]:
     if p.regularizer is not None:
         raise backend.unsupported(
-            f"reading an AdamW whose parameter {p.name} has a regularizer beside", "set its regularizer to None"
+            f"reading an AdamW whose parameter {p.name} has a regularizer too", "set its regularizer to None"
         )
     if optimizer._lr_ratio is not None:
         found["lr"] = found["lr"] * float(optimizer._lr_ratio(p))  # type: ignore[operator]

@@ -20,7 +20,7 @@ PATCHES: Final = (
     Patch("paddle.Tensor", virtual_operations.METHODS, "the same", "process"),
     Patch(
         "paddle.jit.sot.opcode_translator.skip_files", ("skip_file_names",),
-        "the tracer rewrites xdevice's own functions; `paddle.jit.ignore_module` tells the other one", "process",
+        "the tracer rewrites xdevice's own functions; `paddle.jit.ignore_module` reaches the other one only", "process",
     ),
 )  # fmt: skip
 

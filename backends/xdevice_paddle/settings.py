@@ -1,7 +1,7 @@
 """The settings of Paddle's layers without parameters.
 
 What must be kept:
-- an activation in a `paddle.nn.BatchNorm` works on what it gives, and is a layer of its own here;
+- an activation in a `paddle.nn.BatchNorm` works on what that layer gives, and is a layer of its own here;
 - a dropout's `mode` may be "downscale_in_infer": it multiplies by 1 - p in evaluation;
 - a pool's `exclusive` is the opposite of `count_include_pad`, and its stride of None is its kernel;
 - `approximate` of a GELU is a bool.
@@ -26,7 +26,7 @@ _PLAIN: Final = (
     nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.Silu, nn.Swish, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid,
     nn.Softsign, nn.Tanhshrink, nn.LogSigmoid,
 )  # fmt: skip
-"""Functions of activation that take nothing, under their class's name."""
+"""Activation functions that take nothing, under the name of their class."""
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """What they do between their layers with parameters is said of these."""
 _NOTHING: Final = (nn.Identity, nn.Sequential, nn.LayerList, nn.LayerDict)

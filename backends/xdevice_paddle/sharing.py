@@ -4,7 +4,7 @@
 - Before Paddle 3, which brought `__dlpack__`, an export writes the strides of C order whatever they are, it labels bool
   as uint8, and an import copies and ignores the strides.
 - It releases memory under a lock (3.3.1). If that belongs to a tensor, of MXNet say, whose own memory came from one
-  that Paddle has taken over, Paddle waits for itself for ever. If PyTorch, say, releases what it has from Paddle, it
+  that Paddle has taken over, Paddle waits for itself forever. If PyTorch, say, releases what it has from Paddle, it
   does so without Python's lock, and two threads wait for each other. Hence `releases_under_lock`.
 - `contiguous()` of a view cuts it off from its base (3.3.1), so nothing here calls it.
 """
@@ -26,7 +26,7 @@ _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """With virtual GPUs no kernel of Paddle's takes strides, on the CPU neither."""
+    """With virtual GPUs no kernel of Paddle's takes strides, not even on the CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")

@@ -46,9 +46,9 @@ def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
 
 
 class _InTurn:
-    """While any thread is inside, `paddle.grad` is computed by one thread at a time: at once it segfaults (3.3.1).
+    """While any thread is inside, `paddle.grad` is computed by one thread at a time: two at once segfault (3.3.1).
 
-    The lock is put round the C++ call under `paddle.grad`, which meets `from paddle import grad` too. It can be
+    The lock is put round the C++ call under `paddle.grad`, which covers `from paddle import grad` too. It can be
     entered again, because a `PyLayer` may ask for a gradient in its backward. `backward()` may run at once.
     """
 

@@ -100,7 +100,7 @@ def _variables() -> dict[str, str]:
     # Paddle lists the devices of plugins only where it has a folder to look for plugins in: this one has none
     wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
     is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
-    # else it prints five lines about it
+    # otherwise it prints five lines about it
     return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
 
 

@@ -213,7 +213,7 @@ def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
-    """None where the kernel is no matrix of inputs by outputs, or the bias is not one number for each output."""
+    """None where the kernel is not a matrix of inputs by outputs, or the bias is not one number for each output."""
     taken, _, given = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
     summed = "".join(axis for axis in weights if axis not in given)
@@ -286,7 +286,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     }  # fmt: skip
     own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
     if kind == "gru" and not layer.reset_after:
-        return kind, _refused(own, "with reset_after=False it computes otherwise than a GRU elsewhere"), settings
+        return kind, _refused(own, "with reset_after=False it computes something other than a GRU elsewhere"), settings
     return kind, own, settings | _of_recurrent(layer)
 
 

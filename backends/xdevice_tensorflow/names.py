@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""What a Keras model owns beside its state: it begins anew, as in every other framework's state dict."""
+"""What a Keras model owns beside its state: it is not saved, as in every other framework's state dict."""
 _Named = tuple[str, Any]
 
 

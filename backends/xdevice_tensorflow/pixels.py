@@ -5,7 +5,8 @@ their inputs or outputs in that order, and so have those in between that keep it
 
 What must be kept:
 - a functional model is followed from layer to layer; a model in a model stands for its layers;
-- the layers of a subclassed model are called like functions, and tell no way: there every layer that may be meant is;
+- the layers of a subclassed model are called like functions, and do not show which follows which: there every layer
+  that may be meant is named;
 - `Flatten(data_format="channels_first")` puts the channels last before it flattens.
 """
 
@@ -88,7 +89,7 @@ def orders(model: Any) -> dict[int, Order]:
 
 
 def _is_last(fold: _Fold) -> bool:
-    # what says that the outputs of a layer are in Keras's order says more than what says it of its inputs
+    # a reason for the outputs of a layer to be in Keras's order counts more than one for its inputs
     return not fold.opens
 
 

@@ -1,7 +1,7 @@
 """Sums over devices: by NCCL where each tensor is on a GPU of its own, else where the first one is.
 
 NCCL's operation waits for its partners on the other GPUs, so all of them are in one `tf.function`: run eagerly, the
-first would wait for ever. Their outputs stay on their GPUs.
+first would wait forever. Their outputs stay on their GPUs.
 """
 
 from __future__ import annotations

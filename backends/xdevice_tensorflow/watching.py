@@ -33,7 +33,7 @@ _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
 """Shapes, axes, names and handles: operations on a GPU take them from the host."""
 
 _seen = Shared(per_thread=True)
-"""One callback for each thread, however many blocks are open there: each further one would report anew."""
+"""One callback for each thread, however many blocks are open there: each further one would report the same again."""
 
 
 @contextmanager

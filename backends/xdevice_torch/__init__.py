@@ -301,7 +301,7 @@ class TorchBackend(Backend):
         for name, value in state.items():
             if not isinstance(value, torch.Tensor):
                 raise self.unsupported(
-                    f"{name} of this model, which is not a tensor", "save what get_extra_state() gives yourself"
+                    f"{name} of this model, which is not a tensor", "save the result of get_extra_state() yourself"
                 )
             if torch.nn.parameter.is_lazy(value):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
@@ -514,7 +514,7 @@ class TorchBackend(Backend):
 
     def why_no_gpu(self) -> str:
         if torch.version.cuda is None and torch.version.hip is None:
-            return f"torch {self.version} is a build without CUDA and ROCm"
+            return f"torch {self.version} is a build without CUDA or ROCm"
         return "torch sees no GPU: no driver, or CUDA_VISIBLE_DEVICES hides them"
 
     # the process

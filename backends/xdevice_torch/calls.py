@@ -1,7 +1,7 @@
 """Seeing the calls of PyTorch's modules.
 
 What must be kept:
-- A `TransformerEncoderLayer` computes past its layers in evaluation mode, unless one has a hook.
+- A `TransformerEncoderLayer` bypasses its layers in evaluation mode, unless one has a hook.
 - torch.compile reads the code of whatever a module calls, ours too, and fails on it.
 """
 
@@ -56,7 +56,7 @@ def _refuse_hidden(path: str, module: Module, backend: Backend) -> None:
         raise backend.unsupported(f"seeing the layers of {name}", "trace the module that it was made of")
     if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
         raise backend.unsupported(
-            f"seeing the layers of {name} that torch.compile has taken", "trace the module before it is compiled"
+            f"seeing the layers of {name} that torch.compile has compiled", "trace the module before it is compiled"
         )
     if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
         raise backend.unsupported(

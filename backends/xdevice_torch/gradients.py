@@ -1,7 +1,7 @@
 """Gradients of PyTorch.
 
 What this must keep:
-- `backward()` would write into the `.grad` of every leaf that the loss depends on, so `autograd.grad` is asked;
+- `backward()` would write into the `.grad` of every leaf that the loss depends on, so `autograd.grad` is called;
 - a detached alias stands for a leaf; one that is the result of recorded work, or nested, is a view instead, through
   which gradients flow on;
 - tensors made in inference mode cannot be recorded: copies of them can;

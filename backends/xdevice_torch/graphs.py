@@ -1,11 +1,11 @@
 """Graphs of CUDA.
 
 A replay reads and writes the memory that the task used while it was recorded, whoever has that memory by then. So the
-graph keeps what the task's operations read. What they do elsewhere than on the graph's GPU would be done once, while
+graph keeps what the task's operations read. What they do anywhere but on the graph's GPU would be done once, while
 it is recorded, and never again: that is an error.
 
-After a recording that failed PyTorch 2.11 believes that it goes on: it keeps the memory, gives no more random numbers
-on that GPU, and calls the graph whenever it allocates pinned memory.
+PyTorch 2.11 believes that a recording which failed still goes on: it keeps the memory, gives no more random numbers on
+that GPU, and calls the graph whenever it allocates pinned memory.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """Autocast keeps its casts of weights. A replay would compute with those for ever."""
+    """Autocast keeps its casts of weights. A replay would compute with those forever."""
     kept = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -145,7 +145,7 @@ class OnlyOn(Mode):
     def _require(self, func: Any, elsewhere: list[torch.Tensor]) -> None:
         if elsewhere:
             raise DeviceMismatchError(
-                f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), and its graph is of "
+                f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), and its graph is for "
                 f"{self._place}: a replay would leave that out; keep it out of the task (an optimizer of torch.optim: "
                 f"with capturable=True), or capture the task on that device"
             )

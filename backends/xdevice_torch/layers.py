@@ -1,9 +1,9 @@
-"""PyTorch's layers. Their layouts are the common ones, so only the settings are said here.
+"""PyTorch's layers. Their layouts are the common ones, so only the settings are stated here.
 
 What must be kept:
 - `momentum` is the weight of the new value, here and nowhere else; None is the mean of all;
-- a MultiheadAttention owns its out_proj, which is no layer by itself: its forward is never called;
-- the Conv1D of transformers is a Linear with its weight transposed, and no convolution.
+- a MultiheadAttention owns its out_proj, which is not a layer by itself: its forward is never called;
+- the Conv1D of transformers is a Linear with its weight transposed, not a convolution.
 """
 
 from __future__ import annotations

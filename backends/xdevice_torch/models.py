@@ -6,9 +6,10 @@ What must be kept:
 - `Module.to` gives a buffer that two modules share a new tensor in each.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU, whatever the rest does.
 - A module keeps a result of its parameters as an attribute under `weight_norm`, `spectral_norm` and `prune`, computed
-  anew before each call; PyTorch copies no tensor that has a graph behind it.
-- TorchScript keeps its tensors in C++, and takes new contents for them but no other ones: what moves to a device with
-  tensors of another make, as a virtual GPU and meta have, stays behind. A frozen module has its tensors in its code.
+  anew before each call; PyTorch does not copy a tensor that has a graph behind it.
+- TorchScript keeps its tensors in C++, and lets their contents be replaced but not the tensors: what moves to a device
+  with tensors of another kind, as a virtual GPU and meta have, stays behind. A frozen module has its tensors in its
+  code.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def copied(model: Module, native: torch.device) -> Any:
     _refuse_script(model, native)
     results = {id(x): x.detach().clone() for x in _results(model)}
     try:
-        with torch.no_grad():  # TorchScript's copies are results of the values else, to be trained by nobody
+        with torch.no_grad():  # otherwise TorchScript's copies are results of the values, and cannot be trained
             twin = copy.deepcopy(model, results)
     except (TypeError, RuntimeError) as error:
         raise UnsupportedError(

@@ -5,7 +5,7 @@ What must be kept:
 - An optimizer makes its state in its first step, and only that step knows which: so it is taken by a twin, whose
   parameters are on meta and cost nothing. `Optimizer.__getstate__` leaves out the hooks and a scheduler's `step`.
 - The step counter is on the host unless the optimizer is fused or capturable; neither works on meta.
-- What an optimizer computes is known of the exact class only: AdamW derives from Adam, and a user's class from any.
+- What an optimizer computes is known for the exact class only: AdamW derives from Adam, and a user's class from any.
 - A scheduler is not in the optimizer; it leaves `initial_lr` in the groups.
 """
 

@@ -12,17 +12,17 @@ PATCHES: Final = (
     Patch("torch.nn.Module", ("__call__",), "`trace`: the layers that a model calls", "block"),
     Patch(
         "torch.Tensor", (*watching.READS, "to", "cpu", "cuda", "xpu"),
-        "`transfers`: reads and moves. A TorchFunctionMode is of one thread, and misses what runs with a copy of the "
-        "context in another; it has functions of torch.compile compiled anew", "block",
+        "`transfers`: reads and moves. A TorchFunctionMode sees one thread only, and misses what runs with a copy of "
+        "the context in another; it makes torch.compile compile its functions again", "block",
     ),
     Patch("torch.Tensor", ("vgpu",), "the same: `x.vgpu()`, as `x.cuda()`", "block", "virtual GPUs"),
     Patch(
         "torch.Tensor", ("data",),
-        "virtual GPUs: `Module.to` sets it, and PyTorch does not put contents of the one kind into the other",
+        "virtual GPUs: `Module.to` sets it, and PyTorch does not put contents of one kind into a tensor of the other",
         "process",
     ),
-    Patch("torch.Tensor", ("new", "new_tensor"), "virtual GPUs: C++ takes index 0 for the tensor's own", "process"),
-    Patch("torch.Tensor", ("to",), "virtual GPUs: a device without an index is the current one", "process"),
+    Patch("torch.Tensor", ("new", "new_tensor"), "virtual GPUs: C++ takes index 0 instead of the tensor's own",
+    "process"), Patch("torch.Tensor", ("to",), "virtual GPUs: a device without an index is the current one", "process"),
     Patch("torch", ("tensor", "as_tensor", "asarray"), "the same", "process"),
     Patch("torch", ("_has_compatible_shallow_copy_type",), "virtual GPUs: as `torch.Tensor.data`", "process"),
     Patch(

@@ -1,7 +1,7 @@
 """Sums over devices: by NCCL where each tensor is on a GPU of its own, else where the first one is.
 
-`torch.cuda.nccl` works within one process, on the streams that are current, and keeps its communicators. It goes past
-autograd, so it is told nothing of gradients, and the version of each tensor is counted up here.
+`torch.cuda.nccl` works within one process, on the streams that are current, and keeps its communicators. It bypasses
+autograd, so no gradient is recorded, and the version of each tensor is counted up here.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _PLAIN: Final = (
     nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid, nn.Softsign,
     nn.Tanhshrink, nn.LogSigmoid,
 )  # fmt: skip
-"""Functions of activation that take nothing, under their class's name."""
+"""Activation functions that take nothing, under the name of their class."""
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 """What they do between their layers with parameters is said of these."""
 _NOTHING: Final = (nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)

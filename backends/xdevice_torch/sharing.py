@@ -1,7 +1,7 @@
 """PyTorch's memory in the hands of other frameworks, and theirs in its own.
 
 - `from_dlpack` of a negative stride ends the process.
-- A capsule tells nothing of a lazy conjugate or minus: `to_dlpack` exports the values without it.
+- A capsule says nothing of a lazy conjugate or negative: `to_dlpack` exports the values without it.
 - `x.__dlpack__(stream=...)` orders streams on PyTorch's current device, and fails where that is another GPU: the plain
   `to_dlpack` orders nothing, which is enough after a wait.
 - JAX fails to take memory of a GPU over while PyTorch's current device is another one.
@@ -62,7 +62,7 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
     if x.dtype is torch.complex32:
         return "read x.to(torch.complex64)"
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
-        return "read its bytes, x.view(torch.uint8), where PyTorch lets them be seen"
+        return "read its bytes, x.view(torch.uint8), where PyTorch allows that"
     if type(x) is not torch.Tensor and hasattr(type(x), "__tensor_flatten__"):
         return "read the tensors that it is made of"
     return None
@@ -86,7 +86,7 @@ def memory_layout(x: torch.Tensor) -> tuple[int, bool, bool]:
 
 def export(x: torch.Tensor) -> Any:
     if x.is_conj() or x.is_neg():
-        raise BufferError("its conjugate or minus is not in its memory, PyTorch computes it at each use")
+        raise BufferError("its conjugate or negative is not in its memory: PyTorch computes it at each use")
     return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 
 

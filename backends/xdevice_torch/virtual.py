@@ -43,7 +43,7 @@ _libraries: list[torch.library.Library] = []  # what they register ends with the
 def why_not() -> str | None:
     """Why this process cannot have virtual GPUs, or None."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
-        return f"torch {torch.__version__} takes no device written in Python, which 2.13 does; use a newer torch"
+        return f"torch {torch.__version__} does not support devices written in Python, as 2.13 does; use a newer torch"
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in (_FREE, NAME):
         return f"{taken} is torch's one foreign device in this process; do not import what registers it"

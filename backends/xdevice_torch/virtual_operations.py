@@ -1,6 +1,6 @@
 """Operations of PyTorch's virtual GPUs: one function for all of them, which computes on the host.
 
-A tensor there is a plain `torch.Tensor`. Its storage says the device, points to the host's memory, and keeps a tensor
+A tensor there is a plain `torch.Tensor`. Its storage states the device, points to the host's memory, and keeps a tensor
 in that memory as `host`; sizes, strides and offset are the tensor's own. So views share their storage, and what C++
 makes without asking (`detach`, what autograd saves, `as_subclass`) finds its values too.
 

@@ -68,7 +68,7 @@ def watch(backend: Backend, gpu: str, report: Callable[[Transfer], None]) -> Ite
 
 
 _watched = Shared(per_thread=True)
-"""One mode for each thread, however many blocks are open there: each further one would report anew."""
+"""One mode for each thread, however many blocks are open there: each further one would report the same again."""
 
 
 class _Watch(Mode):

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, ROOT, sampled
+from support import FRAMEWORKS, ROOT, SHIMS, sampled
 
 import xdevice
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-@pytest.fixture(params=sampled(FRAMEWORKS, ("torch",)))
+@pytest.fixture(params=sampled(FRAMEWORKS, ("torch",), SHIMS))
 def name(request):
     """A framework, selected; MXNet with NumPy's semantics, for this test only."""
     with xdevice.use(request.param) as backend:

@@ -459,7 +459,7 @@ assert xdevice.item(xdevice.array_namespace(x).sum(x)) == 2
 """
     assert python("-c", START + code, XDEVICE_MXNET_NP="0").stderr == ""
     wrong = python("-c", START, XDEVICE_MXNET_NP="no")
-    assert "SettingError: XDEVICE_MXNET_NP is 1 or 0, not 'no'" in wrong.stderr
+    assert "SettingError: XDEVICE_MXNET_NP must be 1 or 0, not 'no'" in wrong.stderr
 
 
 def test_a_test_for_every_backend_is_neutral_and_leaves_its_thread_as_it_was(tmp_path):

@@ -51,7 +51,7 @@ def test_an_int_beyond_all_floats(xp):
 
 
 def test_permutation_of_a_tensor(xp):
-    with pytest.raises(xdevice.ArgumentError, match="n is an int"):
+    with pytest.raises(xdevice.ArgumentError, match="n must be an int"):
         xdevice.random.permutation(xp.asarray(ARRAY))
 
 

@@ -99,7 +99,7 @@ def test_a_frameworks_own_default_is_another_one(backend, framework, made):
 
 def test_another_value_is_refused():
     done = python("-c", "import xdevice", XDEVICE_FLOATS="float16")
-    assert "XDEVICE_FLOATS is float64 or jitter:1, not 'float16'" in done.stderr
+    assert "XDEVICE_FLOATS must be float64 or jitter:1, not 'float16'" in done.stderr
 
 
 def test_an_adapter_without_a_default_refuses_by_name():

@@ -44,7 +44,7 @@ class TestTorch(Heavy):
     backend = "torch"
 
 
-class TestTensorflow(Heavy):
+class TestTensorflow(Rare):
     backend = "tensorflow"
 
 
@@ -58,6 +58,10 @@ class TestMxnet(Rare):
     @pytest.mark.slow  # its threads compute for ten seconds, and JAX's show the same each time
     def test_sync_waits_for_work_under_way(self):
         super().test_sync_waits_for_work_under_way()
+
+    @pytest.mark.long  # likewise
+    def test_sync_waits_on_every_device(self):
+        super().test_sync_waits_on_every_device()
 
 
 class TestJax(Ours):

@@ -192,7 +192,7 @@ def _(adapter, patch, suite):
     patch.setattr(adapter, "classify", lambda cls: "model" if cls is toy().Place else classify(cls))
 
 
-@wrong("version", "gives a text that is no version", "keeps_the_contract", HOMES[:1])
+@wrong("version", "gives a text that is not a version", "keeps_the_contract", HOMES[:1])
 def _(adapter, patch, suite):
     patch.setattr(type(adapter), "version", property(lambda self: "newest"))
 
@@ -285,7 +285,7 @@ swap(
 )
 swap(
     "to_native",
-    "gives a new object that equals none",
+    "gives a new object that equals no other",
     "every_device_goes_to_its_native_object_and_back",
     lambda to_native, adapter: lambda device: object(),
 )
@@ -331,7 +331,7 @@ class _Forgetful:
 
 swap(
     "scope",
-    "goes back to the CPU, not to the scope around",
+    "goes back to the CPU, not to the enclosing scope",
     "a_scope_places_what_the_framework_creates",
     lambda _, adapter: lambda device: _Forgetful(adapter, device),
 )
@@ -343,7 +343,7 @@ def _(adapter, patch, suite):
     patch.setattr(adapter, "scope", lambda device: _Forgetful(adapter, device, always=False))
 
 
-@wrong("scope", "is that of all threads", "scopes_of_threads_leave_each_other_alone")
+@wrong("scope", "holds for all threads", "scopes_of_threads_leave_each_other_alone")
 def _(adapter, patch, suite):
     class Everywhere:
         place = toy().CPU
@@ -919,7 +919,7 @@ swap(
 )
 swap(
     "value_and_grad",
-    "records nothing where it is switched off around",
+    "records nothing where recording is switched off",
     "gradients_are_right_or_refused",
     lambda original, _: lambda leaves, call, nested: original(leaves, _as_around(call), nested),
 )
@@ -931,7 +931,7 @@ swap(
 )
 swap(
     "value_and_grad",
-    "cuts what a gradient is asked for again",
+    "cuts off what is differentiated again",
     "gradients_nest_or_are_refused",
     lambda original, _: lambda leaves, call, nested: original(leaves, call, False),
 )
@@ -1168,7 +1168,7 @@ swap(
 )
 swap(
     "variables",
-    "names them anew for each model",
+    "gives new names in each model",
     _STATE,
     lambda variables, adapter: lambda model: [(f"{name}{id(model)}", x) for name, x in variables(model)],
 )
@@ -2118,7 +2118,7 @@ _STATE_CARRIES = "parallel_carries_the_callers_state"
 _MODES = "parallel_carries_the_frameworks_modes"
 
 
-@wrong("threads", "is none of the two", "keeps_the_contract", HOMES[:1])
+@wrong("threads", "is neither of the two", "keeps_the_contract", HOMES[:1])
 def _(adapter, patch, suite):
     patch.setattr(adapter, "threads", "several")
 
@@ -2446,7 +2446,7 @@ child(
 )
 child(
     "make_virtual_gpus",
-    "makes one less",
+    "makes one too few",
     _VIRTUAL,
     "make = toyframe.make_gpus\ntoyframe.make_gpus = lambda n: make(n - 1)",
 )
@@ -2471,7 +2471,7 @@ child(
 child("default_to_float64", "does nothing", _LOADS, "cls.default_to_float64 = lambda self: None")
 child(
     "default_to_float64",
-    "is that of the thread",
+    "holds for the thread only",
     _LOADS,
     """
 full, main = toyframe.full, __import__("threading").get_ident()

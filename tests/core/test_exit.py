@@ -126,7 +126,6 @@ EACH_TIME = [
 ]
 IN_CI = [
     ("torch", "prefetch_kept"),
-    ("tensorflow", "parallel_in_a_thread"),
     ("paddle", "prefetch_raising"),
     ("jax", "prefetch_dropped"),
     ("jax", "blocking_entered"),

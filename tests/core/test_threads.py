@@ -88,7 +88,7 @@ def assert_works(code, *arguments):
     assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-3000:]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not {"paddle", "tensorflow"} <= set(FRAMEWORKS), reason="needs both")
 def test_paddle_that_waits_for_the_import_of_tensorflow():
     assert_works(PADDLE_WAITS)

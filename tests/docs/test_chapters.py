@@ -9,7 +9,7 @@ import ast
 import re
 
 import pytest
-from support import BACKENDS, FRAMEWORKS, QUICK, ROOT, printed, python, sampled
+from support import BACKENDS, FRAMEWORKS, ROOT, printed, python, sampled
 
 EXAMPLES = ROOT / "examples"
 SAID = {
@@ -21,7 +21,7 @@ SAID = {
 TRAINING = ("multiple_gpus", "multiple_gpus_concise")
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, QUICK, ["torch"]))
+@pytest.mark.parametrize("backend", sampled(BACKENDS, ["numpy"], ["torch"]))
 @pytest.mark.parametrize("chapter", SAID)
 def test_a_chapter_runs(chapter, backend):
     out = printed(EXAMPLES / f"{chapter}.py", XDEVICE_BACKEND=backend)

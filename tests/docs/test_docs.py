@@ -84,9 +84,9 @@ ELSEWHERE = {
     "nn.md": "tests/nn/test_docs_of_nn.py",
     "arithmetic.md": "tests/arithmetic/test_docs_of_arithmetic.py",
     "pytest.md": "below, by pytest",
-    "optimizers.md": "tests/weights/test_optimizers.py",
+    "optimizers.md": "tests/porting/test_optimizers.py",
     "tracing.md": "tests/tracing/test_docs_of_tracing.py",
-    "porting_guide.md": "tests/weights/test_port_vae.py",
+    "porting_guide.md": "tests/porting/test_port_vae.py",
     "porting.md": "needs models of two frameworks, and says so: examples/port_resnet_block.py",
 }
 PAGES = sorted(
@@ -108,7 +108,7 @@ def test_the_first_example_of_a_page_runs_on_every_backend(backend):
     assert {page: said[page] for page in SHOWN} == SHOWN
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
     (tmp_path / "test_net.py").write_text(first_example("pytest.md"))
     done = python("-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path), cwd=tmp_path)

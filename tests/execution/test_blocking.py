@@ -213,4 +213,4 @@ def test_the_variable_holds_from_the_loading_on(name, imported_before):
 
 def test_another_value_of_the_variable_is_refused():
     done = run("import xdevice\nxdevice.backend('numpy')", XDEVICE_BLOCKING="yes")
-    assert "XDEVICE_BLOCKING is 1 or 0, not 'yes'" in done.stderr
+    assert "XDEVICE_BLOCKING must be 1 or 0, not 'yes'" in done.stderr

@@ -240,7 +240,7 @@ def test_work_on_another_device_is_refused_before_it_is_done(torch):
     with OnlyOn(torch.device("meta")):
         ((x + 1) @ w * 0.5).sum().backward()
         for work in elsewhere:
-            with pytest.raises(xdevice.DeviceMismatchError, match=r"on cpu .*its graph is of meta.*capturable=True"):
+            with pytest.raises(xdevice.DeviceMismatchError, match=r"on cpu .*its graph is for meta.*capturable=True"):
                 work()
     assert counter == 0
 

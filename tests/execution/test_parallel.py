@@ -390,7 +390,7 @@ def test_a_thousand_tasks_start_no_thousand_threads(backend):
     assert max(most) <= MOST
 
 
-@pytest.mark.parametrize("width", [6, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", [6, pytest.param(100, marks=pytest.mark.long)])
 def test_tasks_that_wait_for_their_own_tasks_end_with_few_threads(backend, width):
     most = []
 

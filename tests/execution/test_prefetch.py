@@ -414,7 +414,7 @@ def test_many_at_once_and_one_inside_of_another(backend):
 
 @pytest.mark.parametrize("depth", [0, -1, True, 1.5, None])
 def test_a_depth_below_one_is_named_at_once(depth):
-    with pytest.raises(xdevice.ArgumentError, match=r"depth of prefetch is an int of 1 or more, not"):
+    with pytest.raises(xdevice.ArgumentError, match=r"depth of prefetch must be an int of 1 or more, not"):
         xdevice.prefetch([], "cpu", depth=depth)
 
 

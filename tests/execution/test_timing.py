@@ -54,7 +54,7 @@ def long_work(backend):
 
 @pytest.mark.usefixtures("_synchronous_again")
 @pytest.mark.parametrize(
-    "name", sampled((name for name in ASYNCHRONOUS_ON_CPU if name in BACKENDS), ["tensorflow"], ["jax"])
+    "name", sampled((name for name in ASYNCHRONOUS_ON_CPU if name in BACKENDS), ["tensorflow"], [])
 )
 class TestWaits:
     def test_the_work_is_not_done_without_a_wait(self, name):

@@ -330,7 +330,7 @@ def test_a_graph_that_is_gone_gives_its_memory_back():
 
 def test_work_on_another_gpu_is_refused(two):
     x, y = full(1, two[0]), full(1, two[1])
-    with pytest.raises(xdevice.DeviceMismatchError, match=r"cuda:1 .*, and its graph is of cuda:0"):
+    with pytest.raises(xdevice.DeviceMismatchError, match=r"cuda:1 .*, and its graph is for cuda:0"):
         xdevice.capture(lambda: (x + 1, y + 1), two[0])
     with pytest.raises(xdevice.DeviceMismatchError):
         xdevice.capture(lambda: y + 1, two[0])

@@ -3,7 +3,7 @@
     XDEVICE_VIRTUAL_GPUS=4 pytest tests/hardware/test_on_gpus.py
 
 A build of a framework that has no kernels for these GPUs is named in XDEVICE_NO_KERNELS ("paddle,mxnet"): then only
-placing, copying, comparing and waiting are tried on it.
+placing, copying, comparing and waiting are tried on it. On virtual GPUs `-m long` has the rest of it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.virtual]
 class _OnGpu(ProcessesAreLong, Conformance):
     home = "gpu:0"
     other = "gpu:1"
+
+    @pytest.mark.long  # seconds of work; on the CPU it is waited for in every run
+    def test_sync_waits_for_work_under_way(self):
+        super().test_sync_waits_for_work_under_way()
 
 
 @pytest.mark.long

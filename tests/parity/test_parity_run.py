@@ -267,8 +267,8 @@ for i in range(10):
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("record('x', 1); here('jax') and record('more', 1)", "more has a step 0 here, and the reference has none"),
-        ("record('x', 1); here('torch') and record('x', 1)", "x has no step 1 here, and the reference has"),
+        ("record('x', 1); here('jax') and record('more', 1)", "more has a step 0 here, but the reference does not"),
+        ("record('x', 1); here('torch') and record('x', 1)", "x has no step 1 here, but the reference does"),
         ("record('x', 1); record('y' if here('torch') else 'z', 1)", "z has a step 0 here"),
         ("record('x', numpy.ones(2 + here('jax')))", "the shapes differ: actual is (3,)"),
         ("record('x', numpy.ones(2, 'f8' if here('jax') else 'f4'))", "the dtypes differ: actual is float64"),
@@ -321,12 +321,12 @@ if here("jax"):
     assert [row["state"] for row in rows.values()] == ["reference", *["did not run"] * 3, "diverges"]
     assert "signal SIGSEGV" in rows["tensorflow"]["error"]
     assert "Fatal Python error: Segmentation fault" in rows["tensorflow"]["error"]
-    assert rows["paddle"]["error"] == "was killed after 15 s without an end; --timeout gives it longer\nwaiting"
+    assert rows["paddle"]["error"] == "had not ended after 15 s and was killed; --timeout gives it longer\nwaiting"
     assert "No module named 'no_such_framework'" in rows["mxnet"]["error"]
     assert "No module named 'no_such_framework'" in out
     assert rows["jax"]["python"] == str(python)
     assert report["first_divergence"]["name"] == "x"
-    assert "x has a step 3 here, and the reference has none" in report["first_divergence"]["text"]
+    assert "x has a step 3 here, but the reference does not" in report["first_divergence"]["text"]
     assert [row["records"] for row in rows.values()] == [3, 3, 3, 3, 4]
     assert Recording(tmp_path / "run" / "tensorflow").entries[2].read()[0].value.tolist() == [2, 2, 2]
     assert is_gone(int((tmp_path / "pid").read_text()))
@@ -389,7 +389,7 @@ def test_without_a_reference_nothing_is_compared(parity):
     assert "nothing to hold the others against" in out
     status, out, _ = parity("here('torch') and record('x', 1)")
     assert status == 1
-    assert "x has no step 0 here, and the reference has" in out
+    assert "x has no step 0 here, but the reference does" in out
 
 
 def test_a_script_that_records_nothing_is_told_so(parity):
@@ -413,12 +413,12 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path, monkeypatch)
         (["--backends", "torch,jax", "--python", f"mxnet={sys.executable}"], "mxnet is not among"),
         (["--backends", "torch,jax", "--save", "full"], "is not empty"),
         (["--backends", "torch,jax", "--save", "full", "--overwrite"], "full has no run.json: it is not the folder of"),
-        (["--backends", "torch,jax", "--overwrite"], "--overwrite is for --save"),
-        (["--backends", "torch,jax", "--float64", "--calibrate"], "say one"),
-        (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "say one"),
+        (["--backends", "torch,jax", "--overwrite"], "--overwrite needs --save"),
+        (["--backends", "torch,jax", "--float64", "--calibrate"], "choose one"),
+        (["--backends", "torch,jax", "--rtol", "0", "--calibrate"], "choose one"),
         (["--backends", "torch,jax", "--save", "s.py/run"], "cannot make the folder s.py/run: Not a directory"),
         (["--backends", "torch,jax", "--timeout", "0"], "--timeout"),
-        (["--backends", "torch,jax", "--rtol", "nan"], "rtol is a number of 0 or more, not nan"),
+        (["--backends", "torch,jax", "--rtol", "nan"], "rtol must be a number of 0 or more, not nan"),
     ]:
         status, err = invoke("parity", script, *arguments)
         assert status == 2
@@ -475,8 +475,8 @@ def test_float32_in_a_run_in_float64_is_told(on_numpy):
         "record('x', xdevice.tensor(0.1, dtype='float32')); record('y', xdevice.tensor(0.1))", "--float64"
     )
     assert status == 0, out
-    assert "numpy ran in float64, but x came as float32 or complex64" in out
-    assert "jax ran in float64, but x came" in out
+    assert "numpy ran in float64, but x is float32 or complex64" in out
+    assert "jax ran in float64, but x is float32" in out
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ else:
 FAULTS = {
     "none": "",
     "eps": "the first layer that differs is 1 (BatchNorm2D) of paddle",
-    "slope": "between are in paddle 2 (LeakyReLU), 3 (Flatten), and in torch 2 (ReLU), 3 (Flatten)",
+    "slope": "between them are in paddle 2 (LeakyReLU), 3 (Flatten), and in torch 2 (ReLU), 3 (Flatten)",
     "loss": "the first gradient that differs is that of the output of 4 (Linear), off by 1 of its largest value: the "
     "cause lies between it and the loss",
     "rate": "step 1",
@@ -148,7 +148,7 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
     assert [run.number for _, run, _ in found] == [0, 1, 2]
     assert [comparison.ok for _, _, comparison in found] == [is_equal] * 3
     if not is_equal:
-        assert "between are in torch 1 (LeakyReLU), and in torch 1 (LeakyReLU)" in found[0][2].text
+        assert "between them are in torch 1 (LeakyReLU), and in torch 1 (LeakyReLU)" in found[0][2].text
 
 
 def test_other_inputs_are_told(tmp_path, torch):

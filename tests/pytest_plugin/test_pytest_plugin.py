@@ -261,28 +261,33 @@ def test_dtype(xd, assert_parity): assert_parity(xdevice.ones(1), far.astype("fl
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("marker", "message"),
-    [
-        ("xd_only('troch')", "xd_only: there is no backend 'troch' (did you mean 'torch'?)"),
-        ("xd_only()", 'xd_only names no backend; write xd_only("mxnet")'),
-        ("xd_skip('mx')", "xd_skip needs a reason; write xd_skip('mx', reason=\"...\")"),
-        ("xd_skip(reason='odd')", "xd_skip names no backend"),
-        ("xd_xfail('mxnet', reason=' ')", "xd_xfail needs a reason"),
-        ("xd_xfail('mxnet', why='odd')", "xd_xfail takes no why"),
-        ("xd_needs_gpu('2')", "xd_needs_gpu takes a number of GPUs of 1 or more, not ('2',)"),
-        ("xd_needs_gpu(0)", "xd_needs_gpu takes a number"),
-        ("xd_tol('torch')", "xd_tol sets nothing"),
-        ("xd_tol('trch', rtol=1)", "xd_tol: there is no backend 'trch'"),
-        ("xd_tol(rtool=1)", "xd_tol takes no rtool"),
-    ],
-)
-def test_a_wrong_marker_is_an_error_at_collection(project, marker, message):
-    write(project, f"@pytest.mark.{marker}\ndef test_it(xd): pass\n")
+WRONG_MARKERS = [
+    ("xd_only('troch')", "xd_only: there is no backend 'troch' (did you mean 'torch'?)"),
+    ("xd_only()", 'xd_only names no backend; write xd_only("mxnet")'),
+    ("xd_skip('mx')", "xd_skip needs a reason; write xd_skip('mx', reason=\"...\")"),
+    ("xd_skip(reason='odd')", "xd_skip names no backend"),
+    ("xd_xfail('mxnet', reason=' ')", "xd_xfail needs a reason"),
+    ("xd_xfail('mxnet', why='odd')", "xd_xfail takes no why"),
+    ("xd_needs_gpu('2')", "xd_needs_gpu takes a number of GPUs of 1 or more, not ('2',)"),
+    ("xd_needs_gpu(0)", "xd_needs_gpu takes a number"),
+    ("xd_tol('torch')", "xd_tol sets nothing"),
+    ("xd_tol('trch', rtol=1)", "xd_tol: there is no backend 'trch'"),
+    ("xd_tol(rtool=1)", "xd_tol takes no rtool"),
+]
+
+
+def test_a_wrong_marker_is_an_error_at_collection(project):
+    for number, (marker, _) in enumerate(WRONG_MARKERS):
+        write(project, f"@pytest.mark.{marker}\ndef test_it(xd): pass\n", f"test_wrong_{number}")
     result = project.run_here(TWO)
-    result.assert_outcomes(errors=1)
+    result.assert_outcomes(errors=len(WRONG_MARKERS))
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert f"test_project.py::test_it: {message}" in result.stdout.str()
+    for number, (_, message) in enumerate(WRONG_MARKERS):
+        assert f"test_wrong_{number}.py::test_it: {message}" in result.stdout.str()
+
+
+@pytest.mark.parametrize(("marker", "message"), WRONG_MARKERS[::5])
+def test_a_wrong_marker_of_a_parameter_is_an_error_at_collection(project, marker, message):
     write(
         project, f"@pytest.mark.parametrize('n', [pytest.param(1, marks=pytest.mark.{marker})])\ndef test_it(xd, n): 1"
     )
@@ -294,7 +299,7 @@ def test_a_wrong_marker_is_an_error_at_collection(project, marker, message):
 def test_a_marker_that_says_nothing_is_an_error(project):
     write(project, "@pytest.mark.xd_only('torch')\ndef test_it(): pass\n")
     result = project.run_here(TWO)
-    assert "xd_only says nothing of a test without the fixture xd" in result.stdout.str()
+    assert "xd_only does nothing for a test without the fixture xd" in result.stdout.str()
     assert result.ret == pytest.ExitCode.INTERRUPTED
     write(project, "pytestmark = pytest.mark.xd_only('torch')\ndef test_it(): pass\ndef test_xd(xd): pass\n")
     project.run_here(TWO).assert_outcomes(passed=2)

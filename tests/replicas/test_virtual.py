@@ -72,7 +72,7 @@ def test_a_number_that_is_none_is_refused(n, loaded):
 def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(text, loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
     for ask in (environment.virtual_gpus_wanted, lambda: xdevice.virtual_gpus(2), lambda: registry.load("numpy")):
-        with pytest.raises(xdevice.SettingError, match="XDEVICE_VIRTUAL_GPUS is an int of 0 or more, not"):
+        with pytest.raises(xdevice.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
             ask()
 
 
@@ -87,7 +87,7 @@ def test_the_same_number_again_changes_nothing_and_another_is_refused(loaded):
     for _ in range(3):
         xdevice.virtual_gpus(2)
     assert (backend.virtual, backend.made) == (2, [2])
-    with pytest.raises(xdevice.ArgumentError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*not 3"):
+    with pytest.raises(xdevice.ArgumentError, match=r"virtual_gpus\(\) has asked for 2 virtual GPUs.*to 3"):
         xdevice.virtual_gpus(3)
     assert (backend.virtual, environment.virtual_gpus_wanted()) == (2, 2)
 
@@ -326,7 +326,7 @@ print(sorted(wrong))
 """
 
 
-@pytest.mark.parametrize("first", sampled(["tensorflow", "torch"], [], ["tensorflow"]))
+@pytest.mark.parametrize("first", sampled(["tensorflow", "torch"], [], []))
 def test_all_frameworks_have_them_in_one_process(first):
     order = [first, *(name for name in FRAMEWORKS[::-1] if name != first)]
     # TensorFlow copies operands of two devices in silence, on hardware too; for Paddle see docs/virtual.md

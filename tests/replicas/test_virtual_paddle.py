@@ -240,7 +240,7 @@ def test_asked_for_too_late_is_an_error_that_says_so(start, wanted, loaded):
     assert done.stdout.splitlines()[-1] == loaded
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_than_paddle_takes_are_refused():
     done = run(LATE, start="", XDEVICE_VIRTUAL_GPUS="17")
     assert "Paddle takes 16 devices of a plugin at most, not 17" in done.stdout, done.stderr

@@ -280,13 +280,6 @@ kept = convert(convert(convert(np.ones(99, "f"), "paddle"), "torch"), "paddle")
 """
 
 
-@pytest.mark.slow
-def test_a_chain_of_owners_is_released_without_a_deadlock_and_at_exit():
-    done = python("-c", CHAINS)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.split() == ["torch", "tensorflow", "mxnet", "jax", "numpy"]
-
-
 def test_an_import_that_fails_holds_nothing():
     x = make("numpy", bits("float32", 99))
     alive = weakref.ref(x)
@@ -360,7 +353,7 @@ def test_pending_work_is_waited_for(source, target):
     with xdevice.use(source):
         x = xdevice.ones(700, 700)
         x = x / 700
-        for _ in range(30):
+        for _ in range(10):
             x = x @ xdevice.ones(700, 700) / 700
         converted = convert(x, target, copy=False)
         seen = np.array(read(converted))
@@ -519,7 +512,7 @@ def test_a_symbol_is_refused():
 def test_another_copy_or_backend_is_refused():
     x = np.ones(2)
     for copy in (1, "yes", np.True_):
-        with pytest.raises(TypeError, match="copy is None"):
+        with pytest.raises(TypeError, match="copy must be None"):
             convert(x, "torch", copy=copy)
     with pytest.raises(xdevice.BackendNotFoundError, match="did you mean 'torch'"):
         convert(x, "torhc")
@@ -701,11 +694,10 @@ print("end", flush=True)
 
 
 @pytest.mark.slow
-def test_what_would_end_the_process_is_done_right():
-
-    done = python("-c", DEADLY)
+def test_what_would_end_the_process_or_hang_is_done_right_and_at_exit():
+    done = python("-c", DEADLY + CHAINS)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert done.stdout.splitlines()[-1] == "end"
+    assert done.stdout.split()[-6:] == ["end", "torch", "tensorflow", "mxnet", "jax", "numpy"]
 
 
 def test_the_cost_of_sharing_does_not_grow_with_the_size():

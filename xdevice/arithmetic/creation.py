@@ -33,7 +33,7 @@ class Creation:
     def asarray(self, obj: Any, /, *, dtype: Any = None, device: object = None, copy: bool | None = None) -> Any:
         if not self._is_mine(obj):
             if copy is False:
-                raise SharingError("asarray(copy=False) takes a tensor of the backend: all else is copied into one")
+                raise SharingError("asarray(copy=False) takes a tensor of the backend; anything else is copied")
             with selection.use(self._backend):
                 return creation.tensor(obj, device=device, dtype=None if dtype is None else self._ground.dtype(dtype))
         x = self._ground.tensor(obj, "asarray")
@@ -214,13 +214,13 @@ class Types:
     def finfo(self, type: Any, /) -> dtypes.FInfo:
         name = self._name(type)
         if dtypes.kind_of(name) not in "fc":
-            raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo tells of integers")
+            raise DTypeError(f"finfo takes a dtype of floats, not {name}; iinfo is for integers")
         return dtypes.floats(name, self._ground.kernels.dtype(name))
 
     def iinfo(self, type: Any, /) -> dtypes.IInfo:
         name = self._name(type)
         if dtypes.kind_of(name) not in "iu":
-            raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo tells of floats")
+            raise DTypeError(f"iinfo takes a dtype of integers, not {name}; finfo is for floats")
         return dtypes.integers(name, self._ground.kernels.dtype(name))
 
     def isdtype(self, dtype: Any, kind: Any) -> bool:
@@ -247,7 +247,7 @@ class Types:
 
 
 def _plain(x: Any) -> Any:
-    """An int of NumPy, or a tensor of one, as Python's: `isinstance` tells those of floats."""
+    """An int of NumPy, or a tensor of one, as an int of Python: `isinstance` tells it from a float."""
     return creation.item(x) if hasattr(x, "dtype") else x
 
 

@@ -30,7 +30,7 @@ _grounds: dict[str, Ground] = {}
 
 
 class Doors(Generic[D]):
-    """Doors of one kind: one a backend."""
+    """Doors of one kind: one for each backend."""
 
     def __init__(self, make: Callable[[Ground], D]) -> None:
         self._make = make

@@ -161,7 +161,7 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
 def _pow(ground: Ground, power: Callable[..., Any]) -> Callable[..., Any]:
     def pow(x1: Any, x2: Any, /) -> Any:
         if type(x2) is int and x2 < 0 and dtypes.kind_of(ground.name(ground.tensor(x1, "pow"))) != "f":
-            raise DTypeError(f"pow of integers to the power of {x2} is no integer; xp.astype(x, xp.float32) first")
+            raise DTypeError(f"pow of integers to the power of {x2} is not an integer; xp.astype(x, xp.float32) first")
         return power(x1, x2)
 
     return pow
@@ -182,10 +182,10 @@ def _clip(ground: Ground) -> Callable[..., Any]:
             kind = dtypes.kind_of(name)
             if (kind == "f" and type(value) is not complex) or type(value) is int:
                 return ground.number(value, name, like)
-            raise DTypeError(f"clip of {name} at {value!r}: bounds are of the kind of the tensor; cast it first")
+            raise DTypeError(f"clip of {name} at {value!r}: bounds must be of the kind of the tensor; cast it first")
         value = ground.tensor(value, "clip")
         if dtypes.kind_of(ground.name(value)) != dtypes.kind_of(name):
-            raise DTypeError(f"clip of {name} at bounds of {ground.name(value)}: they are of one kind; cast one")
+            raise DTypeError(f"clip of {name} at bounds of {ground.name(value)}: they must be of one kind; cast one")
         return ground.cast(value, name)
 
     def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:

@@ -54,24 +54,24 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
         f: a function that gives one float: a tensor without dimensions.
         has_aux: `f` gives `(loss, aux)`, and the result is `((value, aux), grads)`. `aux` is anything.
 
-    `params` is a tensor of floats, or a container in which everything is one: a dict, list, tuple, dataclass... `f`
-    gets a container built alike, of tensors that stand for the parameters. `grads` is one too: each gradient has the
+    `params` is a tensor of floats, or a container of nothing but these: a dict, list, tuple, dataclass... `f` gets a
+    container of the same structure, of tensors that stand for the parameters. So has `grads`: each gradient has the
     shape, dtype and device of its parameter. The parameters may be on several devices.
 
     - A tensor that stands in two places is a parameter in each, with a gradient in each.
     - A parameter that the loss does not depend on has a gradient of zeros.
-    - A tensor that `f` has from elsewhere is a constant, also if it is one of the parameters.
-    - Value, gradients and the tensors in `aux` are detached. Within another `value_and_grad` they are not: so it nests.
+    - A tensor that `f` takes from elsewhere is a constant, even if it is one of the parameters too.
+    - Value, gradients and the tensors in `aux` are detached, except within another `value_and_grad`: so it nests.
     - The parameters stay as they are, with their flags and their own `.grad`.
 
     Raises:
-        NotATensorError: `params` hold something else than tensors, or none; the loss is not a tensor.
+        NotATensorError: `params` hold something other than tensors, or nothing; the loss is not a tensor.
         DTypeError: a parameter or a loss that is not of float16, bfloat16, float32 or float64.
         ShapeError: the loss has dimensions.
         ArgumentError: parameters, or a loss, of another backend than the first parameter; a loss that depends on none
-            of the parameters by what the framework records, as one that went through `to_numpy`.
-        UnsupportedError: NumPy, which has no gradients. Nested on MXNet, and on Paddle through an operation of which it
-            has no second gradient. Inside a function that Paddle or Gluon trace into a graph. A sparse parameter.
+            of the parameters as far as the framework has recorded, such as one that went through `to_numpy`.
+        UnsupportedError: NumPy, which has no gradients. Nested on MXNet, and on Paddle through an operation without a
+            second gradient. Inside a function that Paddle or Gluon trace into a graph. A sparse parameter.
 
     | backend | differentiates by |
     |---|---|
@@ -134,16 +134,17 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.
-        grads: one that is built alike. The pairs are found by their places, not by their order.
+        grads: one of the same structure. The pairs are found by their places, not by their order.
         rule: gives the new parameter, of the same shape and dtype.
 
     The rule computes on the device of its parameter, and nothing is recorded for gradients, unless a `value_and_grad`
     around it asks for them. It gets tensors of its own, so that it may write into both (`p -= 0.1 * g; return p`):
-    those that were given stay as they are. The new tensors have no gradient to carry, and are fit for `value_and_grad`.
+    those that were given stay as they are. The new tensors carry no gradient, and can be given to `value_and_grad`.
 
     Raises:
-        NotATensorError: something that is not a tensor, or none at all; the rule gives none (was `return` forgotten?).
-        ContainerError: `params` and `grads` are not built alike. ArgumentError: they are of several backends.
+        NotATensorError: something that is not a tensor, or none at all; the rule does not give one (was `return`
+            forgotten?).
+        ContainerError: `params` and `grads` differ in structure. ArgumentError: they are of several backends.
         DeviceMismatchError: a gradient on another device than its parameter.
         ShapeError, DTypeError: the rule gives a tensor of another shape or dtype.
 
@@ -341,8 +342,8 @@ def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list
         return gradients
     if all(g is None for g in gradients):
         raise ArgumentError(
-            f"the loss does not depend on any parameter by operations that {backend.name} records; compute it from "
-            "what the function is given, without to_numpy, item, detach and the like on the way"
+            f"the loss does not depend on any parameter through operations that {backend.name} records; compute it "
+            "from what the function is given, without to_numpy, item, detach and the like on the way"
         )
     return [_zeros(x, backend) if g is None else g for x, g in zip(leaves, gradients, strict=True)]
 
@@ -364,10 +365,10 @@ def _paired(tree: Tree, other: Tree, gradients: list[Any]) -> list[Any]:
     by_place = dict(zip(found, gradients, strict=True))
     for i, place in enumerate(places):
         if place not in by_place:
-            raise ContainerError(f"params{tree.path(i)} has no gradient: grads are built otherwise")
+            raise ContainerError(f"params{tree.path(i)} has no gradient: grads have another structure")
     if len(found) > len(places):
         i = next(i for i, place in enumerate(found) if place not in places)
-        raise ContainerError(f"grads{other.path(i)} has no parameter: grads are built otherwise")
+        raise ContainerError(f"grads{other.path(i)} has no parameter: grads have another structure")
     return [by_place[place] for place in places]
 
 

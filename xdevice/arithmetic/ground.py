@@ -24,7 +24,7 @@ NUMBERS = (bool, int, float, complex)
 
 
 class AxisError(ShapeError, IndexError):
-    """An axis that a tensor does not have: the standard wants an `IndexError`."""
+    """An axis that a tensor does not have: the standard requires an `IndexError`."""
 
 
 class Ground:
@@ -117,7 +117,7 @@ class Ground:
         to = "xp.bool" if kinds == dtypes.BOOL else "xp.int64" if set(given) == {"bool"} else "xp.float32"
         to = "xp.float32" if kinds in (dtypes.FLOATING, dtypes.REAL_FLOATING) else to
         said = " and ".join(dict.fromkeys(given))
-        return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) makes them of it")
+        return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) casts it")
 
     def cast(self, x: Any, name: str) -> Any:
         """`x` in a dtype: itself if it has it."""
@@ -182,7 +182,7 @@ class Ground:
         try:
             whole = index(axis)
         except TypeError:
-            raise ShapeError(f"{function}: an axis is an int, not {shown(axis)}") from None
+            raise ShapeError(f"{function}: an axis must be an int, not {shown(axis)}") from None
         if not -ndim <= whole < ndim:
             raise AxisError(f"{function}: there is no axis {whole} in a tensor of {ndim} dimensions")
         return whole % ndim

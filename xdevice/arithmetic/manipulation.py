@@ -213,7 +213,7 @@ class Manipulation:
         if not isinstance(axes, tuple | list):
             axes = range(ndims[0] - axes, ndims[0]), range(axes)
             if axes[0].start < 0 or len(axes[1]) > ndims[1]:
-                raise ShapeError(f"tensordot: there are not as many axes in {shapes[0]} and {shapes[1]}")
+                raise ShapeError(f"tensordot: there are not that many axes in {shapes[0]} and {shapes[1]}")
         first, second = (
             [self._ground.axis(a, n, "tensordot") for a in one] for one, n in zip(axes, ndims, strict=True)
         )

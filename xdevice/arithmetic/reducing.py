@@ -241,7 +241,7 @@ class Reducing:
         x, indices = ground.tensor(x, "take_along_axis"), ground.require(indices, "iu", "take_along_axis")
         shape, wanted = shape_of(x), shape_of(indices)
         if len(shape) != len(wanted):
-            raise ShapeError(f"take_along_axis takes as many dimensions twice, not {shape} and {wanted}")
+            raise ShapeError(f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}")
         place = ground.axis(axis, len(shape), "take_along_axis")
         others = broadcast_shape((*shape[:place], 1, *shape[place + 1 :]), (*wanted[:place], 1, *wanted[place + 1 :]))
         wide = (*others[:place], shape[place], *others[place + 1 :])

@@ -92,7 +92,7 @@ class Device:
         Scopes nest, end after exceptions, and hold for one thread. Paddle's `set_device` is process-wide, so there
         the framework's own creators of other threads are affected too; xdevice's creators never are.
 
-        An asyncio task may not `await` inside, for the other tasks of the thread would work on this device: it is
+        An asyncio task may not `await` inside, because the other tasks of the thread would work on this device: it is
         cancelled there, and gets a `ScopeError` when it leaves the block. Leaving it in another thread or task than
         the one that entered it raises `ScopeError` too, and changes nothing.
         """
@@ -175,13 +175,13 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Makes a text a spelling of a device, for an adapter whose framework calls that device so: "/CPU:1" for gpu:0."""
+    """Makes a text a spelling of a device, for an adapter whose framework uses it: "/CPU:1" for gpu:0."""
     _parsed[text] = device
 
 
 def _index_hint(spec: object) -> str:
     if type(spec) is int and spec >= 0:
-        return f". For GPU {spec} say xdevice.gpu({spec})"
+        return f". For GPU {spec} write xdevice.gpu({spec})"
     return ""
 
 

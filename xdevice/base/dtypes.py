@@ -42,7 +42,7 @@ def dtype_name(dtype: object) -> str:
     `"float32"`, `np.float32`, `torch.float32`, `tf.float32`, `paddle.float32`, `jnp.float32`, `float`.
 
     Raises:
-        DTypeError: no dtype.
+        DTypeError: it is not a dtype.
     """
     import numpy
 

@@ -35,7 +35,7 @@ def _checked(text: str) -> str:
     number = text.removeprefix(JITTER)
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
-        raise SettingError(f"{VARIABLE} is {FLOAT64} or {JITTER}1, not {text!r}; xdevice parity sets it, so unset it")
+        raise SettingError(f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {text!r}; unset it: xdevice parity sets it")
     return text
 
 

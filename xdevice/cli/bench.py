@@ -23,7 +23,8 @@ MEGABYTE = 1_000_000
 
 
 class Row(TypedDict):
-    """One figure. `best` is what the same run shows to be possible, in the same unit; `why_not` is said instead.
+    """One figure. `best` is what the same run shows to be possible, in the same unit; `why_not` stands in place of a
+    figure.
 
     `virtual` is true where the GPUs are virtual: they share the host's cores, so that nothing shows what is possible.
     """
@@ -246,7 +247,7 @@ def _first_line(error: Exception) -> str:
 
 _VIRTUAL = (
     "Virtual GPUs are memory of the host and share its cores: these figures show that the experiments run, and nothing "
-    "of what hardware would do (docs/virtual.md)."
+    "about what hardware would do (docs/virtual.md)."
 )
 
 
@@ -282,7 +283,7 @@ def _readable(value: float | None, unit: str) -> str:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """One panel an experiment: a bar for each backend and case, and a line where the best possible lies."""
+    """One panel per experiment: a bar for each backend and case, and a line where the best possible lies."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -129,7 +129,7 @@ def show(reports: Sequence[Report]) -> None:
     from rich.table import Table
 
     table = Table(title="xdevice backends on this machine")
-    for heading in ("backend", "version", "imports", "devices", "to know"):
+    for heading in ("backend", "version", "imports", "devices", "notes"):
         table.add_column(heading, overflow="fold")
     for report in reports:
         state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
@@ -142,7 +142,7 @@ def _devices_text(report: Report) -> str:
 
 
 def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
-    """One line a device; alike ones such as MXNet's 16 CPUs share one."""
+    """One line per device; similar ones such as MXNet's 16 CPUs share one."""
     lines: dict[tuple[str, str, int | None], list[str]] = {}
     for one in seen:
         kind = one["device"].partition(":")[0]

@@ -55,7 +55,7 @@ class _Commands(click.Group):
 def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Any:
     """A file for a report, which is written whole or not at all; - is the output.
 
-    It is opened at once: not to find out after a long run that it cannot be.
+    It is opened at once, so as not to find out after a long run that it cannot be.
     """
     if value is None or value == "-":
         return sys.stdout if value else None
@@ -112,7 +112,7 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
 
 
 @main.command()
-@click.option("--backend", "name", metavar="NAME", help="The backend; else the selected one.")
+@click.option("--backend", "name", metavar="NAME", help="The backend; by default the selected one.")
 @click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
 @click.option("--several", is_flag=True, hidden=True, help="Only the part on several devices.")
 @click.option("--result", type=click.Path(path_type=Path), hidden=True, help="Where to write what came out, as JSON.")
@@ -135,11 +135,11 @@ def tour(name: str | None, every: bool, several: bool, result: Path | None) -> N
 
 
 @main.command()
-@click.option("--backend", "name", metavar="NAME", help="The backend; else the selected one.")
+@click.option("--backend", "name", metavar="NAME", help="The backend; by default the selected one.")
 @click.option("--all", "every", is_flag=True, help="Every installed backend, each in a process of its own.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw the figures into a PNG or SVG file.")
-@click.option("--quick", is_flag=True, help="Less work: to see that it runs, not to be quoted.")
+@click.option("--quick", is_flag=True, help="Less work: to see that it runs; not figures to quote.")
 def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, quick: bool) -> None:
     """The experiments of the performance chapters, on this machine.
 
@@ -165,8 +165,8 @@ def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, qu
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What `parity` and `compare` share: how strictly to compare, and where to report."""
     options = [
-        click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; else each dtype's own."),
-        click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; else each dtype's own."),
+        click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default each dtype's own."),
+        click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by default each dtype's own."),
         click.option("--equal-nan", is_flag=True, help="NaN equals NaN."),
         click.option("--any-dtype", is_flag=True, help="Values of different dtypes may be equal."),
         click.option(
@@ -174,7 +174,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "json_file",
             metavar="FILENAME",
             callback=_target,
-            help="Write the report as JSON; - for the output.",
+            help="Write the report as JSON; - is the output.",
         ),
         click.option("--html", metavar="FILENAME", callback=_target, help="Write one page with plots of the errors."),
     ]
@@ -186,8 +186,8 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @main.command()
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT...]")
-@click.option("--backends", metavar="NAME,NAME", help="Which to run on; else all that are installed but NumPy.")
-@click.option("--reference", metavar="NAME", help="Which the others are held against; else the first.")
+@click.option("--backends", metavar="NAME,NAME", help="Which to run on; by default all installed except NumPy.")
+@click.option("--reference", metavar="NAME", help="Which the others are compared with; by default the first.")
 @click.option(
     "--python", "pythons", multiple=True, metavar="NAME=PATH", help="A backend's own interpreter; repeatable."
 )
@@ -199,9 +199,9 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--overwrite", is_flag=True, help="--save may replace an earlier run in its folder.")
 @click.option("--trace", "is_traced", is_flag=True,
-              help="Compare what the layers of its models compute, too, and name the first that differs.")  # fmt: skip
-@click.option("--float64", is_flag=True, help="Run all in float64, where rounding cannot hide a fault.")
-@click.option("--calibrate", is_flag=True, help="Measure by five more runs of the reference what rounding does.")
+              help="Also compare what the layers of its models compute, and name the first that differs.")  # fmt: skip
+@click.option("--float64", is_flag=True, help="Run everything in float64, where rounding cannot hide a fault.")
+@click.option("--calibrate", is_flag=True, help="Measure what rounding does, by five more runs of the reference.")
 @_comparison_options
 def parity(
     script: Path, arguments: tuple[str, ...], backends: str | None, reference: str | None, pythons: tuple[str, ...],
@@ -210,7 +210,7 @@ def parity(
 ) -> None:  # fmt: skip
     """Runs one script once per backend, and compares what it records.
 
-    The script says xdevice.record("loss", loss) wherever it likes, or nothing with --trace. Each backend has a process
+    The script calls xdevice.record("loss", loss) wherever it likes, or nowhere with --trace. Each backend has a process
     of its own, in which XDEVICE_BACKEND selects it. The exit status is 0 if all agree, 1 if one diverges, and 2 if one
     did not run.
     """
@@ -231,7 +231,7 @@ def parity(
             f"{wanted[0]} alone has nothing to be compared with; name another, or --save it for later"
         )
     if overwrite and save is None:
-        raise click.UsageError("--overwrite is for --save, which is not there")
+        raise click.UsageError("--overwrite needs --save")
     if save is not None:
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind either
@@ -248,11 +248,11 @@ def parity(
 @click.argument("second", metavar="B", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_comparison_options
 def compare(first: Path, second: Path, **options: Any) -> None:
-    """Compares recordings that were kept: B is held against A.
+    """Compares recordings that were kept: B with A.
 
-    Each is the folder of a run (xdevice parity --save) or of one backend in it. A backend of B is held against the same
-    one of A, or else against A's reference. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did not
-    run.
+    Each is the folder of a run (xdevice parity --save) or of one backend in it. A backend of B is compared with the
+    same one of A, or else with A's reference. The exit status is 0 if all agree, 1 if one diverges, and 2 if one did
+    not run.
     """
     from xdevice.parity import run as parity_run
 
@@ -262,9 +262,9 @@ def compare(first: Path, second: Path, **options: Any) -> None:
 
 def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:
     if calibrate and float64:
-        raise click.UsageError("--calibrate measures what float32 rounds, which --float64 does without; say one")
+        raise click.UsageError("--calibrate measures the rounding of float32, which --float64 avoids; choose one")
     if calibrate and (rule.rtol is not None or rule.atol is not None):
-        raise click.UsageError("--calibrate measures what is allowed, and --rtol and --atol say it; say one")
+        raise click.UsageError("--calibrate measures what is allowed, and --rtol and --atol set it; choose one")
 
 
 def _prepare(folder: Path, overwrites: bool) -> None:

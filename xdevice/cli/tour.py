@@ -63,7 +63,7 @@ def choose_a_device(page: Page) -> None:
     """Choose a framework, and a device: the GPU if there is one, else the CPU."""
     page.do(f"import xdevice\nxdevice.set_backend({page.backend.name!r})")
     if page.backend.virtual and "gpu" not in page.backend.kinds:
-        page.say(f"  {page.backend.name} has no virtual GPUs, and whoever asks it for some gets an error.")
+        page.say(f"  {page.backend.name} has no virtual GPUs, and asking it for some is an error.")
         page.do("device = xdevice.cpu()")
     else:
         page.do("device = xdevice.try_gpu()")
@@ -133,7 +133,7 @@ def use_a_network(page: Page) -> None:
 
 
 def train_the_network(page: Page) -> None:
-    """A loss, its gradients, and a step of training: one text for every framework."""
+    """A loss, its gradients, and a step of training: the same code for every framework."""
     page.do(_LOSS)
     if not page.differentiates("xdevice.value_and_grad(loss)(net, X, T)"):
         return

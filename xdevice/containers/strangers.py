@@ -105,7 +105,7 @@ class Stranger:
         is_python_s = cls.__module__ == "builtins" or cls is looks.Keys or looks.is_closed(cls)
         if is_python_s or registry.owner_of(cls) is not None:
             return "pass what is in it among the values of a list or dict"
-        return f"say xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
+        return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 
     def moved(self, target: Device) -> Any:
         """It on a device, in its own way; itself if it is there."""

@@ -255,14 +255,14 @@ def register(
     and rebuilding makes a new object without calling `__init__`.
 
     Args:
-        cls: the type. Registered again, the last word holds.
+        cls: the type. If it is registered again, the last call counts.
         flatten: gives what is in an object, as a dict or a list.
         rebuild: `rebuild(old, inside)` gives a new object with this in it, a dict or list as `flatten` gave it.
         move: `move(x, device)` gives an object on a `Device`, itself or a new one: to_device calls it, and copy_to on a
             deep copy.
 
     Raises:
-        ContainerError: no type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
+        ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
             either beside `move`.
 
     It holds at once, also for types met before. Costs nothing for other types.
@@ -283,14 +283,16 @@ def register(
 
 def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None:
     if not isinstance(cls, type):
-        raise ContainerError(f"register takes a type, not {shown(cls)}; say xdevice.register({type(cls).__qualname__})")
+        raise ContainerError(
+            f"register takes a type, not {shown(cls)}; call xdevice.register({type(cls).__qualname__})"
+        )
     found = registry.kind_of(cls)
     if found is not None:
         raise ContainerError(
             f"{cls.__qualname__} is a {found.kind} of {found.backend.name}, which xdevice moves by its own rules"
         )
     if cls.__module__ == "builtins":
-        raise ContainerError(f"{cls.__qualname__} is Python's own, and not to be redefined; register a subclass of it")
+        raise ContainerError(f"{cls.__qualname__} is Python's own, and cannot be redefined; register a subclass of it")
     if (flatten is None) is not (rebuild is None):
         raise ContainerError(f"register({cls.__qualname__}) needs both flatten and rebuild, or neither")
     if flatten is not None and move is not None:

@@ -9,8 +9,8 @@ A kernel has the name that the Python Array API standard gives its function, and
 - `max`, `min`, `argmax` and `argmin` have elements, `sort` and `argsort` have elements and a dimension;
 - indices are vectors for `take`, fit for `take_along_axis`, and name what is there, counted from the front.
 
-A kernel gives what the standard says of values: NaN is carried on, tensors without dimensions or without elements are
-tensors as others are, and the result is where the operands are. Gradients flow where the framework has them.
+A kernel gives what the standard says of values: NaN propagates, tensors without dimensions or without elements are
+tensors like any other, and the result is where the operands are. Gradients flow where the framework has them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Final
 
 CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW")
-"""Names of functions of two tensors that take a float of Python as their second as well; whether `reshape` without a
-copy is to be had, by `view`."""
+"""Names of functions of two tensors that take a float of Python as their second as well; whether `view` reshapes
+without a copy."""
 
 MAKING: Final = {
     "dtype": "dtype(name): the framework's own dtype",
@@ -69,10 +69,10 @@ ENTER: Final = "enter"
 """Called, where there is one, when the namespace is asked for: it makes the calling thread fit for the kernels."""
 
 LEAVE: Final = "leave"
-"""Called, where there is one, when a test for every backend has ended, which began with `ENTER`: the calling thread is
-again what it was before."""
+"""Called, where there is one, when a test for every backend has ended, which began with `ENTER`: it makes the calling
+thread what it was before."""
 
 SETTLED: Final = "settled"
-"""Called, where there is one, with what a kernel of two tensors gave that is of another type than they: its tensor."""
+"""Called, where there is one, with what a kernel of two tensors gave, if its type is not theirs; gives the tensor."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)

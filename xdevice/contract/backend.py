@@ -1,12 +1,12 @@
 """What an adapter must provide: the abstract class `Backend`, and the check made when one is registered.
 
-The rules that are the same for all frameworks are not here but in the modules beside this one. The core promises an
+The rules that are the same for all frameworks are not here but in the core, the rooms above this one. It promises an
 adapter that
 
 - a `device` handed to it exists on this backend, except in `to_native` and `from_native`;
 - `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
-  `UnsupportedError` because it is spread over several; `move_model` only if `is_all_on` denies; `device_of` and `wait`
-  only for tensors;
+  `UnsupportedError` because it is spread over several; `move_model` only if `is_all_on` says no; `device_of` and
+  `wait` only for tensors;
 - a `dtype` handed to it is one of its `dtypes`;
 - containers, fallback, device spellings and error texts are the core's business.
 """
@@ -73,7 +73,7 @@ class Takes(NamedTuple):
     strides: Literal["any", "forward", "compact"] = "any"
     """"forward": none is negative. "compact": those of C order."""
     labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
-    """The dtypes that it does not write as DLPack does: DLPack's code and bits, by name."""
+    """The dtypes that it labels differently from DLPack: its code and bits, by name."""
 
 
 class Transfer(NamedTuple):
@@ -104,8 +104,8 @@ class Way(NamedTuple):
     copy: Callable[[Any, Device], Any] | None = None
     """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """The tensors that tell where one is that moves itself, by what is written behind its name to get at them; left
-    out, all that can be seen in it."""
+    """Of an object that moves itself, the tensors that tell where it is, by what is written behind its name to get at
+    them; left out, all that can be seen in it."""
 
 
 class Backend(ABC):
@@ -190,11 +190,11 @@ class Backend(ABC):
 
     @abstractmethod
     def device_of(self, x: Any) -> Device:
-        """Where the memory of `x` is. The fastest way there is: every verb calls it."""
+        """Where the memory of `x` is. It has to be as fast as possible: every verb calls it."""
 
     @abstractmethod
     def move(self, x: Any, device: Device) -> Any:
-        """`x` on another device than its own: same values, dtype, shape, `requires_grad`; gradients flow."""
+        """`x` on a device other than its own: same values, dtype, shape, `requires_grad`; gradients flow."""
 
     def start_move(self, x: Any, device: Device) -> Any:
         """As `move`, but the values may arrive later: whatever reads them waits for them first, `wait` of the result
@@ -248,8 +248,8 @@ class Backend(ABC):
         """Uniform in [0, 1), made on the device where the framework can, by its own generator and seed."""
 
     def tracing(self) -> str | None:
-        """What is tracing the function that runs now, so that what is drawn on the host there is drawn once and comes
-        at each call: "jax.jit". None outside of one, and where Python runs at each call."""
+        """What is tracing the function that runs now, such as "jax.jit": what is drawn on the host there is drawn once,
+        and is the same at each call. None if nothing is, and where Python runs at each call."""
         return None
 
     def eagerly(self, function: Callable[[], Any]) -> Any:
@@ -266,7 +266,7 @@ class Backend(ABC):
     def nn(self) -> Any:
         """The kernels that `xdevice.nn` is made of, as a module or object; `xdevice.contract.nn` says which, and what
         they are promised. For a backend with a namespace."""
-        raise self.unsupported("functions of layers", "compute with the framework's own functions")
+        raise self.unsupported("neural-network functions", "compute with the framework's own functions")
 
     def value_and_grad(
         self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
@@ -346,7 +346,7 @@ class Backend(ABC):
         raise self.unsupported("models", "put the parameters into a dict: it moves as a container")
 
     def require_built(self, model: Any) -> None:
-        """Raises `NotBuiltError` for a model of which a variable has no values yet: its copies would draw others."""
+        """Raises `NotBuiltError` for a model with a variable that has no values yet: each copy would draw its own."""
         for _ in self.model_devices(model):
             pass
 
@@ -402,7 +402,7 @@ class Backend(ABC):
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         """A list that gets each call of a layer of a model as it ends, while the block is open, in this thread or task
         and in those that `xdevice.parallel` starts. Layers with the parameters that `layers` knows are seen whatever
-        children they have, of the others those without children. Raises `UnsupportedError` for a model whose layers a
+        children they have, other layers only if they have none. Raises `UnsupportedError` for a model whose layers a
         compiler has hidden, `NotBuiltError` if it has not been built yet. Afterwards nothing is left on the model."""
         raise self.unsupported("seeing the calls of layers", "compare what the model returns")
 
@@ -546,7 +546,7 @@ class Backend(ABC):
         raise self.unsupported("events", "xdevice.Timer waits for the device and reads the host's clock")
 
     def keep_for(self, x: Any, stream: Any) -> None:  # noqa: B027  # nothing to do where nothing is given away
-        """Tells the allocator that a stream uses `x`, so that its memory is not given away before it is done."""
+        """Tells the allocator that a stream uses `x`, whose memory is then kept until that stream is done."""
 
     # graphs of recorded work, where the framework has them
 
@@ -676,7 +676,8 @@ class Backend(ABC):
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         if self.is_host_only:
             hint = (
-                f"; xdevice.tensor(x, device={str(device)!r}) makes a tensor of it, xdevice.convert one of a framework"
+                f"; xdevice.tensor(x, device={str(device)!r}) makes a tensor of it, and xdevice.convert one of any "
+                f"framework"
             )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
 
@@ -685,8 +686,8 @@ class Backend(ABC):
         by = self.tracing()
         if by is not None:
             raise self.unsupported(
-                f"{draw} inside a function that {by} traces: it would draw once, while tracing, and give these numbers "
-                f"at every call",
+                f"{draw} inside a function that {by} traces: it would draw once, while tracing, and give the same "
+                f"numbers at every call",
                 instead,
             )
 

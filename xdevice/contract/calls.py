@@ -1,14 +1,14 @@
 """Seeing the calls of a model's layers: what every framework has in common; an adapter says which layers, and more.
 
 The class whose `__call__` all layers share is patched while a block is open, which reaches all threads, so each call
-asks first whether its context is watched. A patch instead of hooks, for Keras has none, Gluon's miss a layer that
-raises, and nobody has any for all models of a program.
+asks first whether its context is watched. A patch and not hooks, because Keras has none, Gluon's miss a layer
+that raises, and no framework has any for all models of a program.
 
 What must be kept:
 
 - Inputs and outputs are copied at once: a later layer may write into them.
-- A layer with parameters is one call, whatever it calls inside, but for its activation, where it has one: then its
-  output is what the activation takes, as it is where the two are written apart, and the activation is a call behind it.
+- A layer with parameters is one call, whatever it calls inside, except for an activation that it has: then its output
+  is what the activation takes, as where the two are written apart, and the activation is a call of its own after it.
 - A call that raises leaves nothing behind.
 """
 
@@ -60,7 +60,7 @@ class _Frame:
         self._is_told = False
 
     def ends(self, result: Any) -> Any:
-        """Tells of it, once; gives the result, or what stands for it."""
+        """Reports it, once; gives the result, or what stands for it."""
         if self._is_told:
             return result
         self._is_told = True
@@ -89,7 +89,7 @@ class Watch:
         self._here: Any = threading.local()
 
     def run(self, layer: Any, path: str, arguments: Any, go: _Go, is_activation: bool = False) -> Any:
-        """Calls `go`, and tells of it as of the call of a layer."""
+        """Calls `go`, and reports it as the call of a layer."""
         outer: _Frame | None = getattr(self._here, "frame", None)
         if self._is_symbolic(arguments):
             return go(arguments)
@@ -105,7 +105,7 @@ class Watch:
         return frame.ends(result)
 
     def _is_symbolic(self, arguments: Any) -> bool:
-        """Whether a model is being built of this layer; where a compiler traces it, that is refused."""
+        """Whether the layer is called to build a model; where a compiler traces the call, it is refused."""
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(

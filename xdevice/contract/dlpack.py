@@ -114,8 +114,8 @@ class Lent:
         """
         import numpy
 
-        # NumPy's capsule, with this tensor written into it: it is released while an exception may be on its way, which
-        # its own deleter and the callbacks of weak references keep, and a callback of ctypes loses, or crashes by
+        # NumPy's capsule, with this tensor written into it: it may be released while an exception propagates, which its
+        # own deleter and the callbacks of weak references preserve, and a callback of ctypes loses, or crashes on
         token = numpy.empty(1, "uint8")
         capsule = token.__dlpack__()
         managed = _Managed.from_address(_pointer_of(capsule, _NAME))

@@ -31,8 +31,8 @@ _forever = ExitStack()
 
 
 def check() -> None:
-    """Before a framework is imported: raises for what the variables cannot mean, and sets what the CUDA driver reads
-    when it starts.
+    """Before a framework is imported: raises for values that the variables cannot have, and sets what the CUDA driver
+    reads when it starts.
 
     Raises:
         SettingError: as the questions below do.
@@ -68,7 +68,7 @@ def is_blocking_wanted() -> bool:
     """
     value = os.environ.get(BLOCKING, "").strip()
     if value not in ("", "0", "1"):
-        raise SettingError(f"{BLOCKING} is 1 or 0, not {value!r}; set {BLOCKING}=1, or unset it")
+        raise SettingError(f"{BLOCKING} must be 1 or 0, not {value!r}; set {BLOCKING}=1, or unset it")
     return value == "1"
 
 
@@ -90,7 +90,7 @@ def virtual_gpus_wanted() -> int:
         return 0
     if not (text.isascii() and text.isdigit()):
         raise SettingError(
-            f"{VIRTUAL_GPUS} is an int of 0 or more, not {text!r}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs"
+            f"{VIRTUAL_GPUS} must be an int of 0 or more, not {text!r}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs"
         )
     return int(text)
 
@@ -103,7 +103,7 @@ def ask_for_virtual_gpus(n: int, backends: Iterable[Backend], *, force: bool) ->
         if before not in (0, n):
             by = "virtual_gpus()" if _asked else VIRTUAL_GPUS
             raise ArgumentError(
-                f"{by} has asked for {before} virtual GPUs, and a process has one number of them, not {n}"
+                f"{by} has asked for {before} virtual GPUs, and a process cannot change that number, here to {n}"
             )
         waiting = [backend for backend in backends if not backend.virtual and backend.refusal is None]
         force = force or _hides_real_gpus

@@ -69,10 +69,10 @@ _AXES: Final = {
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 FOLDED: Final = "folded"
-"""What says of an attention that it is linear layers, and the rest of it code that nobody can read."""
+"""Says of an attention that it is made of linear layers, and that the rest of it is code that cannot be read."""
 TOLD: Final = ("norm_first", "block_dropout", FOLDED)
-"""Settings that are compared only where both layers say them: the first are of a Transformer's layer, said of its first
-norm, so that only another such layer can be compared by them."""
+"""Settings that are compared only where both layers state them: the first are those of a Transformer's layer, stated
+for its first norm, so that it is compared by them only with another such layer."""
 
 
 class UnfitError(ValueError):
@@ -147,13 +147,13 @@ def _thirds(x: Array) -> tuple[Array, ...]:
 
 def _joined(*parts: Array) -> Array:
     if len({part.shape for part in parts}) > 1:
-        raise UnfitError(f"PyTorch has one array for three of one shape, and these are {[*map(np.shape, parts)]}")
+        raise UnfitError(f"PyTorch has one array for three of the same shape, not for {[*map(np.shape, parts)]}")
     return np.concatenate(parts)
 
 
 SAME: Final = _one(_unchanged, _unchanged)
 FLAT: Final = _one(_unchanged, _flattened)
-"""A flat array for one of any shape; which one it was, it does not tell."""
+"""A flat array for one of any shape, which the flat one does not tell."""
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """(*kernel, I, O) for (O, I, *kernel)."""
@@ -249,7 +249,7 @@ def parts(
     that is None is a parameter that there is not."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
     if kind == ATTENTION and not own and not ways:
-        why = f"PyTorch's heads are of embed_dim / num_heads numbers, and these of {settings.get('head_dim')}"
+        why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
         packed = tuple(_attention(settings))
         return tuple(part._replace(rule=unfit(part.rule, why)) for part in packed) if "head_dim" in settings else packed
     wanted = cells(kind, settings) if kind in RECURRENT else KINDS[kind]
@@ -336,13 +336,13 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _AXES[kind] if "weight" in name else (0, 1) if name == COUNTER else (3,) if name in _ADDED else (1,)
         if len(shape) not in axes:
-            return f"{name} is {tuple(shape)} in PyTorch's layout, and has {' or '.join(map(str, axes))} axes"
+            return f"{name} is {tuple(shape)} in PyTorch's layout, where it has {' or '.join(map(str, axes))} axes"
     if kind not in RECURRENT:
         return ""
     rows = _GATES[kind] * shapes.get("weight_hr_l0", shapes["weight_hh_l0"])[1]
     gated = {name: shape for name, shape in shapes.items() if not name.startswith("weight_hr")}
     off = next((f"{name} has {shape[0]} rows" for name, shape in gated.items() if shape[0] != rows), "")
-    return off and f"{off} in PyTorch's layout, and {_GATES[kind]} for each number of the state are {rows}"
+    return off and f"{off} in PyTorch's layout, where {_GATES[kind]} for each number of the state are {rows}"
 
 
 # settings

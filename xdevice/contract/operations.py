@@ -62,7 +62,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 
 
 def is_inside(path: str, layers: Container[str]) -> bool:
-    """Whether one of these layers holds the one at this path."""
+    """Whether one of these layers contains the one at this path."""
     ways = path.split(".")
     return "" in layers or any(".".join(ways[:count]) in layers for count in range(1, len(ways)))
 

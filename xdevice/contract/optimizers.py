@@ -36,7 +36,7 @@ SIGN: Final = "added to the gradient as a sign (L1)"
 
 # what the momentum holds; with a constant learning rate all are one
 GRADIENTS: Final = "the sum of gradients"
-STEPS: Final = "the sum of steps, each with the learning rate of its time"
+STEPS: Final = "the sum of steps, each with the learning rate at that step"
 
 KINDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
     {
@@ -81,7 +81,7 @@ STEP: Final = "step"
 POWERS: Final = ("beta1_power", "beta2_power")
 """beta^(t + 1) after t steps, in place of `STEP`."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1})
-"""What a momentum may hold in place of `momentum_buffer`: that many times the learning rate times it."""
+"""What a momentum may hold in place of `momentum_buffer`, and the sign of it."""
 
 
 class Parameter(NamedTuple):
@@ -102,7 +102,7 @@ class Optimizer(NamedTuple):
     name: str
     """Its class."""
     settings: Mapping[str, object]
-    """Of a parameter of which nothing else is said."""
+    """Those of each parameter that does not have others."""
     parameters: tuple[Parameter, ...]
     """In the framework's order; empty where the optimizer does not know them yet."""
     arguments: Mapping[str, str]
@@ -119,7 +119,7 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
     unknown = stated.keys() - settings_of(kind).keys()
     missing = [name for name, value in KINDS[kind].items() if value is None and name not in stated]
     if unknown or missing:
-        raise ValueError(f"of the settings of {kind}, {missing} are missing, and {sorted(unknown)} are none of them")
+        raise ValueError(f"the settings of {kind} lack {missing}, and do not include {sorted(unknown)}")
     return settings_of(kind) | stated
 
 

@@ -22,7 +22,7 @@ class Work(NamedTuple):
 class Samples(ABC):
     """One framework's samples, each written as its users would write it, without xdevice.
 
-    What a framework does not have is None: a suite of checks says then what it could not try.
+    What a framework does not have is None: a suite of checks then says what it could not try.
     """
 
     can_block: bool = False
@@ -84,8 +84,8 @@ class Samples(ABC):
 
     def settings(self) -> Any:
         """Layers in the framework's own classes, built, on cpu:0: a linear layer of 3 inputs and 4 outputs, a leaky
-        ReLU with a slope of 1/4, and in a block of their own a dropout of 3/8 and a max pool of 2 axes, whose windows
-        are of 3 x 2 and 1 x 2 apart. It is called on a tensor of the shape (1, 3, 3, 3). None if it has no models, or
+        ReLU with a slope of 1/4, and in a block of their own a dropout of 3/8 and a max pool of 2 axes, with windows
+        of 3 x 2 at a stride of 1 x 2. It is called on a tensor of the shape (1, 3, 3, 3). None if it has no models, or
         the adapter does not know their settings."""
         return None
 
@@ -98,11 +98,11 @@ class Samples(ABC):
         return {}
 
     def tied(self) -> tuple[Any, Callable[[Any], bool]] | None:
-        """A model with a shared parameter, and whether it is shared still."""
+        """A model with a shared parameter, and whether it is still shared."""
         return None
 
     def sharing(self) -> tuple[Any, Any, Callable[[], bool]] | None:
-        """Two models that share a tensor which a move makes anew (a buffer), and whether they share it still."""
+        """Two models that share a tensor which a move makes anew (a buffer), and whether they still share it."""
         return None
 
     def spread(self, device: Device) -> Any:

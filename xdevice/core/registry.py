@@ -33,7 +33,7 @@ class Known:
         self.modules = modules
         self.install = install
         self.brings = brings
-        """The backends whose framework this one's imports by itself, which says nothing of the user's choice."""
+        """The backends whose frameworks this one's imports by itself, which says nothing about the user's choice."""
 
 
 KNOWN: Final = (
@@ -56,7 +56,7 @@ on_load: Final[list[Callable[[Backend], None]]] = []
 """Told of every backend that is loaded from now on."""
 
 _making = _thread.RLock()
-"""Held while an adapter that is imported is made and given what it was asked for: once, not by each thread."""
+"""Held while an imported adapter is made and set up as the program asked: once, not once in each thread."""
 _loaded: dict[str, Backend] = {}
 _owners: dict[int, Owned | None] = {}
 """By the `id` of a type, as `remember` keeps it. The kind is None for a type of a framework that is neither a tensor
@@ -231,7 +231,7 @@ def _load(name: str) -> Backend:
 def _import_failed(name: str, error: Exception) -> BackendImportError:
     return BackendImportError(
         f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "
-        f"`xdevice info {name}` shows the details, and this installs it anew: {install_hint(name)}"
+        f"`xdevice info {name}` shows the details, and this reinstalls it: {install_hint(name)}"
     )
 
 

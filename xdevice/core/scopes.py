@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _entered: ContextVar[tuple[Block, ...]] = ContextVar("xdevice_scopes", default=())
 _cancelled: set[Any] = set()
-"""The asyncio tasks that were told so that they have waited inside of a block, and have not left it yet."""
+"""The asyncio tasks that were cancelled because they waited inside of a block, and have not left it yet."""
 
 
 def current() -> Device | None:
@@ -100,7 +100,7 @@ class Block:
         _threads.open.append(self)
         task = self.owner[1]
         if task is not None:
-            # the loop gets to this before the task goes on, if it gets to it while the block is open
+            # runs before the task goes on, if the loop gets control while the block is open
             self._watch = task.get_loop().call_soon(self._refuse)
             self._coroutine = _calling_coroutine()
 
@@ -113,7 +113,7 @@ class Block:
             raise ScopeError(
                 f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: "
                 f"the framework keeps one device for all tasks of a thread, and would have put their work on "
-                f"{self.key} too; leave the block before the await, say device= to xdevice's creators, or do the work "
+                f"{self.key} too; leave the block before the await, pass device= to xdevice's creators, or do the work "
                 f"in asyncio.to_thread"
             ) from None
 
@@ -122,7 +122,7 @@ class Block:
         self._native.__enter__()
 
     def _undo(self, *error: Any) -> None:
-        """Leaves the framework's context managers in the order that they want."""
+        """Leaves the framework's context managers in the order that they require."""
         place = _threads.open.index(self)
         above = _threads.open[place + 1 :]
         for block in reversed(above):
@@ -141,11 +141,11 @@ class Block:
         coroutine, self._coroutine = self._coroutine, None
         if not _waits_in(task, coroutine):
             return  # a generator or a notebook's cell has left the block open: its task is the kernel's own
-        if task not in _cancelled and task.cancel():  # else it would learn of it at the end of the block only
+        if task not in _cancelled and task.cancel():  # else it would learn of it only at the end of the block
             _cancelled.add(task)
 
     def _take_back_cancel(self, exc: BaseException | None) -> bool:
-        """Whether it is the cancelling of `_refuse` that ends the block."""
+        """Whether what ends the block is the cancellation by `_refuse`."""
         task = self.owner[1]
         if task not in _cancelled:
             return False

@@ -57,7 +57,7 @@ def default() -> Backend | None:
 
 
 def restore_default(before: Backend | None) -> None:
-    """What `default` gave is the default again; unlike `set_backend(None)` it leaves what the environment chose."""
+    """Makes what `default` gave the default again; unlike `set_backend(None)` it keeps what the environment chose."""
     global _default
     _default = before
 
@@ -147,9 +147,9 @@ def backends() -> tuple[str, ...]:
 
 
 def set_backend(name: str | Backend | None) -> None:
-    """Makes a backend the default of the process; None goes back to XDEVICE_BACKEND and what is installed, anew.
+    """Makes a backend the default of the process; with None, XDEVICE_BACKEND and what is installed decide again.
 
-    `use` is stronger. Of use in notebooks, which lose context variables between cells.
+    `use` takes precedence. Meant for notebooks, which lose context variables between cells.
 
     Raises:
         BackendNotFoundError, BackendImportError: as `backend` does; the default stays as it was.

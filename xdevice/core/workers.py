@@ -2,7 +2,8 @@
 
 Python lets a daemon thread run on while it exits, and ends it as soon as it asks for Python's lock: inside a
 framework's C++ that ends the whole process, by SIGABRT (measured on PyTorch, TensorFlow, JAX and NumPy). A thread that
-is not a daemon is waited for first, without being told. So these are daemons, which are told at exit, and waited for.
+is not a daemon is waited for first, without being told to end. So these are daemons, which are told at exit, and then
+waited for.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def is_ending() -> bool:
 
 
 def park() -> None:
-    """Keeps a daemon thread of the program's that comes here when the program is ending, where nothing can break.
+    """Holds a daemon thread of the program that comes here while the program is ending: here it breaks nothing.
 
     It would not live to see the results, and must not go on with half of them.
     """

@@ -40,8 +40,8 @@ class blocking:
     Raises:
         ScopeError: it is left in another thread than the one that entered it, which on PyTorch and TensorFlow may go on
             blocking; what holds for all threads has ended.
-        SettingError: XDEVICE_BLOCKING holds something else than 1, 0 or nothing; when a backend is loaded.
-        UnsupportedError: JAX in a version whose private API is another one: set XDEVICE_BLOCKING=1 before the start.
+        SettingError: XDEVICE_BLOCKING holds something other than 1, 0 or nothing; when a backend is loaded.
+        UnsupportedError: JAX in a version whose private API differs: set XDEVICE_BLOCKING=1 before the start.
         BackendNotFoundError, BackendImportError: as `backend` does.
 
     Example:

@@ -54,7 +54,7 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
         CaptureError: the task reads on the host, waits, calls `parallel`, `prefetch` or `capture`, or its work cannot
             be recorded for another reason, which is its cause.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
-        ArgumentError: no function. DeviceError: there are several GPUs, and none is named.
+        ArgumentError: not a function. DeviceError: there are several GPUs, and none is named.
         What the task raises when it runs.
 
     Costs two calls of the task and a wait for the device, and gives PyTorch's unused memory back to it. What the task
@@ -123,7 +123,7 @@ class Graph:
 
 
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
-    """A call in earnest. What a first use makes cannot be made while it is recorded, and here a read has its line."""
+    """A real call. What a first use makes cannot be made while it is recorded, and here a read has its line."""
     from .transfers import transfers
 
     caller = streams.Stream.current(stream.device)
@@ -133,7 +133,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
             task()
     except TransferError as error:
         raise CaptureError(
-            f"the task cannot be captured, a replay would not do this again: {error.record}; keep it out of the task"
+            f"the task cannot be captured: a replay would not do this again, {error.record}; keep it out of the task"
         ) from error
     finally:
         caller.wait(stream)

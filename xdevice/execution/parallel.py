@@ -2,7 +2,7 @@
 
 One thread cannot feed two GPUs from Python, so streams alone gain little (docs/async.md has the figures). The threads
 are kept for the next call: starting one takes ten times as long as waking it, and three times that on TensorFlow.
-A call has `MOST` of them at most. Tasks that call `parallel` themselves would wait for each other for ever at a limit,
+A call has `MOST` of them at most. At a limit, tasks that call `parallel` themselves would wait for each other forever,
 so their tasks get what is left of the `MOST`, and the rest is done by the thread that calls.
 
 On a backend with streams of threads, a task works on streams that belong to its thread, one for each GPU in use. They
@@ -46,8 +46,8 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
     Each task gets a thread, and on PyTorch a stream on every GPU in use. 32 tasks run at once, or as many as there are
-    cores if those are more; others wait until one has ended. Tasks of a task count with those of the whole process, and
-    run in the thread of that task when no more may start: only the tasks of the outermost call can wait for each other.
+    cores if those are more; others wait until one has ended. Tasks that a task starts count with those of the whole
+    process, and run in its thread when no more may start: only the tasks of the outermost call can wait for each other.
     `with device:`, the selected backend, context
     variables and the framework's own state of the thread (gradient and inference mode, autocast, recording) carry
     into the tasks. Nested calls are fine. `parallel()` is `[]`.
@@ -71,7 +71,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
         several the first by the order of tasks; the others are named in notes and are its `other_errors`.
 
     Costs some tens of microseconds a task, ten times that for a thread that is not in the pool yet, and on GPUs a few
-    for each tensor in a result, for the allocator has to know of it: return no list of thousands.
+    for each tensor in a result, because the allocator has to know of it: do not return a list of thousands.
 
     Example:
         >>> x = xdevice.ones(1)
@@ -106,8 +106,8 @@ def close_pool() -> None:
 
     Young: it may change in a minor version.
 
-    The next `parallel` starts new ones. Nothing needs this at exit: there it is done, after the tasks at work, which a
-    program that ends with a daemon thread inside of `parallel` waits for up to 10 seconds.
+    The next `parallel` starts new ones. A program need not call it at its end: it is done then, after the tasks at
+    work, which a program that ends with a daemon thread inside of `parallel` waits for up to 10 seconds.
 
     Example:
         >>> xdevice.close_pool()

@@ -76,7 +76,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     place = devices.parse(device)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise ArgumentError(
-            f"the depth of prefetch is an int of 1 or more, not {depth!r}; without prefetching, write "
+            f"the depth of prefetch must be an int of 1 or more, not {depth!r}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):

@@ -223,7 +223,8 @@ class Event:
         self.device = device
 
     def record(self, stream: Stream | None = None) -> Event:
-        """Marks the point that the work of a stream has reached, and returns the event. Again moves the mark.
+        """Marks the point that the work of a stream has reached, and returns the event. Recording it again moves the
+        mark.
 
         Args:
             stream: left out, the stream that this thread's work goes to now, on the event's device; if it has none
@@ -272,7 +273,7 @@ class Event:
 
         Raises:
             TimingError: one of them was not recorded. DeviceMismatchError: they are of two devices, whose clocks
-                differ. UnsupportedError: they are of two backends. DeviceError: no `Event`.
+                differ. UnsupportedError: they are of two backends. DeviceError: not an `Event`.
         """
         if not isinstance(other, Event):
             raise DeviceError(

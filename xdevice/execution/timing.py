@@ -51,7 +51,7 @@ class Timer:
         self.start()
 
     def start(self) -> None:
-        """Waits, and starts to measure; anew if it runs."""
+        """Waits, and starts to measure; starts again if it is running."""
         sync(*self._targets)
         self._started = perf_counter()
 
@@ -59,10 +59,10 @@ class Timer:
         """Waits, records the seconds since `start`, and returns them.
 
         Raises:
-            TimingError: it does not run: it was stopped before.
+            TimingError: it is not running: it was stopped before.
         """
         if self._started is None:
-            raise TimingError("this timer was stopped and does not run; call start() first. timer.times has its times")
+            raise TimingError("this timer is stopped, not running; call start() first. timer.times has its times")
         sync(*self._targets)
         self.times.append(perf_counter() - self._started)
         self._started = None
@@ -119,7 +119,7 @@ class Benchmark:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._running:
-            raise TimingError(f"the benchmark {self.description!r} does not run; use it as `with Benchmark(...):`")
+            raise TimingError(f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`")
         timer = self._running.pop()
         if exc_type is None:
             self.seconds = timer.stop()
@@ -158,7 +158,7 @@ def measure(
     Where it is about one GPU and the backend has events, each repeat is: wait, record an event, `fn(*args)`, record
     another, wait; the time is between the two events, by the GPU's own clock. Else it is: wait, read the host's
     clock, `fn(*args)`, wait, read. It is about one GPU if `devices` says so, or if it is left out and there is just
-    one. Events see one stream only: if `fn` leaves work on others, all is measured anew by the host's clock.
+    one. Events see one stream only: if `fn` leaves work on others, everything is measured again by the host's clock.
 
     Args:
         fn: called with `args`, `warmup` and `repeats` times. Its result is kept until the reading is taken.
@@ -259,4 +259,4 @@ def _targets(devices: object) -> tuple[object, ...]:
 
 def _check_count(name: str, count: object, least: int) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        raise ArgumentError(f"{name} of measure() is an int of {least} or more, not {count!r}")
+        raise ArgumentError(f"{name} of measure() must be an int of {least} or more, not {count!r}")

@@ -126,7 +126,7 @@ class transfers:
     (`physical` is False): it would be one on a GPU. One print is one read.
 
     Args:
-        mode: "record" keeps a record of each. "warn" also warns by a `TransferWarning` at the line that made it.
+        mode: "record" keeps a record of each. "warn" also gives a `TransferWarning` at the line that made it.
             "forbid" raises `TransferError` before the read. All three give the log.
 
     It sees this thread or task, and tasks that are started with its context, on every backend that is loaded, or is

@@ -92,7 +92,7 @@ class Rule(NamedTuple):
                 continue
             if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
                 raise ArgumentError(
-                    f"{name} is a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
+                    f"{name} must be a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
                 )
         return self
 
@@ -102,8 +102,8 @@ class Comparison(NamedTuple):
 
     Young: it may change in a minor version.
 
-    If it is not, the leaf that is furthest off. The element's fields are those of its worst element, the one whose
-    error is the largest multiple of what is allowed; None where nothing could be computed.
+    Otherwise it describes the leaf that is furthest off. The element's fields are those of its worst element, the one
+    whose error is the largest multiple of what is allowed; None where nothing could be computed.
     """
 
     ok: bool
@@ -162,8 +162,8 @@ def assert_parity(
     Models of one framework are compared by the names of their variables; so is what `convert_state` gives beside a
     model. Models of two frameworks are compared as `convert_state(actual, ..., like=expected)` pairs their layers, in
     the layouts of `expected`; of `actual` where that has one bias for the sum of two, as the LSTM of Keras. What it
-    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. An eps or a padding is not a variable, and not
-    compared. Optimizers and lone variables go by their names.
+    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. Where all variables agree, settings that
+    differ are a difference: an eps, a padding. Optimizers and lone variables go by their names.
 
     An element is equal if `|actual - expected|` is at most
 
@@ -175,8 +175,9 @@ def assert_parity(
     | bfloat16 | `6e-2 * |expected| + 1.6e-2 * max|expected|` |
     | ints, bools | 0 |
 
-    where `max|expected|` is over the leaf. The distance in ULP is told and decides nothing. Infinities equal
-    themselves only. Up to three times that may be rounding alone, which the message then says: in float64 it would go.
+    where `max|expected|` is over the leaf. The distance in ULP is shown and decides nothing. Infinities equal
+    only themselves. Up to three times that may be rounding alone, which the message then says: in float64 it would
+    vanish.
 
     Args:
         actual: a tensor, model, container or number, of any backend.
@@ -190,7 +191,7 @@ def assert_parity(
         inputs: for two models: a tensor of any framework, or a tuple of them, as `actual` takes them. Both models are
             run on it, in evaluation mode, and what they return is compared instead of their variables; the error names
             the first layer that differs, or the gap between two layers in which it lies. Where one model has the
-            channels of images last, its inputs and outputs are turned.
+            channels of images last, its inputs and outputs are transposed.
         names: with `inputs`, which layer of `actual` is which of `expected`, where that is not clear, as in
             `convert_state`.
 
@@ -198,7 +199,7 @@ def assert_parity(
         ParityError: they differ. It names the leaf, both backends and versions, the worst element with both values,
             its absolute and relative error and its distance in ULP, and how many elements are off. It is an
             `AssertionError` too, and its `comparison` is what `compare` returns.
-        ArgumentError: a tolerance that is negative or no number. DTypeError: a dtype that has no rule, or that the
+        ArgumentError: a tolerance that is negative or not a number. DTypeError: a dtype that has no rule, or that the
             framework of the other model lacks.
         UnsupportedError: a symbolic tensor. NotBuiltError: a model without variables yet.
 

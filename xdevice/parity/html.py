@@ -64,7 +64,7 @@ def page(report: Report, title: str) -> str:
 def _verdict(report: Report) -> str:
     if report.first is not None:
         found = report.first.finding
-        where = f"{found.name}, step {found.step}, on {report.first.backend} (held against {report.first.reference})"
+        where = f"{found.name}, step {found.step}, on {report.first.backend} (compared with {report.first.reference})"
         # as the terminal has it, without the words of the heading
         lines = str(report.first).partition(f"on {report.first.backend}: ")[2]
         text = f"<strong>First divergence: {escape(where)}</strong><pre>{escape(lines)}</pre>"
@@ -74,7 +74,7 @@ def _verdict(report: Report) -> str:
     return '<div class="all"><strong>All backends agree.</strong></div>'
 
 
-_OF_BACKENDS: Final = ("backend", "version", "result", "held against", "recorded", "seconds", "interpreter", "to know")
+_OF_BACKENDS: Final = ("backend", "version", "result", "compared with", "recorded", "seconds", "interpreter", "notes")
 _OF_NAMES: Final = ("backend", "steps", "worst error", "relative", "ULP", "of what is allowed", "where", "off")
 _NUMBERS: Final = ("recorded", "seconds", "steps", "worst error", "relative", "ULP", "of what is allowed", "off")
 _KINDS: Final = {"agrees": "good", "diverges": "bad", "did not run": "bad"}

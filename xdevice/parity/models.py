@@ -12,8 +12,8 @@ from xdevice.containers import trees
 from xdevice.contract import layouts
 from xdevice.core import registry
 from xdevice.errors import StateError, UnsupportedError
-from xdevice.weights import settings
-from xdevice.weights.state import State, convert_state
+from xdevice.porting import settings
+from xdevice.porting.state import State, convert_state
 
 from . import readings
 

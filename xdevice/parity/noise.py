@@ -1,11 +1,11 @@
 """What rounding alone does to each recorded value: the reference again, in float64, and with numbers moved by an ULP.
 
 The rule is `8 * noise + 2 * 2**-23 * max|expected|`, where the noise of a leaf is the largest difference that a run
-made to an element of it. Four moved runs are the fewest that were enough: with one, honest runs alarmed.
+made to an element of it. Four moved runs are the fewest that were enough: with one, honest runs were reported.
 
 A single number, as a loss is, may stay as it is in five runs by chance. So the largest difference of a name's steps so
 far counts, as a share of the largest number. And the runs are moved once, at their beginning, where another framework
-rounds otherwise at each step, so it counts k + 1 times at step k: in eight steps of a VAE, trained by the Adam of
+rounds differently at each step, so it counts k + 1 times at step k: in eight steps of a VAE, trained by the Adam of
 PyTorch and of Paddle, honest errors grew to 1.5 of what is allowed without that, and are at most 0.3 with it.
 """
 

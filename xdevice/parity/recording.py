@@ -330,7 +330,7 @@ class Recording:
 
 def damaged(path: Path, error: Exception, where: str = "") -> RecordingError:
     """The error of a file that cannot be read."""
-    return RecordingError(f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it anew")
+    return RecordingError(f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it again")
 
 
 def _plain(line: dict[str, Any]) -> Reading:

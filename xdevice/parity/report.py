@@ -169,7 +169,7 @@ def hold(
 
 def _both(expected: Entry, actual: Entry | None, place: int, rule: Rule) -> Finding:
     if actual is None:
-        comparison = _missing(f"{expected.name} has no step {expected.step} here, and the reference has")
+        comparison = _missing(f"{expected.name} has no step {expected.step} here, but the reference does")
     else:
         comparison = compare_readings(actual.read(), expected.read(), rule)
     line = actual.where if actual is not None else ""
@@ -183,7 +183,7 @@ def _extra(actual: Sequence[Entry], places: dict[tuple[str, int], int]) -> Itera
         if place is not None:
             last = place
             continue
-        text = f"{entry.name} has a step {entry.step} here, and the reference has none"
+        text = f"{entry.name} has a step {entry.step} here, but the reference does not"
         yield Finding(entry.name, entry.step, (last, number), _missing(text), entry.where)
 
 
@@ -280,7 +280,7 @@ def _backends_table(report: Report) -> Table:
     from rich.table import Table
 
     table = Table(title="backends")
-    for heading in ("backend", "version", "result", "recorded", "seconds", "to know"):
+    for heading in ("backend", "version", "result", "recorded", "seconds", "notes"):
         table.add_column(heading, overflow="fold", justify="right" if heading in ("recorded", "seconds") else "left")
     for row in report.rows:
         color = {"agrees": "green", "reference": "default", "not compared": "default"}.get(row.state, "red")
@@ -293,7 +293,7 @@ def _backends_table(report: Report) -> Table:
 def _to_know(row: Row) -> str:
     why = row.error.partition("\n")[0]
     first = f"first at {row.first.finding.name}, step {row.first.finding.step}" if row.first is not None else ""
-    other = f"held against {row.reference}" if " " in row.reference else ""  # of another run
+    other = f"compared with {row.reference}" if " " in row.reference else ""  # of another run
     return "; ".join(filter(None, (why, first, other)))
 
 

@@ -237,7 +237,7 @@ def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], Non
             return "" if status == 0 else f"ended with {_status_text(status)}"
         tick()
     _kill(process)
-    return f"was killed after {timeout:g} s without an end; --timeout gives it longer"
+    return f"had not ended after {timeout:g} s and was killed; --timeout gives it longer"
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
@@ -368,7 +368,7 @@ def _float32_note(name: str, entries: list[Entry]) -> str:
     paths = list(dict.fromkeys(short))
     rest = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return (
-        f"{name} ran in float64, but {', '.join(paths[:_NAMED])}{rest} came as {' or '.join(_SHORT)}: the script says "
+        f"{name} ran in float64, but {', '.join(paths[:_NAMED])}{rest} is {' or '.join(_SHORT)}: the script says "
         f"so, or made it before `import xdevice`, or its framework has no default to change; what float32 rounds hides "
         f"faults"
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xdevice.core import registry
 from xdevice.errors import StateError
+from xdevice.porting.pairing import paired
+from xdevice.porting.sides import model_side
+from xdevice.tracing import distances, layerwise
 from xdevice.tracing.inference import Run, run_both
-from xdevice.weights.pairing import paired
-from xdevice.weights.sides import model_side
 
-from . import layerwise, readings
+from . import readings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Both(NamedTuple):
         try:
             pairs = _pairs(self.runs, self.names)
         except StateError as error:
-            return f"which layer is which nothing says, so none is named: {error}"
+            return f"nothing says which layer is which, so none is named: {error}"
         ours, theirs = (_traced(run, side) for run, side in zip(self.runs, (self.actual, self.expected), strict=True))
         place = layerwise.first_difference(ours, theirs, pairs)
         if place is not None:
@@ -54,13 +54,12 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
         NotATensorError: neither models nor tensors. UnsupportedError: layers cannot be seen there.
     """
     runs = run_both(actual, expected, inputs)
-    ours, theirs = (_returned(run.outputs) for run in runs)
+    ours, theirs = (_returned(run.result) for run in runs)
     if len(ours) == len(theirs):
-        pairs = zip(ours, theirs, strict=True)
-        ends = tuple(registry.load(run.trace.backend).has_channels_last(run.trace.model) for run in runs)
+        ends = runs[0].has_channels_last, runs[1].has_channels_last
         ours = [
-            one._replace(path=other.path, value=layerwise.turned(one.value, other.value, (ends[0], ends[1])))
-            for one, other in pairs
+            one._replace(path=other.path, value=distances.turned(one.value, other.value, ends))
+            for one, other in zip(ours, theirs, strict=True)
         ]
     return Both(ours, theirs, runs, names)
 
@@ -71,9 +70,9 @@ def _returned(outputs: Any) -> list[Reading]:
 
 
 def _pairs(runs: tuple[Run, Run], names: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
-    ours, theirs = (model_side((registry.load(run.trace.backend), run.trace.model), {}) for run in runs)
+    ours, theirs = (model_side((run.backend, run.trace.model), {}) for run in runs)
     return paired(ours, theirs, names)
 
 
 def _traced(run: Run, outputs: list[Reading]) -> layerwise.Traced:
-    return layerwise.Traced(run.trace.backend, run.trace.calls, [reading.value for reading in outputs], True)
+    return layerwise.Traced(run.trace.backend, run.trace.calls, [reading.value for reading in outputs])

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.contract import calls as common
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
+from xdevice.porting.sides import model_side, shapes_of
 from xdevice.tracing.traces import Trace
-from xdevice.weights.sides import model_side, shapes_of
 
 from . import recording
 
@@ -187,6 +187,7 @@ class Tracer:
                     "time": run.time,
                     "layers": run.layers,
                     "calls": calls,
+                    "channels_last": self._backend.has_channels_last(known.itself),
                 }
             )
         known.pending.clear()

@@ -12,11 +12,12 @@ import numpy
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.errors import StateError
+from xdevice.porting.pairing import paired
+from xdevice.porting.sides import Side
+from xdevice.tracing import distances, layerwise
 from xdevice.tracing.traces import LayerCall
-from xdevice.weights.pairing import paired
-from xdevice.weights.sides import Side
 
-from . import layerwise, recording
+from . import recording
 from .comparing import Comparison
 from .traced import FOLDER, RUNS
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from .layerwise import Place, Traced
+    from xdevice.tracing.layerwise import Place, Traced
+
     from .recording import Entry
 
 __all__ = ["ModelRun", "Traces", "found", "hold"]
@@ -39,6 +41,7 @@ class ModelRun(NamedTuple):
     time: float
     layers: list[dict[str, Any]]
     calls: list[list[Any]]
+    channels_last: bool | None
     entries: dict[str, Entry]
 
     @property
@@ -89,7 +92,16 @@ def found(folder: Path, backend: str) -> Traces | None:
             backend,
             recorded.header["versions"].get(backend) if recorded else None,
             [
-                ModelRun(line["model"], line["run"], line["type"], line["time"], line["layers"], line["calls"], entries)
+                ModelRun(
+                    line["model"],
+                    line["run"],
+                    line["type"],
+                    line["time"],
+                    line["layers"],
+                    line["calls"],
+                    line.get("channels_last"),
+                    entries,
+                )
                 for line in runs
             ],
             [f"{line['type']} was not traced on {backend}: {line['refusal']}" for line in lines if "refusal" in line],
@@ -112,7 +124,17 @@ def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comp
         if not matched:
             yield name, theirs[0], _different(_other_inputs(ours[0], theirs[0]))
         for mine, other in matched:
-            yield name, other, _compared(mine.traced(actual.backend), other.traced(expected.backend), mine, other)
+            yield name, other, _compared(*_traced(mine, actual.backend, other, expected.backend), mine, other)
+
+
+def _traced(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[Traced, Traced]:
+    """Both, with the channels of what they return in one place."""
+    mine, other = ours.traced(owner), theirs.traced(expected_owner)
+    ends = ours.channels_last, theirs.channels_last
+    if len(mine.outputs) != len(other.outputs):
+        return mine, other
+    turned = [distances.turned(x, y, ends) for x, y in zip(mine.outputs, other.outputs, strict=True)]
+    return mine._replace(outputs=turned), other
 
 
 def _aligned(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[ModelRun, ModelRun]]:
@@ -120,7 +142,7 @@ def _aligned(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[Mod
     start = 0
     for other in theirs:
         for place in range(start, len(ours)):
-            if _distance(ours[place], other) <= layerwise.OFF["float32"]:
+            if _distance(ours[place], other) <= distances.OFF["float32"]:
                 yield ours[place], other
                 start = place + 1
                 break
@@ -128,7 +150,7 @@ def _aligned(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[Mod
 
 def _distance(one: ModelRun, other: ModelRun) -> float:
     pairs = zip(one.arrays(one.key, "inputs"), other.arrays(other.key, "inputs"), strict=False)
-    errors = [error for x, y in pairs if (error := layerwise.error_of(x, y)) is not None]
+    errors = [error for x, y in pairs if (error := distances.error_of(x, y)) is not None]
     return max(errors, default=math.inf)
 
 
@@ -145,8 +167,11 @@ def _compared(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> 
     try:
         pairs = paired(_side(mine, ours.owner), _side(other, theirs.owner), {})
     except StateError as error:
-        return _different(f"which layer is which nothing says, so that none is compared: {error}")
+        return _different(f"nothing says which layer is which, so none is compared: {error}")
     place = layerwise.first_difference(ours, theirs, pairs) or layerwise.first_gradient(ours, theirs, pairs)
+    if place is None and len(ours.outputs) != len(theirs.outputs):
+        counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
+        return _different(f"all layers agree, and the models return {counts} tensors")
     if place is None:
         worst = layerwise.worst(ours, theirs, pairs)
         return Comparison(True, None, "", None, None, None, worst, worst, None, most, worst / most, 0, len(pairs), "")

@@ -149,7 +149,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not _asks_for_xd(metafunc):
         idle = [mark.name for mark in definition.own_markers if mark.name in _MARKERS and mark.name != "xd_tol"]
         if idle:
-            pytest.fail(f"{definition.nodeid}: {idle[0]} says nothing of a test without the fixture xd", pytrace=False)
+            pytest.fail(f"{definition.nodeid}: {idle[0]} does nothing for a test without the fixture xd", pytrace=False)
         return
     every = metafunc.config.stash[_settings].names
     names: list[Any] = [BackendName(name) for name in every if _may_run(name, marks)]
@@ -371,7 +371,7 @@ def xd_devices(xd: Backend, xd_device: Device) -> list[Device]:
 
 @pytest.fixture(scope="session")
 def xd_other_device(xd: Backend, xd_device: Device) -> Device:
-    """A device beside `xd_device`, to test what crosses devices: another GPU, else a second CPU device, else cpu:0.
+    """A device other than `xd_device`, to test what crosses devices: another GPU, else a second CPU device, else cpu:0.
 
     The test is skipped where there is none. TensorFlow and JAX get their second CPU device when they are loaded.
     """
@@ -422,9 +422,9 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def no_transfer(request: pytest.FixtureRequest) -> None:
-    """Lets the test fail where it reads a tensor on the host or moves one: the body of the test, not its fixtures.
+    """Makes the test fail where it reads a tensor on the host or moves one: the body of the test, not its fixtures.
 
-    It runs inside of `xdevice.transfers("forbid")`; for a part of a test use that itself.
+    It runs inside of `xdevice.transfers("forbid")`; for a part of a test use that block itself.
     """
     request.node.stash[_guarded] = True
 

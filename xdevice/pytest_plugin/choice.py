@@ -35,7 +35,7 @@ def backend_of(item: pytest.Item) -> str | None:
 
 
 def tolerances(item: pytest.Item) -> dict[str, Any]:
-    """The arguments that the markers give for this backend, the closest to the test being the strongest."""
+    """The arguments that the markers give for this backend; the marker closest to the test takes precedence."""
     name = backend_of(item)
     given: dict[str, Any] = {}
     for mark in reversed(list(item.iter_markers("xd_tol"))):

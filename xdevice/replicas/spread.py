@@ -128,9 +128,9 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
             | backend | a tensor of floats becomes |
             |---|---|
-            | torch | a held with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
+            | torch | a leaf with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
             | tensorflow | a `tf.Variable`, which tapes watch, optimizers update and `all_reduce` writes |
-            | paddle | a held with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
+            | paddle | a leaf with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
             | mxnet | an array with `attach_grad()` |
             | jax | an array: `jax.grad` takes any |
             | numpy | an array |

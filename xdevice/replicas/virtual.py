@@ -24,14 +24,14 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
     | mxnet | `mx.cpu(2)`, at most 15 of them | nothing |
     | paddle | `paddle.CustomPlace("vgpu", 1)`, at most 16 of them | Paddle is imported |
     | jax | `jax.devices("cpu")[2]` | JAX has run anything |
-    | numpy | none: questions for GPUs are an error | |
+    | numpy | none: asking for GPUs is an error | |
 
     Args:
         n: how many, 1 or more. The same number again changes nothing.
-        force: hides the GPUs that the machine has; without it they are a reason to refuse. It stays once it was said.
+        force: hides the GPUs that the machine has; without it they are a reason to refuse. Once given, it holds.
 
     Raises:
-        ArgumentError: `n` is not an int of 1 or more, or is another number than before.
+        ArgumentError: `n` is not an int of 1 or more, or is not the number that was asked for before.
         UnsupportedError: a framework that is loaded already cannot have them, not so many or no longer, or has real
             GPUs; nothing has changed then. A framework that is loaded later raises the same error when it is loaded.
 

@@ -52,8 +52,8 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     | jax | C-contiguous at a multiple of 64 bytes | all else |
     | numpy | any layout; gives an array that is not writable | |
 
-    From any of them, what is copied too: a 0-d tensor of TensorFlow, which keeps its constants for later ones; a
-    read-only array of NumPy; a tensor of PyTorch with a lazy conjugate or minus; and what lies on a device that the
+    Some sources are always copied: a 0-d tensor of TensorFlow, which keeps its constants for later ones; a
+    read-only array of NumPy; a tensor of PyTorch with a lazy conjugate or negative; and what lies on a device that the
     two frameworks do not share, such as MXNet's `cpu(1)`. A tensor of the target framework is returned as it is, or
     detached if it requires grad. A tensor without elements has no memory to share: a new one is made, also
     with `copy=False`.
@@ -83,7 +83,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     """
     if copy is not None and type(copy) is not bool:
         raise ArgumentError(
-            f"copy is None (share where possible), True (never share) or False (never copy), not {copy!r}"
+            f"copy must be None (share where possible), True (never share) or False (never copy), not {copy!r}"
         )
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
     number = registry.as_array(x)

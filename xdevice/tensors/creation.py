@@ -313,17 +313,17 @@ def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
     name = str(array.dtype.name)
     if name == "object":
-        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='float64'")
+        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'")
     if name == "float64":
         if array.size and abs(array).max() >= 2.0**63 and _is_whole(data):
-            raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='float64'")
+            raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'")
         return "float32"
     if hasattr(data, "dtype") or (array.dtype.kind == "c" and _holds_arrays(data)):
         return name
     if name == "complex128":
         return "complex64"
     if name == "uint64" and not _holds_arrays(data):
-        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; say dtype='uint64'")
+        raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; pass dtype='uint64'")
     return name
 
 
@@ -390,7 +390,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
         except OverflowError as error:  # of a Python int
             raise DTypeError(f"a value of {shown(array)} does not fit into {name}: {error}") from error
         if (numpy.isinf(cast) & (array.dtype.kind == "O" or numpy.isfinite(array))).any():
-            raise DTypeError(f"a value of {shown(array)} does not fit into {name}; say a wider dtype")
+            raise DTypeError(f"a value of {shown(array)} does not fit into {name}; name a wider dtype")
     return cast
 
 

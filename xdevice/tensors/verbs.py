@@ -118,10 +118,10 @@ def try_all_gpus() -> list[Device]:
 
 def _index(i: object) -> int:
     if isinstance(i, bool) or not hasattr(type(i), "__index__"):
-        raise DeviceError(f"a device index is an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}")
+        raise DeviceError(f"a device index must be an int of 0 or more, not {shown(i)} of type {type(i).__qualname__}")
     index = int(i.__index__())  # type: ignore[attr-defined]
     if index < 0:
-        raise DeviceError(f"a device index is an int of 0 or more, not {index}; the first GPU is 0")
+        raise DeviceError(f"a device index must be an int of 0 or more, not {index}; the first GPU is 0")
     return index
 
 

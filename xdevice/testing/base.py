@@ -54,7 +54,7 @@ class Suite:
     child_setup: ClassVar[str] = ""
     """Code that child processes run before anything else."""
     patience: ClassVar[float] = 60
-    """Seconds after which what never takes so long has failed. Nothing is slower or faster by it."""
+    """Seconds after which something that never takes so long has failed. It makes nothing slower or faster."""
 
     # where it runs
 
@@ -238,7 +238,7 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     """Two arrays are of one dtype and one shape, and equal bit for bit."""
     assert actual.dtype == expected.dtype, f"{name}: {actual.dtype}, expected {expected.dtype}"
     assert actual.shape == expected.shape, f"{name}: shape {actual.shape}, expected {expected.shape}"
-    if actual.tobytes() != expected.tobytes():  # said in short: pytest would compare the bytes
+    if actual.tobytes() != expected.tobytes():  # kept short: pytest would compare the bytes
         raise AssertionError(f"{name}: {actual} is not {expected}")
 
 

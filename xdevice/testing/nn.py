@@ -14,7 +14,7 @@ from .base import Suite, in_thread
 
 
 class FunctionsOfLayers(Suite):
-    """An adapter may refuse functions of layers by name; those that it gives are whole and right."""
+    """An adapter may refuse neural-network functions by name; if it gives any, all are there and right."""
 
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
         try:

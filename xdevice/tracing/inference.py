@@ -1,50 +1,95 @@
-"""One run of a model on inputs of any framework, with the calls of its layers."""
+"""Models run in evaluation mode on inputs of any framework, with the calls of their layers."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
+from xdevice.base.devices import CPU
+from xdevice.contract import calls as seeing
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, XDeviceError, shown
-from xdevice.tensors.conversion import convert
-from xdevice.tensors.creation import to_numpy
-from xdevice.tensors.verbs import to_device
+from xdevice.tensors.refusals import require_dtype
 
+from . import distances
 from .traces import trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from xdevice.contract import Backend
+    from xdevice.contract.calls import Call
 
     from .traces import Trace
 
-__all__ = ["Run", "run_both"]
+    Array = numpy.ndarray[Any, Any]
+
+__all__ = ["IMAGES", "Run", "arrays_of", "run", "run_both", "taken_by"]
+
+IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
+"""Layers of which one of three axes is that of channels."""
 
 
 class Run(NamedTuple):
     """What a model computed of some inputs."""
 
     trace: Trace
-    outputs: Any
+    result: Any
+
+    @property
+    def backend(self) -> Backend:
+        return registry.load(self.trace.backend)
+
+    @property
+    def has_channels_last(self) -> bool | None:
+        return self.backend.has_channels_last(self.trace.model)
+
+    @property
+    def outputs(self) -> list[Array]:
+        """The tensors that the model returned."""
+        return [numpy.asarray(self.backend.to_numpy(x)) for x in seeing.tensors(self.backend, self.result)]
 
 
 def run_both(first: Any, second: Any, inputs: Any) -> tuple[Run, Run]:
-    """Runs two models on the same inputs, in evaluation mode: a tensor of any framework, or a tuple of them, as the
-    first model takes them. Where one has its channels last and the other has not, the second one's are moved."""
+    """Runs two models on the same inputs, as the first model takes them."""
+    arrays = arrays_of(inputs)
+    for model in (first, second):
+        _owner(model)
+    ours = run(first, arrays)
+    return ours, run(second, taken_by(second, arrays, ours))
+
+
+def arrays_of(inputs: Any) -> list[Array]:
+    """The inputs on the host: one tensor of any framework, or a tuple of the arguments."""
     arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+    found = []
     for x in arguments:
-        found = registry.kind_of(type(x))
-        if found is None or found.kind != "tensor":
+        owner = registry.kind_of(type(x))
+        if owner is None or owner.kind != "tensor":
             raise NotATensorError(
                 f"inputs= takes a tensor, or a tuple of them, not {shown(x, 60)} of type {type(x).__qualname__}"
             )
-    ours, theirs = _owner(first), _owner(second)
-    moved = arguments
-    ends = ours.has_channels_last(first), theirs.has_channels_last(second)
-    if None not in ends and ends[0] != ends[1]:
-        moved = tuple(_channels_moved(x, last=bool(ends[1])) for x in arguments)
-    return _run(ours, first, arguments), _run(theirs, second, moved)
+        found.append(numpy.asarray(owner.backend.to_numpy(x)))
+    return found
+
+
+def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
+    """The inputs of another model's run as this one takes them: images have their channels where it has them."""
+    here, there = first.has_channels_last, _owner(model).has_channels_last(model)
+    if here is None or there is None or here == there:
+        return list(arrays)
+    return [distances.moved(x, there) if _is_image(x, first) else x for x in arrays]
+
+
+def _is_image(x: Array, first: Run) -> bool:
+    """Three axes may be those of a sequence: the layer that takes it tells."""
+    if x.ndim != 3:
+        return x.ndim > 3
+    kinds = {layer.path: layer.kind for layer in first.backend.layers(first.trace.model)}
+    taking = (call.path for call in first.trace.calls if call.inputs and call.inputs[0].shape == x.shape)
+    return kinds.get(next(taking, "")) in IMAGES
 
 
 def _owner(model: Any) -> Backend:
@@ -56,33 +101,22 @@ def _owner(model: Any) -> Backend:
     return found.backend
 
 
-def _channels_moved(x: Any, last: bool) -> Any:
-    host = numpy.asarray(to_numpy(x))
-    if host.ndim < 3 or host.dtype.kind not in "fc":
-        return x
-    return numpy.ascontiguousarray(numpy.moveaxis(host, 1, -1) if last else numpy.moveaxis(host, -1, 1))
-
-
-def _run(backend: Backend, model: Any, inputs: tuple[Any, ...]) -> Run:
-    place = next((device for _, device in backend.model_devices(model)), None)
-    given = tuple(_own(backend, x) for x in inputs)
-    if place is not None:
-        given = tuple(to_device(x, place) for x in given)
-    with trace(model) as seen:
+def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | None = None) -> Run:
+    """Calls a model on copies of the inputs. With `give`, what it makes of a layer's call goes on in the model."""
+    backend = _owner(model)
+    for x in arrays:
+        require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype")
+    place = next((device for _, device in backend.model_devices(model)), CPU)
+    given = tuple(backend.from_numpy(numpy.array(x, order="C"), place) for x in arrays)
+    with trace(model) as seen, nullcontext() if give is None else seeing.standing_in(give):
         try:
-            outputs = backend.infer(model, given)
+            result = backend.infer(model, given)
         except XDeviceError:
             raise
         except Exception as error:  # each framework and layer has its own
-            shapes = ", ".join(str(tuple(x.shape)) for x in given)
+            shapes = ", ".join(str(x.shape) for x in arrays)
             raise ArgumentError(
                 f"a {type(model).__name__} of {backend.name} failed on inputs= of the shape {shapes}, which are as the "
-                f"first model takes them: {shown(error, 200)}"
+                f"first model, the source, takes them: {type(error).__name__}: {shown(error, 400)}"
             ) from error
-    return Run(seen, outputs)
-
-
-def _own(backend: Backend, x: Any) -> Any:
-    """By way of the host, for the device of `x` may be none of the other framework's."""
-    found = registry.kind_of(type(x))
-    return x if found is not None and found.backend is backend else convert(to_numpy(x), backend)
+    return Run(seen, result)

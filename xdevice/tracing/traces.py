@@ -136,7 +136,7 @@ class Trace:
 
 @contextmanager
 def trace(model: Any) -> Iterator[Trace]:
-    """Keeps what each layer of a model gets and gives while the block runs, in the order of the calls, on the host.
+    """Keeps what goes into each layer of a model and what comes out while the block runs, in call order, on the host.
 
     Young: it may change in a minor version.
 
@@ -145,8 +145,8 @@ def trace(model: Any) -> Iterator[Trace]:
 
     Gives a `Trace`, whose `calls` say for each call of a layer its path, its inputs, its outputs, and the gradients
     that have reached these, where the block runs backward too. A layer called n times has n calls. A layer whose
-    parameters `convert_state` knows is one call; of the others, those without layers inside are. The activation that a
-    layer of Gluon or Keras has inside is a call of its own, and the layer's output is what it takes, as where the two
+    parameters `convert_state` knows is one call; any other layer is one if it has no layers inside. The activation that
+    a layer of Gluon or Keras has inside is a call of its own, and the layer's output is what it takes, as where the two
     are written apart. What functions compute between layers has no call.
 
     Values are copied at once, so that what works in place changes none. The calls of this thread or task are kept, and
@@ -160,7 +160,7 @@ def trace(model: Any) -> Iterator[Trace]:
     | tensorflow | each call of `tf.GradientTape.gradient` in the block is asked for those of the outputs too |
 
     Raises:
-        NotATensorError: no model.
+        NotATensorError: not a model.
         UnsupportedError: layers that a compiler hides: torch.compile, TorchScript, a hybridized Gluon block,
             paddle.jit.to_static, tf.function, which Keras's `fit` and `predict` use without run_eagerly=True; PyTorch's
             DataParallel over several devices.

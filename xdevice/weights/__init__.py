@@ -1,1 +1,1 @@
-"""Values that outlive a process or change frameworks: files, and the states of models."""
+"""Values that outlive a process: files."""

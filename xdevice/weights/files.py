@@ -244,16 +244,16 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
         backend: whose tensors to make; without it the selected backend's.
         into: a model or container with the names, shapes and dtypes of the file (see `save`), on whichever devices its
-            variables are. All of them are compared before the first is written. It says itself where and on which
-            backend, so it goes without `device` and `backend`. An optimizer may be a fresh one, which has no state
+            variables are. All of them are compared before the first is written. It decides the devices and the
+            backend, so leave out `device` and `backend`. An optimizer may be a fresh one, which has no state
             yet: it is given that of the file. Keras's must be built: `optimizer.build(model.trainable_variables)`.
 
     An optimizer's state is in the file, and its hyper-parameters are not, except Keras's learning rate: make it with
     the same ones. A schedule of the learning rate goes into a file of its own (docs/files.md).
 
     Returns:
-        A dict of tensors by name, flat, and none asking for gradients; names of one shared tensor give the same object.
-        With `into`, that model or container itself.
+        A flat dict of tensors by name, none of which requires gradients; names of one shared tensor give the same
+        object. With `into`, that model or container itself.
 
     Raises:
         MissingFileError: no such file. FilePathError: it is not a regular file, or the system cannot read it.
@@ -282,7 +282,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     path = os.fsdecode(path)  # raises for an int, which `open` would take for a descriptor, and close
     if into is not None:
         if device is not None or backend is not None:
-            raise StateError("into= says itself on which devices and backend; leave out device= and backend=")
+            raise StateError("into= already says which devices and backend; leave out device= and backend=")
         return _load_into(path, into)
     owner = selection.backend(backend)
     place = place_for(owner, device)
@@ -351,7 +351,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: 
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
-            f"{where} does not fit: it lacks {_listed(missing)}, and has {_listed(extra)} too many; "
+            f"{where} does not fit: it lacks {_listed(missing)}; unexpected: {_listed(extra)}; "
             f"xdevice.load(path) gives what it has as a dict"
         )
     return list(planned.values())

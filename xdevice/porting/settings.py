@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
+    from xdevice.tracing.inference import Run
 
-    from .settling import Run, Runs
     from .sides import Side
 
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
@@ -117,17 +117,18 @@ def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, obje
     return {path: padding for path, padding in found.items() if padding != own[path]}
 
 
-def of_calls(runs: Runs, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+def of_calls(
+    source: Side, expected: Run, target: Side, computed: Run, pairs: Sequence[tuple[Layer, Layer]]
+) -> Compared:
     """The same in the order in which the layers are called."""
-    source, target = runs.sides
-    return _compared(_called(source, runs.expected), _called(target, computed), pairs)
+    return _compared(_called(source, expected), _called(target, computed), pairs)
 
 
 def _called(side: Side, run: Run) -> Iterator[Layer]:
     known = {layer.path: layer for layer in side.sequence or side.layers}
-    seen = {call.path for call in run.calls}
+    seen = {call.path for call in run.trace.calls}
     inside = {_holder(path): layer for path, layer in known.items() if layer.kind == "activation" and path not in seen}
-    for call in run.calls:
+    for call in run.trace.calls:
         layer = known.get(call.path)
         if layer is None:
             continue
@@ -307,7 +308,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     if source.model is None:
         return ""
     if silent:
-        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not tell; {_HINT}"
+        return f"not compared: the layers without parameters, which {' and '.join(silent)} does not report; {_HINT}"
     parts = []
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
@@ -318,7 +319,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
         )
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
-    return f"not compared: {' and '.join(parts)}, which stand beside nothing of their kind; {_HINT}" if parts else ""
+    return f"not compared: {' and '.join(parts)}, which have nothing of their kind beside; {_HINT}" if parts else ""
 
 
 def _named(layer: Layer) -> str:

@@ -199,7 +199,7 @@ def test_heads_of_another_size_are_no_attention_of_pytorch():
     odd = keras(lambda kl, x: kl.MultiHeadAttention(2, 3, name="a")(x, x), (5, 4))
     state = xdevice.convert_state(odd, "torch")
     assert not state
-    assert "heads are of embed_dim / num_heads numbers, and these of (3, 3)" in state.unmapped["a.in_proj_weight"]
+    assert "heads have embed_dim / num_heads numbers, and these have (3, 3)" in state.unmapped["a.in_proj_weight"]
     with pytest.raises(xdevice.StateError, match=r"q_proj\.weight \(6, 4\) and \(4, 4\)"):
         xdevice.convert_state(odd, "torch", like=attention("torch"), names={"a": ""})
 

@@ -19,11 +19,11 @@ from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
+from xdevice.weights.files import lack_of_memory
 
 from . import folding, settings
-from .files import lack_of_memory
 from .pairing import SHAPING, paired
-from .settling import CLOSE, Runs, loaded, paired_by_inputs
+from .settling import Runs, loaded, paired_by_inputs
 from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, some_of
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def convert_state(
     without
     parameters are compared by where they stand behind those with parameters: in the order of definition, and with
     `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside decoder.
-    Dtypes stay; nothing is cast. The tensors share no memory with the source, and ask for no gradient.
+    Dtypes stay; nothing is cast. The tensors share no memory with the source, and do not require gradients.
 
     Raises:
         StateError: tensors whose kind nothing says, or whose shapes or class do not fit that kind; layers that pair in
@@ -245,7 +245,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
 
     Raises:
         StateError: the state does not fit; all reasons are listed, and nothing was written.
-        NotATensorError: no model. NotBuiltError: it has no variables yet.
+        NotATensorError: not a model. NotBuiltError: it has no variables yet.
 
     Costs one copy of each tensor.
 
@@ -287,20 +287,20 @@ def _misfits(backend: Backend, variables: Mapping[str, Any], state: Mapping[str,
         variable = variables[name]
         owner = registry.kind_of(type(value))
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
-            yield f"{name}: a {type(value).__qualname__} came, expected a tensor of {backend.name}; use convert_state"
+            yield f"{name}: got a {type(value).__qualname__}, expected a tensor of {backend.name}; use convert_state"
             continue
         there, here = _form(variable), _form(value)
         if there != here:
-            yield f"{name}: {here} came, expected {there}"
+            yield f"{name}: got {here}, expected {there}"
         elif not _is_writable(backend, variable):
             yield f"{name}: the variable cannot be written"
         elif lack := lack_of_memory(backend, variable):
             yield f"{name}: the variable {lack}"
         elif backend.device_of(value).kind == "meta":
-            yield f"{name}: it came on meta, where it has no values"
+            yield f"{name}: it is on meta, where it has no values"
         first = written.setdefault(id(variable), name)
         if first != name and there == here and not _equal(backend, value, state[first]):
-            yield f"{name} and {first} are one variable in the model, and two different values came"
+            yield f"{name} and {first} are one variable in the model, but two different values were given"
 
 
 def _missing(backend: Backend, model: Any, variables: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
@@ -350,11 +350,12 @@ class _Writer:
 
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
         runs = None if inputs is None else Runs(source, wanted, inputs)
-        pairs = paired(source, wanted, renamed) if runs is None else paired_by_inputs(runs, renamed)
         if runs is None:
+            pairs = paired(source, wanted, renamed)
             compared = settings.of_operations(source, wanted, pairs)
         else:
-            compared = settings.of_calls(runs, runs.plain(), pairs)
+            pairs, computed = paired_by_inputs(runs, renamed)
+            compared = settings.of_calls(source, runs.expected, wanted, computed, pairs)
         for one, other in pairs:
             self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)
@@ -367,18 +368,17 @@ class _Writer:
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
         """Lists that the outputs differ, and where they first do; whether they agree."""
         with loaded(wanted, self._state):
-            found = runs.outputs_apart(runs.plain())
-            if found <= CLOSE:
+            computed = runs.plain()
+            found = runs.outputs_apart(computed)
+            if found <= runs.limit:
                 return True
-            first = runs.first_apart(pairs)
+            where = runs.where(computed, pairs)
         far = (
             "have other shapes, or numbers that are not finite"
             if math.isinf(found)
             else f"are {found:.2g} of what they are apart"
         )
-        self._state.differences.append(
-            f"the outputs on inputs= {far}; the first that differs is {first or 'none by itself: the errors add up'}"
-        )
+        self._state.differences.append(f"the outputs on inputs= {far}; {where}")
         return False
 
     def put(self, layer: Layer, other: Layer, wanted: Side, compared: settings.Compared) -> None:
@@ -448,7 +448,9 @@ class _Writer:
     def _list_missing(self, part: Part, missing: list[str], origins: Mapping[str, str], wanted: Side | None) -> None:
         if part.of == (layouts.COUNTER,):
             if wanted is not None:
-                self._state.differences.append(f"{part.name}: {self._source.backend.name} counts no batches; it stays")
+                self._state.differences.append(
+                    f"{part.name}: {self._source.backend.name} does not count batches; it stays"
+                )
             return
         present = [origins[name] for name in part.of if name in origins]
         if wanted is not None or present:
@@ -456,7 +458,7 @@ class _Writer:
 
     def _list_unused(self, layer: Layer, origin: str, name: str) -> None:
         if name == layouts.COUNTER:
-            self._state.differences.append(f"{origin}: left out, for {self._target.name} counts no batches")
+            self._state.differences.append(f"{origin}: left out, because {self._target.name} does not count batches")
         elif not any(origin in names for names in self._state.origins.values()):
             self._state.unmapped[origin] = f"{self._target.name} has no {name} in this {layer.kind}"
 

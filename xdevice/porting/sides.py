@@ -74,7 +74,7 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
             continue
         if found:
             by_class = " and ".join(f"{known} in {name}" for name, known in found)
-            raise StateError(f"kinds says {kind} of {path!r}, whose class says {by_class}: leave it out")
+            raise StateError(f"kinds says that {path!r} is a {kind}, but its class says {by_class}: leave it out")
         left = [name for side, _ in ways for name in side.unknown]
         raise StateError(
             f"kinds says {kind} of {path!r}, where there are no parameters of a layer that is not known by its class; "
@@ -179,7 +179,7 @@ def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
         wrong = str(error)
     if wrong:
         came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
-        raise StateError(f"{layer.path!r} is said to be a {layer.kind}, and cannot be with {came}: {wrong}")
+        raise StateError(f"{layer.path!r} is said to be a {layer.kind}, but cannot be one with {came}: {wrong}")
 
 
 def _possible(kind: str) -> Iterator[Mapping[str, object]]:

@@ -50,16 +50,17 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     | mxnet | SGD, NAG, Adam, RMSProp, AdaGrad |
     | tensorflow | Keras's SGD, Adam, AdamW, RMSprop, Adagrad |
 
-    Compared are the settings, where eps enters, whether weight decay is coupled, clipping, what gradients are divided
+    It compares the settings, where eps enters, whether weight decay is coupled, clipping, what gradients are divided
     by, schedules, and groups of parameters. docs/optimizers.md has the formulas. Groups are compared in their order:
     `convert_optimizer`, which is told the models, compares parameter by parameter.
 
     It sees what the optimizers hold now. It cannot see a learning rate that a loop sets later: with momentum, PyTorch
-    and Paddle go on otherwise from there than Keras and Gluon, which is listed only where there is a schedule. Nor
+    and Paddle go on differently from there than Keras and Gluon, which is listed only where there is a schedule. Nor
     can it see gradients that a loop clips or scales.
 
     Raises:
-        UnsupportedError: a class that is not among these, a subclass of one of them too. NotATensorError: no optimizer.
+        UnsupportedError: a class that is not among these, or a subclass of one of them. NotATensorError: not an
+        optimizer.
 
     Costs microseconds for each parameter; nothing is read from a device but Keras's learning rate.
 
@@ -106,7 +107,7 @@ def convert_optimizer(
         kinds: as `convert_state` was told.
         strict: whether the two must agree in all that the state depends on: kind, betas, momentum, coupled decay,
             amsgrad, ...; and update the same parameters. With False what there is of the state is converted, the
-            target keeps its own for the rest, and it is on you to know that it means something.
+            target keeps its own for the rest, and it is up to you to know that it means something.
 
     Returns:
         What the two optimizers do differently, parameter by parameter, as `compare_optimizers` lists it.
@@ -118,7 +119,7 @@ def convert_optimizer(
     | RMSprop | `square_avg`, `momentum_buffer`, `grad_avg` | `mean_square`, lr m, `mean_grad` | arrays 0, -lr m, 1 | `velocity`, lr m, `average_gradient` |
     | Adagrad | `sum`, `step` | `moment` | array 0 | `accumulator` |
 
-    Where PyTorch's two biases are one (Keras's LSTM), a moment is not converted: the biases learn otherwise there.
+    Where PyTorch's two biases are one (Keras's LSTM), a moment is not converted: the biases learn differently there.
 
     Raises:
         StateError: the optimizers differ in what the state depends on; `source` has taken no step; a parameter of one
@@ -280,8 +281,8 @@ def _of_eps(theirs: _Read, one: _Settings, other: _Settings) -> str | None:
     eps = one["eps"] * root if other["eps_enters"] == terms.UNCORRECTED else one["eps"] / root
     argument = theirs.optimizer.arguments.get("eps", "eps")
     return (
-        f"{_NONE}, for the correction changes with each step: {argument}={eps:.3g} does so for the first, and nearly "
-        "so for gradients of 1e-2 and more"
+        f"{_NONE}, because the correction changes with each step: {argument}={eps:.3g} does for the first, and nearly "
+        "does for gradients of 1e-2 or more"
     )
 
 
@@ -366,12 +367,12 @@ def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Ar
     layer = next((one for one in source.layers if set(origins) <= {part.name for part in one.parts}), None)
     part = next((part for one in target.layers for part in one.parts if part.name == name), None)
     if layer is None or part is None:
-        return "no layer says what it is; say kinds= as convert_state was told"
+        return "no layer says what it is; pass kinds= as to convert_state"
     sizes = sum(math.prod(source.variables[origin].shape) for origin in origins)
     places, moved = (_numbered(layer, part, origins, source, start) for start in (0, sizes))
     # what is added up, or made of nothing, is not where the numbers were
     if (moved - places != sizes).any() or len(np.unique(places)) < places.size:
-        return f"it is computed from {' and '.join(origins)}, and a moment of the one is none of the other"
+        return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
 
 

@@ -35,7 +35,7 @@ def crossing(source: Side, ours: list[Layer], target: Side, theirs: list[Layer],
     """Layers of one kind and shape whose names speak against their order."""
     here, there = source.backend.name, target.backend.name
     head = (
-        f"these parameters of {here} fit more than one of {there}, and the names speak against their order: "
+        f"these parameters of {here} fit more than one of {there}, and the names contradict their order: "
         f"{_some(_parameters(layer) for layer in ours)} may be {_some(_parameters(layer) for layer in theirs)}"
     )
     return _cut(head, _ways_out(likely))

@@ -305,7 +305,7 @@ def test_another_eps_and_momentum_are_listed():
     assert state.differences == [
         "batch_normalization: eps is 1e-05 in torch, 0.001 in tensorflow",
         "batch_normalization: momentum is 0.1 in torch, 0.01 in tensorflow",
-        "num_batches_tracked: left out, for tensorflow counts no batches",
+        "num_batches_tracked: left out, because tensorflow does not count batches",
     ]
     assert state.differences[0] in str(state)
 
@@ -672,8 +672,8 @@ def test_a_layer_that_nobody_knows_is_listed():
 @pytest.mark.parametrize(
     ("kinds", "message"),
     [
-        ({"0": "conv"}, r"^kinds says conv of '0', whose class says linear in torch: leave it out$"),
-        ({"0": "same"}, "^kinds says same of '0', whose class says linear in torch"),
+        ({"0": "conv"}, r"^kinds says that '0' is a conv, but its class says linear in torch: leave it out$"),
+        ({"0": "same"}, "^kinds says that '0' is a same, but its class says linear in torch"),
         ({"0.weight": "same"}, r"^kinds says same of '0\.weight', where there are no parameters of a layer that is"),
         ({"norm": "layer_norm"}, r"of 'norm', where .*; it can be said of 1\.weight, 1\.bias$"),
     ],
@@ -691,7 +691,7 @@ def test_what_is_said_and_true_is_accepted_on_either_side():
     kinds = {"0": "linear", "1": "layer_norm"}
     for source, target in ((model, like), (like, model)):
         assert not xdevice.convert_state(source, "torch", like=target, kinds=kinds).unmapped
-    with pytest.raises(xdevice.StateError, match="of '0', whose class says linear in torch and linear in torch"):
+    with pytest.raises(xdevice.StateError, match="but its class says linear in torch and linear in torch"):
         xdevice.convert_state(like, "torch", like=like, kinds={"0": "conv"})
     renamed = nn.Sequential(own_norm(), nn.Linear(4, 4))
     state = xdevice.convert_state(like, "torch", like=renamed, names={"0": "1", "1": "0"}, kinds={"1": "layer_norm"})
@@ -928,7 +928,7 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
 def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
     backend = registry.load(name)
     state = {key: backend.from_numpy(np.ones(shape, "float32"), xdevice.cpu()) for key, shape in shapes.items()}
-    with pytest.raises(xdevice.StateError, match=f"'x' is said to be a {kind}, and cannot be.*{message}"):
+    with pytest.raises(xdevice.StateError, match=f"'x' is said to be a {kind}, but cannot be.*{message}"):
         xdevice.convert_state(state, "paddle", kinds={"x": kind})
 
 
@@ -962,8 +962,8 @@ def test_a_state_that_does_not_fit_writes_nothing(name):
     first, second = before
     good = backend.from_numpy(np.zeros((4, 4), "float32"), xdevice.cpu())
     for value, message in (
-        (np.zeros((4, 3), "float32"), r"\(4, 3\) came, expected float32 \(4,\)"),
-        (np.zeros(4, "float16"), r"float16 \(4,\) came, expected float32"),
+        (np.zeros((4, 3), "float32"), r"got float32 \(4, 3\), expected float32 \(4,\)"),
+        (np.zeros(4, "float16"), r"got float16 \(4,\), expected float32"),
     ):
         with pytest.raises(xdevice.StateError, match=message):
             xdevice.load_state(model, {first: good, second: backend.from_numpy(value, xdevice.cpu())})
@@ -985,7 +985,7 @@ def test_a_state_on_meta_is_refused_before_anything_is_written():
     model = torch.nn.Linear(2, 1)
     before = model.bias.tolist()
     state = {"bias": torch.full((1,), 9.0), "weight": torch.ones(1, 2, device="meta")}
-    with pytest.raises(xdevice.StateError, match="weight: it came on meta, where it has no values"):
+    with pytest.raises(xdevice.StateError, match="weight: it is on meta, where it has no values"):
         xdevice.load_state(model, state)
     assert model.bias.tolist() == before
 
@@ -1015,7 +1015,7 @@ def test_an_optimizer_has_no_layers():
         xdevice.convert_state(torch.optim.SGD(linear("torch").parameters()), "paddle")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_example_ports_a_block_to_the_other_three():
     script = ROOT / "examples" / "port_resnet_block.py"
     done = python(script)

@@ -1,12 +1,12 @@
 """The first layer whose output differs between two runs of a model, or the gap in which what differs lies.
 
-Layers are paired as `convert_state` pairs them, and their calls by number. The first paired layer that is given another
-input tells of a gap: what lies between it and the last good one has no parameters, or is a function. The first that
-gives another output for the same input is itself the cause.
+Layers are paired as `convert_state` pairs them, and the calls of each by their inputs, or else by number. The first
+paired layer that is given another input shows a gap: what lies between it and the last good one has no parameters,
+or is a function. The first that gives another output for the same input is itself the cause.
 
 Two runs of deep models are further apart than the rule of `assert_parity` allows for one operation, so a layer is off
-by 1e-4 of the largest value, which honest runs of eleven published architectures kept 25 times below. A fault may be
-below that where it arises, and grow: so the cause is the greatest step up before the first layer that is off.
+by 1e-4 of the largest value (`distances`). A fault may be below that where it arises, and grow: so the cause is the
+greatest step up before the first layer that is off.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy
+from . import distances
+from .distances import apart, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy
+
     from xdevice.contract.layouts import Layer
-    from xdevice.tracing.traces import LayerCall
+
+    from .traces import LayerCall
 
     Array = numpy.ndarray[Any, Any]
 
-OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
-"""Of the largest value of an output: what is more is no rounding."""
 _ROUNDING: Final = 1 / 500
 """Of that: steps below are nobody's."""
 _GRADIENTS: Final = 10
-"""Times what an output may be off, a gradient may be."""
+"""A gradient may be off by this many times what an output may."""
 _LISTED: Final = 6
 
 
@@ -40,9 +42,7 @@ class Traced(NamedTuple):
     """`torch`."""
     calls: Sequence[LayerCall]
     outputs: Sequence[Array]
-    """What the model returned; empty where that is not known."""
-    is_turned: bool = False
-    """Whether these have their channels where the other run has them, so that their axes are its axes."""
+    """What the model returned, with its channels where the other run has them: they are compared in their places."""
 
 
 class Place(NamedTuple):
@@ -77,40 +77,47 @@ def first_difference(
     actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
 ) -> Place | None:
     """Where they first differ. With `strict`, where the greatest step up is, for the outputs are known to differ."""
-    found = steps(actual, expected, pairs)
-    ends = _end_error(actual, expected)
-    errors = [step.error for step in found]
     most = limit(expected)
-    off = next((number for number, error in enumerate([*errors, ends]) if error is not None and error > most), None)
-    if off is None and not strict:
-        return None
-    number = _greatest_step([*errors, ends], len(errors) if off is None else off, most * _ROUNDING)
+    found, errors = [], []
+    for step in steps(actual, expected, pairs):
+        found.append(step)
+        errors.append(step.error)
+        if step.error is not None and step.error > most:
+            break  # what is behind it follows from it
+    else:
+        errors.append(_end_error(actual, expected))
+        if not strict and (errors[-1] is None or errors[-1] <= most):
+            return None
+    number = _greatest_step(errors, most * _ROUNDING)
     settings = {theirs.path: _settings(ours, theirs, actual, expected) for ours, theirs in pairs}
-    if number == len(errors):
-        return _gap_place(actual, expected, _gap(actual, expected, found, number), ends or 0.0, most)
+    if number == len(found) or found[number].is_input:
+        gap = _gap(actual, expected, found, number, pairs)
+        return _gap_place(actual, expected, gap, errors[number] or 0.0, most)
     step = found[number]
-    if step.is_input:
-        return _gap_place(actual, expected, _gap(actual, expected, found, number), step.error or 0.0, most)
     return _layer_place(actual, expected, step, settings.get(step.expected.path, ""))
 
 
-def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> list[Step]:
+def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Iterator[Step]:
     """Inputs and outputs of the paired layers, in the order of the expected run."""
-    ours = {(call.path, call.number): call for call in actual.calls}
+    ours: dict[str, list[LayerCall]] = {}
+    for call in actual.calls:
+        ours.setdefault(call.path, []).append(call)
+    most = limit(expected)
     paired = {theirs.path: (mine, theirs) for mine, theirs in pairs}
-    found = []
     for call in expected.calls:
         if call.path not in paired:
             continue
         mine, theirs = paired[call.path]
-        other = ours.get((mine.path, call.number))
-        if other is None:
+        left = ours.get(mine.path, [])
+        if not left:
             continue
-        found.append(Step(other, call, True, _error(other.inputs, call.inputs)))
+        # a layer that is shared may be called in another order
+        place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
+        other = left.pop(place)
+        yield Step(other, call, True, _error(other.inputs, call.inputs))
         # an activation inside that nobody sees
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
-        found.append(Step(other, call, False, None if hidden else _error(other.outputs, call.outputs)))
-    return found
+        yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
 
 
 def worst(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> float:
@@ -142,21 +149,17 @@ def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer
 
 def limit(run: Traced) -> float:
     """How far off a layer may be by rounding, as a part of its largest value."""
-    names = [x.dtype.name for call in run.calls for x in call.outputs[:1]]
-    return max((OFF[name] for name in names if name in OFF), default=OFF["float32"])
+    return distances.limit([x for call in run.calls for x in call.outputs[:1]])
 
 
 def _end_error(actual: Traced, expected: Traced) -> float | None:
-    held = _error_in_place if actual.is_turned else error_of
-    errors = [held(x, y) for x, y in zip(actual.outputs, expected.outputs, strict=False)]
-    told = [error for error in errors if error is not None]
-    return max(told, default=None)
+    return max(map(apart, actual.outputs, expected.outputs), default=None)
 
 
-def _greatest_step(errors: Sequence[float | None], last: int, floor: float) -> int:
-    """Which of the errors up to the last one is furthest above those before it."""
-    before, found, most = floor, last, 0.0
-    for number, error in enumerate(errors[: last + 1]):
+def _greatest_step(errors: Sequence[float | None], floor: float) -> int:
+    """Which of the errors is furthest above those before it."""
+    before, found, most = floor, len(errors) - 1, 0.0
+    for number, error in enumerate(errors):
         if error is None:
             continue
         if error / before > most:
@@ -172,63 +175,6 @@ def _error(ours: Sequence[Array], theirs: Sequence[Array]) -> float | None:
     return error_of(ours[0], theirs[0]) if ours and theirs else None
 
 
-def error_of(actual: Array, expected: Array) -> float | None:
-    """The greatest difference as a part of the greatest value, the channels moved to where the other has them; infinite
-    where shapes cannot be brought together; None where they may hold the same numbers in another order."""
-    if not expected.size and not actual.size:
-        return None
-    found = [_distance(moved, expected) for moved in _orders(actual, expected.shape)]
-    if found:
-        return min(found)
-    same_axes = _squeezed(actual).ndim == _squeezed(expected).ndim
-    return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
-
-
-def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
-    """An array with its channels where the other one has them. `ends` says of both models whether those are last."""
-    if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
-        return actual
-    moved = numpy.moveaxis(actual, -1, 1) if ends[0] else numpy.moveaxis(actual, 1, -1)
-    ways = [way for way in (actual, moved) if way.shape == expected.shape]  # a sequence is as it is
-    return min(ways, key=lambda way: _distance(way, expected), default=actual)
-
-
-def _error_in_place(actual: Array, expected: Array) -> float | None:
-    if actual.shape != expected.shape:
-        return math.inf
-    return _distance(actual, expected) if expected.size else None
-
-
-def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
-    """The array in the orders of axes that frameworks use, where it then has this shape."""
-    wanted = tuple(size for size in shape if size != 1)
-    ways = [x]
-    if x.ndim > 2:
-        ways += [numpy.moveaxis(x, 1, -1), numpy.moveaxis(x, -1, 1), numpy.swapaxes(x, 0, 1)]
-    for way in ways:
-        if _squeezed(way).shape == wanted:
-            yield way.reshape(shape)
-
-
-def _squeezed(x: Array) -> Array:
-    return x.reshape([size for size in x.shape if size != 1])
-
-
-def _distance(actual: Array, expected: Array) -> float:
-    if expected.dtype.kind in "iub":
-        return 0.0 if (actual == expected).all() else math.inf
-    wide = "complex128" if expected.dtype.kind == "c" else "float64"
-    a, b = actual.astype(wide), expected.astype(wide)
-    same = (a == b) | (numpy.isnan(a) & numpy.isnan(b))
-    with numpy.errstate(invalid="ignore"):
-        apart = numpy.where(same, 0.0, numpy.abs(a - b))
-    if not numpy.isfinite(apart).all():
-        return math.inf
-    finite = numpy.abs(b[numpy.isfinite(b)])
-    most = float(apart.max())
-    return most / (float(finite.max()) or 1.0) if most and finite.size else most
-
-
 # words
 
 
@@ -241,17 +187,19 @@ def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) ->
     return Place(step.expected.path, False, f"{text}{f'; {settings}' if settings else ''}", error)
 
 
-def _gap(actual: Traced, expected: Traced, found: Sequence[Step], number: int) -> _Gap:
+def _gap(
+    actual: Traced, expected: Traced, found: Sequence[Step], number: int, pairs: Sequence[tuple[Layer, Layer]]
+) -> _Gap:
     """The calls between a pair and the one before it that have no parameters."""
     behind = (found[number].actual, found[number].expected) if number < len(found) else None
     earlier = [step for step in found[:number] if behind is None or step.expected is not behind[1]]
     before = (earlier[-1].actual, earlier[-1].expected) if earlier else None
-    paired = {id(call) for step in found for call in (step.actual, step.expected)}
+    paired = [{pair[side].path for pair in pairs} for side in range(2)]
     between = [
         [
             call
             for call in run.calls[_index(run, before and before[side]) + 1 : _index(run, behind and behind[side], -1)]
-            if id(call) not in paired
+            if call.path not in paired[side]
         ]
         for side, run in enumerate((actual, expected))
     ]
@@ -275,7 +223,7 @@ def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: 
         what, path = "what the model returns", ""
         far = _far(error, actual.outputs, expected.outputs)
     ours, theirs = _narrowed(gap, most)
-    text = f"the first difference lies {start}: {what} is {far}; between are {_listed(actual, ours)}, "
+    text = f"the first difference lies {start}: {what} is {far}; between them are {_listed(actual, ours)}, "
     return Place(path, True, text + f"and {_listed(expected, theirs)}", error)
 
 
@@ -316,12 +264,12 @@ def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
         return f"off by {error:.2g} of its largest value"
     shapes = [tuple(x.shape) for side in (ours, theirs) for x in side[:1]]
     if len(set(shapes)) == 1:
-        return "another number, not finite or a whole one"
+        return "different, and not finite or a whole number"
     return f"of the shape {shapes[0]}, expected {shapes[1]}" if len(shapes) == 2 else "something else"
 
 
 def _settings(ours: Layer, theirs: Layer, actual: Traced, expected: Traced) -> str:
-    """What both layers have been told otherwise."""
+    """The settings in which the two layers differ."""
     both = {name: (value, theirs.settings[name]) for name, value in ours.settings.items() if name in theirs.settings}
     told = {name: pair for name, pair in both.items() if not _alike(*pair)}
     return ", ".join(f"{name} is {x} in {actual.owner}, {y} in {expected.owner}" for name, (x, y) in told.items())

@@ -356,7 +356,7 @@ def test_paddles_own_traps_are_refused_by_name():
     paddle = xdevice.backend("paddle").framework
     attr = paddle.ParamAttr(regularizer=paddle.regularizer.L2Decay(0.1))
     both = paddle.optimizer.AdamW(parameters=paddle.nn.Linear(2, 2, weight_attr=attr).parameters())
-    with pytest.raises(xdevice.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer beside"):
+    with pytest.raises(xdevice.UnsupportedError, match=r"AdamW whose parameter .* has a regularizer too"):
         xdevice.compare_optimizers(both, both)
     halved = paddle.optimizer.Momentum(parameters=paddle.nn.Linear(2, 2).parameters(), rescale_grad=0.5)
     with pytest.raises(xdevice.UnsupportedError, match="rescale_grad, which does nothing on the CPU"):
