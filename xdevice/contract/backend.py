@@ -62,6 +62,8 @@ class Memory(NamedTuple):
     """By this process, through the framework."""
     peak: int | None
     """The most that `allocated` has been since the start or `reset_peak`."""
+    pinned: int = 0
+    """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
 
 
 class Takes(NamedTuple):
@@ -206,6 +208,11 @@ class Backend(ABC):
     def move_all(self, tensors: Sequence[Any], device: Device) -> list[Any]:
         """Different tensors, none of which is on the device, there: what `move` gives for each."""
         return [self.move(x, device) for x in tensors]
+
+    def start_move(self, x: Any, device: Device) -> Any:
+        """As `move`, but the values may arrive later: whatever reads them waits for them first, `wait` of the result
+        and `synchronize` of both devices do. What `x` is read from may not be written until then."""
+        return self.move(x, device)
 
     @abstractmethod
     def copy(self, x: Any, device: Device) -> Any:
