@@ -9,6 +9,7 @@ time that was promised, and nobody may hang: who is still there after 30 s is ki
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -18,7 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -53,21 +55,32 @@ def report(**facts: Any) -> None:
 
 
 @contextmanager
-def met(**options: Any) -> Iterator[Any]:
-    """A world that has worked once, and a report of what it raises."""
+def _reported() -> Iterator[None]:
+    """What is raised is told at once: leaving the block takes time."""
     import xdevice
 
     try:
-        with xdevice.processes(**{"timeout": LATE, **options}) as world:
-            x = world.all_reduce(xdevice.ones(3))
-            assert xdevice.to_numpy(x).tolist() == [world.size] * 3
-            yield world
+        yield
     except xdevice.XDeviceError as error:
         report(
             at=time.monotonic(), error=type(error).__name__, text=str(error),
             peer=getattr(error, "rank", None), why=getattr(error, "why", None), calls=getattr(error, "calls", None),
         )  # fmt: skip
         raise
+
+
+@contextmanager
+def met(**options: Any) -> Iterator[Any]:
+    """A world that has worked once."""
+    import xdevice
+
+    with ExitStack() as stack:
+        with _reported():
+            world = stack.enter_context(xdevice.processes(**{"timeout": LATE, **options}))
+        stack.enter_context(_reported())
+        x = world.all_reduce(xdevice.ones(3))
+        assert xdevice.to_numpy(x).tolist() == [world.size] * 3
+        yield world
 
 
 def killed() -> None:
@@ -132,10 +145,8 @@ def _differs(*calls: Callable[[Any, Any], Any]) -> None:
     with met() as world:
         x = xdevice.ones(4)
         report(failed=time.monotonic())
-        try:
+        with suppress(xdevice.CollectiveMismatchError), _reported():
             calls[world.rank](world, x)
-        except xdevice.CollectiveMismatchError as error:
-            report(at=time.monotonic(), error=type(error).__name__, text=str(error), calls=error.calls)
         report(written=not np.array_equal(xdevice.to_numpy(x), np.ones(4)))
         report(after=xdevice.to_numpy(world.all_reduce(xdevice.ones(3))).tolist())
 
@@ -204,8 +215,9 @@ def fault(name: str, outcomes: Sequence[Outcome]) -> str:
 
 def took(outcomes: Sequence[Outcome]) -> float:
     """Seconds from the failure until rank 0 knew, if it did: the later of two calls that differ is the failure."""
-    first = outcomes[0].said
-    return first.get("at", 0.0) - max(outcome.said.get("failed", 0.0) for outcome in outcomes) if "at" in first else 0.0
+    at = outcomes[0].said.get("at")
+    failed = [outcome.said["failed"] for outcome in outcomes if "failed" in outcome.said]
+    return at - max(failed) if at and failed else 0.0
 
 
 def _fault_of_the_end(failure: Failure, first: Outcome, second: Outcome) -> str:
@@ -237,6 +249,7 @@ class Zygote:
         command = [sys.executable, "-W", "ignore", __file__, "--serve", *modules]
         here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": here, "XDEVICE_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment.setdefault("OMP_NUM_THREADS", "1")  # the ranks would take each other's cores
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environment, **variables}, text=True
         )
@@ -271,8 +284,9 @@ def serve(modules: Sequence[str]) -> Callable[[], None]:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # frameworks print
     assert xdevice.backend().framework
-    for module in modules:
+    for module in ("xdevice.distributed.world", *modules):
         import_module(module)
+    gc.freeze()  # a rank that ends would look at all that was imported
     for line in sys.stdin:
         job = json.loads(line)
         folder = Path(tempfile.mkdtemp())
@@ -369,28 +383,29 @@ def collect(ranks: Sequence[_Rank], name: str) -> list[Outcome]:
 # the record
 
 
-def record(backends: Sequence[str], failures: Sequence[str], runs: int, say: Callable[[str], None]) -> dict[str, Any]:
+def record(
+    backends: Sequence[str], failures: Sequence[str], runs: int, jobs: int, say: Callable[[str], None]
+) -> dict[str, Any]:
     """For each backend and failure, how many runs were as promised, and the longest time until the error."""
     found: dict[str, Any] = {}
-    for backend in backends:
-        with Zygote(backend, *["torch"] * (backend != "torch")) as zygote:
+
+    def of(backend: str) -> None:
+        with Zygote(backend, "xdevice_torch.processes") as zygote:
             for name in failures:
-                longest, faults = 0.0, []
-                for number in range(runs):
-                    outcomes = zygote.run(name)
-                    why = fault(name, outcomes)
-                    if why:
-                        faults.append(why)
-                        say(f"{backend}, {name}, run {number + 1}: {why}")
-                    longest = max(longest, took(outcomes))
-                found[f"{backend}, {name}"] = {
-                    "runs": runs,
-                    "good": runs - len(faults),
-                    "longest": longest,
-                    "faults": faults,
-                }
-                say(f"{backend}, {name}: {runs - len(faults)} of {runs}, at most {longest:.2f} s")
-    return found
+                found[f"{backend}, {name}"] = cell = _cell(zygote, name, runs)
+                say(f"{backend}, {name}: {cell['good']} of {runs}, at most {cell['longest']:.2f} s")
+                for why in cell["faults"]:
+                    say(f"{backend}, {name}: {why}")
+
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        list(pool.map(of, backends))
+    return {f"{backend}, {name}": found[f"{backend}, {name}"] for backend in backends for name in failures}
+
+
+def _cell(zygote: Zygote, name: str, runs: int) -> dict[str, Any]:
+    all_outcomes = [zygote.run(name) for _ in range(runs)]
+    faults = [why for outcomes in all_outcomes for why in [fault(name, outcomes)] if why]
+    return {"runs": runs, "good": runs - len(faults), "longest": max(map(took, all_outcomes)), "faults": faults}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -412,12 +427,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--backends", default="torch,tensorflow,paddle,mxnet,jax,numpy")
     parser.add_argument("--failures", default=",".join(FAILURES))
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=2, help="how many backends at a time")
     given = parser.parse_args(arguments)
 
     def say(text: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
-    found = record(given.backends.split(","), given.failures.split(","), given.runs, say)
+    found = record(given.backends.split(","), given.failures.split(","), given.runs, given.jobs, say)
     print(table(found))
     faults = [why for one in found.values() for why in one["faults"]]
     print(f"{sum(one['runs'] for one in found.values())} runs, {len(faults)} not as promised, "

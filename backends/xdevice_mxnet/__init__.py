@@ -32,7 +32,7 @@ from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvi
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
 from xdevice.contract.sums import add_up
-from xdevice.errors import DeviceNotFoundError, ShapeError, UnsupportedError
+from xdevice.errors import DeviceNotFoundError, ShapeError
 
 from .numpy_names import restored
 
@@ -397,6 +397,17 @@ class MxnetBackend(Backend):
 
     compiler = "net.hybridize()"
 
+    # several processes
+
+    def why_no_engine(self) -> str:
+        return (
+            "its key-value store sends float64 through float32, overwrites what it is given, and its server aborts on "
+            "integers while the workers wait for ever"
+        )
+
+    def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
+        return models.gradients(model)
+
     # threads
 
     threads = "one"
@@ -454,13 +465,6 @@ class MxnetBackend(Backend):
 
     def default_to_float64(self) -> None:
         """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
-
-    def no_engine(self, kind: str) -> UnsupportedError:
-        return self.unsupported(
-            "an engine for several processes: its kvstore sums float64 as float32 and ends the server on integers "
-            "without an error for the workers, which then hang, and it overwrites the tensors that it is given",
-            "choose engine='auto' or 'torch:gloo', which moves MXNet's tensors too",
-        )
 
     # the process
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes, Transfer
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.processes import Engine, Group
-    from xdevice.errors import UnsupportedError
 
     from .samples import NumpySamples
 
@@ -193,6 +192,9 @@ class NumpyBackend(Backend):
 
         return processes.MpiEngine(group)
 
+    def why_no_engine(self) -> str:
+        return "it has MPI's alone, for processes of mpirun with mpi4py (pip install 'xdevice-dl[mpi]')"
+
     # copying in the background
 
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
@@ -228,12 +230,6 @@ class NumpyBackend(Backend):
 
     def why_no_gpu(self) -> str:
         return "NumPy computes on the CPU only"
-
-    def no_engine(self, kind: str) -> UnsupportedError:
-        return self.unsupported(
-            "an engine but MPI, and that for processes of mpirun only",
-            "start them by mpirun, with mpi4py (pip install 'xdevice-dl[mpi]'), or choose engine='auto'",
-        )
 
     # the process
 

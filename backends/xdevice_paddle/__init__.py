@@ -399,6 +399,11 @@ class PaddleBackend(Backend):
         require_fit(self, name, group.device)
         return processes.PaddleEngine(name, group)
 
+    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
+        if not isinstance(model, paddle.nn.Layer):
+            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+        return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
+
     # streams and events
 
     def new_stream(self, device: Device) -> Any:

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from xdevice.contract.calls import Around, Call
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
-    from xdevice.contract.processes import Engine, Group
     from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import TensorflowSamples
 
@@ -567,7 +567,8 @@ def _is_started() -> bool:
 
 def _is_here(device: tf.config.LogicalDevice) -> bool:
     """Whether a device is of this process: in a cluster TensorFlow lists those of all."""
-    return device.name.startswith(_context.context().host_address_space() + "/")
+    is_of_cluster = device.name.startswith("/job:")
+    return not is_of_cluster or device.name.startswith(_context.context().host_address_space() + "/")
 
 
 def _give_copies_a_gradient() -> None:

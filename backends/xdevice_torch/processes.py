@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _c10d: Any = dist
 """Its names are not in the types of PyTorch."""
+_STEP: Final = timedelta(seconds=0.1)
 _DEADLINE: Final = timedelta(days=7)
 """The world has its own, and a slow rank is not a lost one."""
 
@@ -52,9 +54,13 @@ def names(has_gpus: bool) -> tuple[str, ...]:
 class TorchEngine(Engine):
     """gloo, and beside it NCCL if that was asked for."""
 
+    in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
+    """A timeout of send and recv would close gloo's connections."""
+
     def __init__(self, kind: str, group: Group, native: torch.device) -> None:
         self.name = f"torch:{kind}"
         self._rank, self._size = group.rank, group.size
+        self._until = group.wait
         self._device = native
         self._store = _store(group)
         self._gloo: Any = None
@@ -102,11 +108,11 @@ class TorchEngine(Engine):
 
     def send(self, x: torch.Tensor, to: int) -> None:
         held = self._bytes(x)
-        self._wait(held, lambda group: group.send([held], to, 0))
+        self._wait(held, lambda group: group.send([held], to, 0), False)
 
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
         held = self._bytes(like)
-        self._wait(held, lambda group: group.recv([held], source, 0))
+        self._wait(held, lambda group: group.recv([held], source, 0), False)
         return _into(like, held)
 
     def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -130,15 +136,26 @@ class TorchEngine(Engine):
 
     # how a tensor goes
 
-    def _wait(self, held: torch.Tensor, call: Callable[[Any], Any]) -> None:
+    def _wait(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
         if held.numel() == 0:
             return
-        if not held.is_cuda:
-            call(self._gloo).wait()
+        if held.is_cuda:
+            self._wait_on_gpu(held, call, in_steps)
             return
+        work = call(self._gloo)
+        if in_steps:
+            self._until(lambda seconds: _is_done(work))
+        else:
+            work.wait()
+
+    def _wait_on_gpu(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool) -> None:
         with torch.cuda.device(held.device):
-            call(self._nccl).wait()
-            torch.cuda.current_stream().synchronize()
+            call(self._nccl).wait()  # the stream's wait, not the host's
+            stream = torch.cuda.current_stream()
+            if in_steps:
+                self._until(lambda seconds: _is_idle(stream, seconds))
+            else:
+                stream.synchronize()
 
     def _held(self, x: torch.Tensor, op: str) -> torch.Tensor:
         """`x` as what the engine sums: itself where that is possible."""
@@ -158,6 +175,28 @@ class TorchEngine(Engine):
     def _here(self, x: torch.Tensor) -> torch.Tensor:
         """Where the engine can work: gloo alone works on the host."""
         return x.cpu() if x.is_cuda and self._nccl is None else x
+
+
+def _is_done(work: Any) -> bool:
+    """Waits for a moment, after which gloo's call goes on."""
+    try:
+        work.wait(_STEP)
+    except RuntimeError:
+        if work.is_completed():
+            raise
+        return False
+    return True
+
+
+def _is_idle(stream: Any, seconds: float) -> bool:
+    """Asks often at first: most calls take less than a millisecond."""
+    until = time.monotonic() + seconds
+    while not stream.query():
+        now = time.monotonic()
+        if now > until:
+            return False
+        time.sleep(0 if until - now > seconds - 0.001 else 0.0002)
+    return True
 
 
 def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
@@ -196,8 +235,8 @@ def _store(group: Group) -> Any:
         sock.listen(1024)
     host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
     if sock is None:
-        return _c10d.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
-    return _c10d.TCPStore(
+        return dist.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
+    return dist.TCPStore(
         host, int(port), group.size, True, _DEADLINE, wait_for_workers=False, master_listen_fd=sock.detach()
     )
 

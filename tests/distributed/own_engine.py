@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import numpy as np
 
@@ -80,13 +81,9 @@ with xdevice.use(BACKEND), xdevice.processes(engine=ENGINE) as world:
         for shape in ((2 * SIZE, 3), (SIZE,), (0, 2)):
             parts = [part(dtype, rank, shape) for rank in range(SIZE)]
             x = xdevice.tensor(parts[world.rank], dtype=dtype, device=world.device)
-            if not xdevice.to_numpy(x).dtype == parts[0].dtype:
-                continue
             for op in FOLD:
-                try:
+                with suppress(xdevice.DTypeError):  # the largest of complex numbers
                     sums(world, x, parts, dtype, op)
-                except xdevice.DTypeError as error:
-                    print("refused", dtype, op, error)
             moves(world, x, parts)
         if dtype in ("float16", "bfloat16", "float32", "float64"):
             special = np.array(SPECIAL).astype(host_dtype(dtype))

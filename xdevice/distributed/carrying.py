@@ -61,15 +61,15 @@ class Carrier:
 
     def require(self, held: Held, verb: str, op: str | None = None) -> None:
         """Raises for a tensor that cannot go, before anything is said to the others."""
-        x = read(held)
-        key = held.backend.name, x.dtype, verb, op
+        backend, x = held.backend, read(held)
+        key = backend.name, x.dtype, verb, op
         if key not in self._known:
             self._require_dtype(held, verb, op)
             self._known.add(key)
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, verb)
-        place = held.backend.device_of(x)
+        place = backend.device_of(x)
         if place is not self.device and place.kind != "cpu":
             raise DeviceMismatchError(
                 f"{held.name} is on {place}, and this process works on {self.device}, as world.device says; move it"

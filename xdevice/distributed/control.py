@@ -66,6 +66,14 @@ class Line:
         self.signs.ours += [thread, *([hub] if hub is not None else [])]
         thread.start()
 
+    def wait_for_all(self, join_timeout: float) -> None:
+        """Until the hub says that all have come; its deadline is the shorter one."""
+        self._timeout += join_timeout
+        self._heard = self._clock.tick()
+        while not any(kind == b"J" for kind, _ in self._frames(self._beat)):
+            pass
+        self._timeout -= join_timeout
+
     # what is said
 
     def vote(self, call: str, payload: str = "") -> list[str]:
@@ -141,8 +149,12 @@ class Line:
 
     # while the engine works
 
-    def wait(self, done: Callable[[float], bool], call: str, seconds: float, is_counted: bool) -> None:
-        """Until `done(seconds)`, which waits as long at most, says so, or a rank fails, or for so many seconds."""
+    def wait(self, done: Callable[[float], bool], told: Callable[[], tuple[str, float]], is_counted: bool) -> None:
+        """Until `done(seconds)`, which waits as long at most, says so, or a rank fails. `told` gives the call and the
+        seconds that it may take: it is asked where it takes long."""
+        if done(0.1):
+            return
+        call, seconds = told()
         begun = self._heard = self._clock.tick()
         is_said = False
         while not done(0.1):
@@ -156,10 +168,7 @@ class Line:
                 self._frames(0)
                 if not is_said and now - begun > self._beat:
                     is_said = True
-                    self._vote.send(b"S", f"{self.started if is_counted else -1}\n{call}\n")
-                if now - begun > seconds:
-                    self.fail("late", f"the engine has not done {call} in {seconds:g} s, though no rank is late")
-                    self.explained(2)
+                    self._vote.send(b"S", f"{self.started if is_counted else -1}\n{call}\n{seconds}")
             finally:
                 self._lock.release()
         if is_said and self.failure is None:
@@ -182,6 +191,7 @@ class Line:
                     moved = self.signs.moved() or self.is_first_busy
                     told = {"moved": moved, "at": self.signs.at(), "started": self.started}
                     self._answers.send(b"a", json.dumps(told))
+        self._answers.close()
 
     def close(self) -> None:
         """After the last word. Waits for the hub to have told all, where rank 0 is."""
@@ -265,22 +275,47 @@ def join(place: Place, timeout: float, join_timeout: float) -> Line:
         if place.rank == 0
         else _joined(place, terms, timeout, join_timeout)
     )
-    # the hub answers when all have come; rank 0's own deadline is the hub's
-    line._timeout, heard = join_timeout + timeout, False
-    line._heard = line._clock.tick()
-    while not heard:
-        heard = any(kind == b"J" for kind, _ in line._frames(line._beat))
-    line._timeout = timeout
+    try:
+        line.wait_for_all(join_timeout)
+    except BaseException:
+        line.close()
+        raise
     return line
 
 
 def _served(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
     hub.attach(0, hubs_vote, hubs_pulse)
     line = Line(vote, pulse, place.host, timeout, hub)
     hub.start()
     return line
+
+
+def _allow_files(count: int) -> None:
+    """Two connections a rank are more than many systems allow a process that does not ask."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (-1, resource.RLIM_INFINITY) or soft >= count:
+        return
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
+        raise LaunchError(f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def _after_fork() -> None:
+    """A child that outlives rank 0 would keep its port."""
+    for listener in _listeners.values():
+        listener.close()
+    _listeners.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _listener(place: Place) -> socket.socket:

@@ -24,8 +24,8 @@ def candidates(asked: str, own: Backend, device: Device) -> list[str]:
     """The engines that this process could start, the best first, as "torch:gloo".
 
     `auto` takes PyTorch's gloo on the host, wherever PyTorch is installed: at 64 MB it was measured 2 to 5 times as
-    fast as JAX's, TensorFlow's and MXNet's own. Paddle's own was as fast there and twice as fast at 4 KB, but it listens
-    on all addresses, and gives up after 30 s. Without PyTorch `auto` takes the framework's own, and on GPUs always.
+    fast as JAX's, TensorFlow's and MXNet's own. Paddle's own was as fast there, and twice as fast at 4 KB, but it
+    listens on all addresses, and gives up after 30 s. Without PyTorch it takes the framework's own, and on GPUs always.
     `asked` may be "auto", "torch", "torch:gloo".
 
     Raises:
@@ -38,7 +38,11 @@ def candidates(asked: str, own: Backend, device: Device) -> list[str]:
     there = _fitting([f"{backend.name}:{one}" for one in backend.engines()], device)
     wanted = f"{backend.name}:{kind}" if kind else (there[0] if there else "")
     if wanted not in there:
-        raise backend.no_engine(kind)
+        if not there:
+            raise backend.unsupported(f"several processes by itself: {backend.why_no_engine()}", "choose engine='auto'")
+        raise backend.unsupported(
+            f"the engine {kind or name!r} here", f"choose engine='auto' or one of {', '.join(there) or 'none'}"
+        )
     return [wanted]
 
 
@@ -71,9 +75,16 @@ def agreed(asked: str, lists: list[str]) -> str:
     raise LaunchError(f"no engine is there on all ranks ({told}); install the same everywhere, or name one")
 
 
-def group(place: Place, device: Device, host: str, timeout: float, exchange: Callable[[str], list[str]]) -> Group:
+def group(
+    place: Place,
+    device: Device,
+    host: str,
+    timeout: float,
+    exchange: Callable[[str], list[str]],
+    wait: Callable[[Callable[[float], bool]], None],
+) -> Group:
     """What an engine is told."""
-    return Group(place.rank, place.size, place.local_rank, place.local_size, device, host, timeout, exchange)
+    return Group(place.rank, place.size, place.local_rank, place.local_size, device, host, timeout, exchange, wait)
 
 
 def start(name: str, group: Group) -> tuple[Backend, Engine]:

@@ -11,6 +11,7 @@ import json
 import logging
 import selectors
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -123,6 +124,13 @@ class Hub(threading.Thread):
         self._selector = selectors.DefaultSelector()
         self._strangers: list[_Stranger] = []
         self._joined = False
+        self._waiting: dict[int, Peer] = {}
+        """The ranks that have called something and wait for an answer."""
+        self._slow: set[int] = set()
+        """Those of them whose engine takes long."""
+        self._left: Peer | None = None
+        self._all_here = 0.0
+        """Since when no rank is missing."""
         self._waiting_since: float | None = None
         self._said = timeout
 
@@ -136,6 +144,14 @@ class Hub(threading.Thread):
     # the loop
 
     def run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            _log.exception("xdevice: the control connection of rank 0 has failed")
+            self._end(0, "died", f"rank 0's control connection has failed: {type(error).__name__}: {error}")
+        self._linger()
+
+    def _serve(self) -> None:
         begun = self._clock.tick()
         if self._listener is not None:
             self._listener.setblocking(False)
@@ -143,12 +159,13 @@ class Hub(threading.Thread):
         next_beat = 0.0
         self._see_who_has_come()
         while not self.ended:
-            for key, events in self._selector.select(self._beat if self._needs_time() else None):
+            ready = self._selector.select(self._beat if self._needs_time() else None)
+            now = self._clock.tick()
+            for key, events in ready:
                 if events & selectors.EVENT_WRITE:
                     self._flush(key.fileobj)  # type: ignore[arg-type]
                 if events & selectors.EVENT_READ and not self.ended:
                     key.data()
-            now = self._clock.tick()
             if not self._joined:
                 self._drop_strangers(now)
                 if now - begun > self.join_timeout and not self.ended:
@@ -156,10 +173,9 @@ class Hub(threading.Thread):
             if now >= next_beat and not self.ended:
                 next_beat = now + self._beat
                 self._watch(now)
-        self._linger()
 
     def _needs_time(self) -> bool:
-        return not self._joined or any(peer.pending for peer in self.peers)
+        return not self._joined or bool(self._waiting)
 
     def _register(self, conn: Conn, heard: Callable[[], None]) -> None:
         self._selector.register(conn, selectors.EVENT_READ, heard)
@@ -189,8 +205,8 @@ class Hub(threading.Thread):
         for one in conns:
             if not one.out:
                 _finish(one)
-        while conns and time.monotonic() < until:
-            for key, events in self._selector.select(0.1):
+        while not all(map(_is_delivered, conns)) and time.monotonic() < until:
+            for key, events in self._selector.select(0.02):
                 conn = key.fileobj
                 if not isinstance(conn, Conn) or conn not in conns:
                     self._selector.unregister(key.fileobj)
@@ -310,11 +326,10 @@ class Hub(threading.Thread):
                 told = wire.parsed(text)
                 self._end(peer.rank, str(told.get("why")), str(told.get("text")))
             elif kind == b"D":
-                peer.pending = None
+                self._answered(peer)
             else:
                 number, call, payload = text.split("\n", 2)
-                peer.pending = Pending(kind, int(number), call, payload)
-                peer.quiet = None
+                self._calls(peer, Pending(kind, int(number), call, payload))
                 self._decide(peer)
         if not peer.vote.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
@@ -326,15 +341,31 @@ class Hub(threading.Thread):
             told = wire.parsed(text)
             peer.answered, peer.at = True, str(told.get("at", ""))
             started = told.get("started", 0)
-            slow = [p.pending for p in self.peers if p.pending]
-            is_past = bool(slow) and all(p.kind == b"S" and p.number <= started for p in slow)
+            calls = [p.pending for p in self._waiting.values() if p.pending]
+            is_past = bool(calls) and all(p.kind == b"S" and p.number <= started for p in calls)
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
+    def _calls(self, peer: Peer, pending: Pending) -> None:
+        peer.pending, peer.quiet = pending, None
+        self._waiting[peer.rank] = peer
+        if pending.kind == b"S":
+            self._slow.add(peer.rank)
+        else:
+            self._slow.discard(peer.rank)
+        if pending.call == LEAVE:
+            self._left = peer
+
+    def _answered(self, peer: Peer) -> None:
+        peer.pending = None
+        self._waiting.pop(peer.rank, None)
+        self._slow.discard(peer.rank)
+
     def _decide(self, came: Peer) -> None:
-        """After a rank has called something: whether that can go, or never can."""
+        """After a rank has called something: whether that can go, or never can. It takes as long with many ranks as
+        with few, until the last one has come."""
         pending = came.pending
         if pending is None or self._left_alone():
             return
@@ -342,21 +373,19 @@ class Hub(threading.Thread):
             self._decide_pair(came, pending)
         elif self._unchecked():
             return
-        elif all(p.pending is not None and p.pending.kind == b"V" for p in self.peers):
-            calls = [p.pending.call for p in self.peers if p.pending]
-            if all(call == calls[0] for call in calls):
-                self._go(calls[0] == LEAVE)
-            else:
-                self._differ(self.peers)
+        if len(self._waiting) < len(self.peers) or self._slow:
             return
-        if all(p.pending is not None and p.pending.kind != b"S" for p in self.peers):
+        calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
+        if len(calls) == 1 and pending.kind == b"V":
+            self._go(pending.call == LEAVE)
+        else:
             self._differ(self.peers)
 
     def _go(self, is_last: bool) -> None:
         payloads = [p.pending.payload for p in self.peers if p.pending]
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
-            peer.pending = None
+            self._answered(peer)
             self._send(peer.vote, b"G", text)
         self.ended = is_last
         self._rest()
@@ -372,7 +401,7 @@ class Hub(threading.Thread):
             return
         if what == their_what:
             for one in (came, peer):
-                one.pending = None
+                self._answered(one)
                 self._send(one.vote, b"G")
             self._rest()
         else:
@@ -382,13 +411,13 @@ class Hub(threading.Thread):
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
-            peer.pending = None
+            self._answered(peer)
             self._send(peer.vote, b"M", json.dumps(calls))
         self._rest()
 
     def _left_alone(self) -> bool:
         """Ends it where a rank has left, and another calls what needs it."""
-        left = next((p for p in self.peers if p.pending and p.pending.call == LEAVE), None)
+        left = self._left
         if left is None or left.pending is None:
             return False
         for peer in self.peers:
@@ -408,8 +437,7 @@ class Hub(threading.Thread):
 
     def _unchecked(self) -> bool:
         """Ends it where calls that were not voted on are seen to differ: the engine is in the middle of one."""
-        slow = [p for p in self.peers if p.pending and p.pending.kind == b"S"]
-        for one in slow:
+        for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:
                 if one.pending is None or peer.pending is None or peer is one:
                     continue
@@ -428,7 +456,7 @@ class Hub(threading.Thread):
     # who does not come
 
     def _watch(self, now: float) -> None:
-        waiting = [peer for peer in self.peers if peer.pending]
+        waiting = list(self._waiting.values())
         if not waiting and self._joined:
             return
         for peer in self.peers:  # that rank 0 is there
@@ -439,6 +467,10 @@ class Hub(threading.Thread):
         if self._waiting_since is None:
             self._waiting_since, self._said = now, self.timeout
         absent = [peer for peer in self.peers if not peer.pending]
+        if absent or not self._slow:
+            self._all_here = now
+        elif self._is_stuck(now):
+            return
         for peer in absent:
             if peer.quiet is None:
                 peer.quiet, peer.answered = now, False
@@ -456,6 +488,18 @@ class Hub(threading.Thread):
                 waiting[0].pending.call if waiting[0].pending else "",
                 places,
             )
+
+    def _is_stuck(self, now: float) -> bool:
+        """Ends it where all have come, and the engine has not done in the time that it may take."""
+        rank = min(self._slow)
+        pending = self.peers[rank].pending
+        seconds = float(pending.payload) if pending is not None else 0.0
+        if pending is None or now - self._all_here < seconds:
+            return False
+        self._end(
+            rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came"
+        )
+        return True
 
     def _rest(self) -> None:
         self._waiting_since = None
@@ -491,6 +535,19 @@ def _finish(conn: Conn) -> None:
         conn.sock.shutdown(socket.SHUT_WR)
     except OSError:
         conn.is_open = False
+
+
+def _is_delivered(conn: Conn) -> bool:
+    """Whether the other side's system has all that was sent; its program may read it whenever it likes."""
+    if conn.out:
+        return False
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(conn.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
+    except (ImportError, OSError):
+        return False
 
 
 def _listed(numbers: list[int]) -> str:

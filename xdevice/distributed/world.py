@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from .runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from xdevice.base.devices import Device
@@ -47,6 +48,9 @@ __all__ = ["World", "processes", "world"]
 
 _SLOWEST: Final = 10e6
 """Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
+_COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+"""The verbs of engines that all ranks call."""
+_NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
 _ALONE: Final = launchers.Place("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
 
 _current: World | None = None
@@ -146,6 +150,37 @@ class _Options(tuple):  # type: ignore[type-arg]
         return f"engine={self[0]!r}, timeout={self[1]:g}, join_timeout={self[2]:g}, check={self[3]}"
 
 
+class _OnAllError(ArgumentError):
+    """What all ranks raise at the same point, so that they are still side by side."""
+
+
+class _Alone:
+    """One verb at a time. What is raised in the middle of one, other than by another rank, ends the world."""
+
+    __slots__ = ("_verb", "_world")
+
+    def __init__(self, world: World, verb: str) -> None:
+        self._world = world
+        self._verb = verb
+
+    def __enter__(self) -> None:
+        world = self._world
+        if not world.busy.acquire(blocking=False):
+            raise ScopeError(
+                f"{self._verb} while another thread is in {world.verb}: the order of the two would not be that of the "
+                "other ranks; call the verbs of a world from one thread"
+            )
+        world.verb = self._verb
+        world.came_by(threading.current_thread())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
+        try:
+            if error is not None and not isinstance(error, PeerError | CollectiveMismatchError | _OnAllError):
+                self._world.broke_off(self._verb, error)
+        finally:
+            self._world.busy.release()
+
+
 class World:
     """The processes that work together, seen from one of them: what `xdevice.processes()` gives.
 
@@ -174,8 +209,9 @@ class World:
         self._line: Line | None = None
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
-        self._busy = threading.Lock()
-        self._verb = ""
+        self._waits: tuple[Callable[[], str], list[Held]] = str, []
+        self.busy = threading.Lock()
+        self.verb = ""
         self._in_first = False
         self._pid = os.getpid()
         self._device: Device | None = None
@@ -220,14 +256,14 @@ class World:
             self._line.vote(f"processes({self.options})")
             asked = engines.candidates(self.options.engine, selection.current(), self.device)
             self.engine = engines.agreed(self.options.engine, self._line.exchange(json.dumps(asked)))
-            self._carrier = self._through(f"the start of {self.engine}", self._start, 0)
+            self._carrier = self._through("", lambda: f"the start of {self.engine}", self._start, [])
         except BaseException as error:
             self._shut(error)
             raise
 
     def _start(self) -> Carrier:
         place, line = self._place, self._needed_line()
-        group = engines.group(place, self.device, line.host, self.options.timeout, line.exchange)
+        group = engines.group(place, self.device, line.host, self.options.timeout, line.exchange, self._wait)
         backend, engine = engines.start(self.engine, group)
         return Carrier(backend, engine, self.size, self.device)
 
@@ -265,7 +301,6 @@ class World:
         if line is not None:
             line.close()
         self._line = self._carrier = self._runner = None
-        self._closed = LaunchError("this world is closed: its block was left")
 
     def _shut(self, error: BaseException | None) -> None:
         """After a failure, of this rank's or of another's."""
@@ -300,6 +335,8 @@ class World:
             NotATensorError, DTypeError, ArgumentError, UnsupportedError: as `xdevice.all_reduce`. ArgumentError also
                 for a weight below 0, or weights of 0 on all ranks.
         """
+        if self.size == 1 and _is_known(x, op) and (weight is None or (op == "mean" and _is_plain(weight))):
+            return x
         if op not in OPS:
             raise ArgumentError(f"all_reduce makes one of {', '.join(OPS)}, not {shown(op)}")
         own = None if weight is None else carrying.weight_of(weight)
@@ -307,10 +344,11 @@ class World:
             raise ArgumentError(f"a weight counts in op='mean', and op is {op!r}")
         x = registry.as_array(x)
         found = _summands(x)
-        for held in found:
-            carrying.check_op(held, op)
         if self.size == 1:
+            for held in found:
+                carrying.check_op(held, op)
             _require_weight(own)
+            _know(x, op)
             return x
         return self._all_reduce(x, found, op, own)
 
@@ -320,14 +358,22 @@ class World:
             carrier.require(held, "all_reduce", op)
         if len(found) > 1:
             helds.refuse_overlaps(found)
-        call = f"all_reduce {op}{' weighted' if own is not None else ''}: {'; '.join(map(signature, found))}"
-        with self._one_at_a_time("all_reduce"):
+
+        def call() -> str:
+            return f"all_reduce {op}{' weighted' if own is not None else ''}: {'; '.join(map(signature, found))}"
+
+        with _Alone(self, "all_reduce"):
             weight = self._agree(call, own)
+            if len(found) == 1:
+                new = self._through("all_reduce", call, lambda: carrier.reduced(found[0], op, weight), found)
+                if new is x:
+                    return x
+                return rebuilt(x, found, [new])
             unique = list({id(held.value): held for held in found}.values())
-            new = self._through(
-                call, lambda: {id(h.value): carrier.reduced(h, op, weight) for h in unique}, _bytes_of(unique)
+            rows = self._through(
+                "all_reduce", call, lambda: _each(unique, lambda h: carrier.reduced(h, op, weight)), unique
             )
-        return rebuilt(x, found, [new[id(held.value)] for held in found])
+        return rebuilt(x, found, [rows[id(held.value)] for held in found])
 
     def broadcast(self, x: Any, root: int = 0) -> Any:
         """One rank's values on all. Use the result.
@@ -342,6 +388,8 @@ class World:
                 a root that is not a rank.
         """
         self._require_rank(root, "root")
+        if self.size == 1 and _is_known(x, "all_gather"):
+            return x
         x = registry.as_array(x)
         helds.refuse_strangers(x)
         found = helds.leaves_in(x, "x")
@@ -349,15 +397,20 @@ class World:
             helds.tensors_in(x, "x", "broadcast")
         helds.require_built(found)
         if self.size == 1:
+            _know(x, "all_gather")
             return x
         carrier = self._ready("broadcast")
         parts = [part for held in found for part in _variables(held)]
         for part in parts:
             carrier.require(part, "broadcast")
-        call = f"broadcast from {root}: {'; '.join(map(signature, parts))}"
-        with self._one_at_a_time("broadcast"):
+        unique = list({id(part.value): part for part in parts}.values())
+
+        def call() -> str:
+            return f"broadcast from {root}: {'; '.join(map(signature, parts))}"
+
+        with _Alone(self, "broadcast"):
             self._agree(call)
-            new = self._through(call, lambda: _each(parts, lambda h: carrier.broadcast(h, root)), _bytes_of(parts))
+            new = self._through("broadcast", call, lambda: _each(unique, lambda h: carrier.broadcast(h, root)), unique)
         return rebuilt(x, found, [new.get(id(held.value), held.value) for held in found])
 
     def all_gather(self, x: Any, even: bool = True) -> Any:
@@ -370,6 +423,8 @@ class World:
         Raises:
             NotATensorError: a model, or nothing that holds a tensor.
         """
+        if self.size == 1 and _is_known(x, "all_gather"):
+            return x
         x = registry.as_array(x)
         found = helds.tensors_in(x, "x", "all_gather")
         for held in found:
@@ -377,17 +432,25 @@ class World:
         if self.size == 1:
             numbers = [held for held in found if not helds.shape_of(held)]
             new = {id(held.value): held.backend.join([held.value]) for held in numbers}
+            _know(x, "all_gather")
             return rebuilt(x, found, [new.get(id(held.value), held.value) for held in found]) if new else x
         carrier = self._ready("all_gather")
         for held in found:
             carrier.require(held, "all_gather")
         uneven = [not even and bool(helds.shape_of(held)) for held in found]
-        call = f"all_gather: {'; '.join(map(signature, found, uneven))}"
-        with self._one_at_a_time("all_gather"):
-            lengths = self._lengths(call, found) if any(uneven) else (self._agree(call), [None] * len(found))[1]
+
+        def call() -> str:
+            return f"all_gather: {'; '.join(map(signature, found, uneven))}"
+
+        with _Alone(self, "all_gather"):
+            lengths: list[list[int] | None] = [None] * len(found)
+            if any(uneven):
+                lengths = self._lengths(call(), found)
+            else:
+                self._agree(call)
             rows = list(zip(found, lengths, strict=True))
             new_ones = self._through(
-                call, lambda: [carrier.gathered(*row) for row in rows], self.size * _bytes_of(found)
+                "all_gather", call, lambda: [carrier.gathered(*row) for row in rows], found * self.size
             )
         return rebuilt(x, found, new_ones)
 
@@ -403,6 +466,8 @@ class World:
         Raises:
             ShapeError: a length of the first axis that the number of ranks does not divide. Others as `all_reduce`.
         """
+        if self.size == 1 and _is_known(x, op):
+            return x
         if op not in OPS:
             raise ArgumentError(f"reduce_scatter makes one of {', '.join(OPS)}, not {shown(op)}")
         x = registry.as_array(x)
@@ -415,14 +480,18 @@ class World:
                     f"{held.name} has {length} along its first axis, which {self.size} ranks do not divide evenly"
                 )
         if self.size == 1:
+            _know(x, op)
             return x
         carrier = self._ready("reduce_scatter")
         for held in found:
             carrier.require(held, "reduce_scatter", op)
-        call = f"reduce_scatter {op}: {'; '.join(map(signature, found))}"
-        with self._one_at_a_time("reduce_scatter"):
+
+        def call() -> str:
+            return f"reduce_scatter {op}: {'; '.join(map(signature, found))}"
+
+        with _Alone(self, "reduce_scatter"):
             self._agree(call)
-            new = self._through(call, lambda: [carrier.scattered(held, op) for held in found], _bytes_of(found))
+            new = self._through("reduce_scatter", call, lambda: [carrier.scattered(held, op) for held in found], found)
         return rebuilt(x, found, new)
 
     def send(self, x: Any, to: int) -> None:
@@ -446,15 +515,16 @@ class World:
         for held in found:
             carrier.require(held, verb)
         what = "; ".join(map(signature, found))
-        with self._one_at_a_time(verb):
+
+        def call() -> str:
+            return f"{verb} with rank {other}: {what}"
+
+        with _Alone(self, verb):
             self._needed_line().pair(verb, other, what)
-            call = f"{verb} with rank {other}: {what}"
             if verb == "send":
-                self._through(call, lambda: carrier.send(found, other), _bytes_of(found), False)
+                self._through("send", call, lambda: carrier.send(found, other), found)
                 return None
-            new = self._through(
-                call, lambda: [carrier.received(held, other) for held in found], _bytes_of(found), False
-            )
+            new = self._through("recv", call, lambda: [carrier.received(held, other) for held in found], found)
         return rebuilt(x, found, new)
 
     def barrier(self) -> None:
@@ -462,7 +532,7 @@ class World:
         if self.size == 1:
             return
         self._ready("barrier")
-        with self._one_at_a_time("barrier"):
+        with _Alone(self, "barrier"):
             self._needed_line().vote("barrier")
 
     def split_batch(self, x: Any, even: bool = True) -> Any:
@@ -475,10 +545,13 @@ class World:
         Raises:
             ShapeError, NotATensorError, UnsupportedError: as `xdevice.split_batch`.
         """
+        if self.size == 1 and _is_known(x, "all_gather"):
+            return x
         x = registry.as_array(x)
         found = helds.tensors_in(x, "x", "split")
         sizes = helds.sizes_of(helds.length_of(found), self.size, even, "ranks")
         if self.size == 1:
+            _know(x, "all_gather")
             return x
         parts = {id(held.value): held.backend.split(held.value, sizes)[self.rank] for held in found}
         return rebuilt(x, found, [parts[id(held.value)] for held in found])
@@ -499,31 +572,33 @@ class World:
                 ArgumentError: as `all_reduce`.
         """
         own = None if weight is None else carrying.weight_of(weight)
+        if self.size == 1:
+            _require_weight(own)
+            return model_or_gradients
         gradients = buckets.gradients_in(model_or_gradients)
         found = [one.held for one in gradients if one.held is not None]
         for held in found:
             carrying.check_op(held, "mean")
-        if self.size == 1:
-            _require_weight(own)
-            return model_or_gradients
         carrier = self._ready("average_gradients")
         for held in found:
             carrier.require(held, "all_reduce", "mean")
-        told = "; ".join(signature(one.held) if one.held else f"{one.name} None" for one in gradients)
-        call = f"average_gradients{' weighted' if own is not None else ''}: {told}"
-        with self._one_at_a_time("average_gradients"):
+
+        def call() -> str:
+            told = "; ".join(signature(one.held) if one.held else f"{one.name} None" for one in gradients)
+            return f"average_gradients{' weighted' if own is not None else ''}: {told}"
+
+        with _Alone(self, "average_gradients"):
             weights = self._agree(call, own)
             filled = buckets.filled(found)
             rows = self._through(
-                call, lambda: [buckets.averaged(carrier, bucket, weights) for bucket in filled], _bytes_of(found)
+                "all_reduce", call, lambda: [buckets.averaged(carrier, one, weights) for one in filled], found
             )
         new = {key: value for row in rows for key, value in row.items()}
         if registry.kind_of(type(model_or_gradients)) is not None and id(model_or_gradients) not in new:
             return model_or_gradients
         return rebuilt(model_or_gradients, found, [new[id(held.value)] for held in found])
 
-    @contextmanager
-    def first(self) -> Iterator[bool]:
+    def first(self) -> AbstractContextManager[bool]:
         """Rank 0 runs the block while the others wait before theirs; gives whether this is rank 0.
 
         So that rank 0 downloads and the others find what it has: `with world.first(): data = load()`. What is to run on
@@ -531,13 +606,14 @@ class World:
         may take as long as it likes, as long as its process lives. What it raises there is raised on all: on the others
         as a PeerError, after which the world can still be used. No verb of the world can be called inside.
         """
-        if self.size == 1:
-            yield True
-            return
+        return nullcontext(True) if self.size == 1 else self._first()
+
+    @contextmanager
+    def _first(self) -> Iterator[bool]:
         self._ready("first")
         line = self._needed_line()
         if self.rank != 0:
-            with self._one_at_a_time("first"):
+            with _Alone(self, "first"):
                 error = line.vote("first")
             if error and error[0]:
                 raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
@@ -579,60 +655,63 @@ class World:
             raise LaunchError("this world is closed: its block was left")
         return self._line
 
-    @contextmanager
-    def _one_at_a_time(self, verb: str) -> Iterator[None]:
-        if not self._busy.acquire(blocking=False):
-            raise ScopeError(
-                f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
-                "ranks; call the verbs of a world from one thread"
-            )
-        self._verb = verb
+    def came_by(self, thread: threading.Thread) -> None:
+        """A thread calls a verb: it is where signs of life are looked for."""
+        self._needed_line().signs.thread = thread
+
+    def broke_off(self, verb: str, error: BaseException) -> None:
+        """This rank has left a verb in the middle of what all have begun."""
         line = self._needed_line()
-        line.signs.thread = threading.current_thread()
-        try:
-            yield
-        except (PeerError, CollectiveMismatchError):
-            raise
-        except BaseException as error:
-            if line.failure is None:  # in the middle of what all have begun
-                line.fail("raised", f"rank {self.rank} raised {_told(error)} in {verb}")
-                line.ended(PeerError(f"rank {self.rank} raised {_told(error)} in {verb}", self.rank, "raised"))
-            raise
-        finally:
-            self._busy.release()
+        if line.failure is None:
+            text = f"rank {self.rank} raised {_told(error)} in {verb}"
+            line.fail("raised", text)
+            line.ended(PeerError(text, self.rank, "raised"))
 
     def _said(self, call: str, payload: str = "") -> list[str]:
-        payloads = self._needed_line().vote(call, payload)
-        self._needed_line().started += 1
+        line = self._needed_line()
+        payloads = line.vote(call, payload)
+        line.started += 1
         return payloads
 
-    def _agree(self, call: str, own: float | None = None) -> Weight | None:
+    def _agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
         """The vote, or without one only the count; gives the weights where there are any."""
         if own is not None:
-            total = sum(map(float, self._said(call, repr(own))))
-            _require_weight(total)
+            total = sum(map(float, self._said(call(), repr(own))))
+            if total == 0:
+                raise _OnAllError(_NO_WEIGHT)
             return Weight(own, total)
         if self._check:
-            self._said(call)
+            self._said(call())
         else:
             self._needed_line().started += 1
         return None
 
-    def _through(self, call: str, job: Callable[[], Any], nbytes: int, is_counted: bool = True) -> Any:
-        """What the engine's thread gives, unless a rank fails."""
-        runner, line = self._runner, self._needed_line()
-        if runner is None:
-            raise LaunchError("this world is closed: its block was left")
-        runner.begin(job)
-        seconds = self.options.timeout + nbytes * self.size / _SLOWEST
-        line.wait(runner.done, call, seconds, is_counted)
+    def _through(self, verb: str, call: Callable[[], str], job: Callable[[], Any], found: list[Held]) -> Any:
+        """What the engine gives, unless a rank fails; `verb` is the engine's."""
+        self._waits = call, found
         try:
+            if self._carrier is not None and verb in self._carrier.engine.in_steps:
+                return job()
+            runner, line = self._runner, self._needed_line()
+            if runner is None:
+                raise LaunchError("this world is closed: its block was left")
+            runner.begin(job)
+            line.wait(runner.done, self._allowed, verb in _COUNTED)
             return runner.result()
         except PeerError:
             raise
         except Exception:
-            line.explained()  # raises the reason if that is another rank
+            self._needed_line().explained()  # raises the reason if that is another rank
             raise
+
+    def _allowed(self) -> tuple[str, float]:
+        """The engine's call, and the seconds that it may take."""
+        call, found = self._waits
+        return call(), self.options.timeout + _bytes_of(found) * self.size / _SLOWEST
+
+    def _wait(self, done: Callable[[float], bool]) -> None:
+        """What an engine waits by that works in the program's thread."""
+        self._needed_line().wait(done, self._allowed, True)
 
     def _require_rank(self, value: object, name: str) -> None:
         if type(value) is not int or not 0 <= value < self.size:
@@ -643,12 +722,28 @@ _failed: BaseException | None = None
 """What has ended a world of this process: the others have ended too, so that there is no second one."""
 
 
+_known: set[tuple[type, Any, str]] = set()
+"""Types and dtypes that a world of one has let through a verb: checking them takes longer than there is to do."""
+
+
+def _is_known(x: Any, what: str) -> bool:
+    return (type(x), getattr(x, "dtype", None), what) in _known and len(x.shape) > 0
+
+
+def _is_plain(weight: object) -> bool:
+    return type(weight) in (int, float) and 0 < weight < float("inf")  # type: ignore[operator]
+
+
+def _know(x: Any, what: str) -> None:
+    owner = registry.kind_of(type(x))
+    if owner is not None and owner.kind == "tensor":
+        _known.add((type(x), x.dtype, what))
+
+
 def _summands(x: Any) -> list[Held]:
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
-        held = Held("x", x, *owner)
-        helds.refuse_sparse(held, "all_reduce")
-        return [held]
+        return [Held("x", x, *owner)]
     found = helds.summands_in(x, "x", "this rank")
     if not found:
         helds.tensors_in(x, "x", "all_reduce")
@@ -678,7 +773,7 @@ def _bytes_of(found: list[Held]) -> int:
 
 def _require_weight(total: float | None) -> None:
     if total == 0:
-        raise ArgumentError("the weights of all ranks are 0, and a mean of nothing is not a number")
+        raise ArgumentError(_NO_WEIGHT)
 
 
 def _told(error: BaseException) -> str:
