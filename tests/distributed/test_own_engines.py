@@ -108,7 +108,7 @@ def test_auto_takes_the_frameworks_own_on_gpus(has):
 def test_nccl_is_none_for_the_host(has):
     own = has(paddle=("nccl", "gloo"))
     assert engines.candidates("paddle", own, CPU) == ["paddle:gloo"]
-    with pytest.raises(xdevice.UnsupportedError, match="the engine nccl here"):
+    with pytest.raises(xdevice.UnsupportedError, match="the engine 'nccl' here"):
         engines.candidates("paddle:nccl", own, CPU)
 
 
