@@ -150,7 +150,10 @@ class TorchBackend(Backend):
         if cls not in _PLAIN:
             return self.device_of
         other = self.device_of
-        return lambda x: _CPU if x.is_cpu else other(x)
+        if self._gpu != "cuda" or not self._gpus:
+            return lambda x: _CPU if x.is_cpu else other(x)
+        gpus = [devices.of("gpu", index) for index in range(self._gpus)]
+        return lambda x: gpus[x.get_device()] if x.is_cuda else _CPU if x.is_cpu else other(x)
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
         if cls in _PLAIN and all(map(_is_cpu, tensors)):
