@@ -548,7 +548,9 @@ class TorchBackend(Backend):
         sharing.require_values(x)
 
     def _place_at(self, native: torch.device) -> Device:
-        place = self._places[native] = self.from_native(native)
+        place = self.from_native(native)
+        assert place is not None
+        self._places[native] = place
         return place
 
     def _streams(self, device: Device, what: str) -> Any:

@@ -53,7 +53,7 @@ class Moving(Suite):
         marked = {
             wanted: self.samples.marked(self.make()) if wanted else self.make() for wanted in (False, self.computes)
         }
-        batch = {"odd": self.odd_tensors(), "twice": [shared, shared], "marked": list(marked.values())}
+        batch: dict[str, Any] = {"odd": self.odd_tensors(), "twice": [shared, shared], "marked": list(marked.values())}
         moved = xdevice.to_device(batch, there)
         for name, x in moved["odd"].items():
             assert xdevice.device_of(x) is there, name
