@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from .base.devices import Device
     from .containers.trees import register
     from .core.selection import backend, backends, set_backend, use
+    from .distributed.world import World, processes, world
     from .errors import (
         ArgumentError,
         BackendImportError,
         BackendNotFoundError,
         CaptureError,
+        CollectiveMismatchError,
         ContainerError,
         ContractError,
         DeviceError,
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
         DTypeError,
         FileFormatError,
         FilePathError,
+        LaunchError,
         MissingFileError,
         NotATensorError,
         NotBuiltError,
         ParityError,
+        PeerError,
         RecordingError,
         ScopeError,
         SettingError,
@@ -65,7 +69,7 @@ if TYPE_CHECKING:
     from .replicas.virtual import virtual_gpus
     from .tensors.conversion import convert
     from .tensors.creation import item, ones, rand, tensor, to_numpy, zeros
-    from .tensors.memory import memory, reset_peak
+    from .tensors.memory import free_pinned, memory, reset_peak
     from .tensors.verbs import (
         check_same_device,
         copy_to,
@@ -103,6 +107,7 @@ _LAZY: dict[str, str] = {
     "device": "tensors.verbs",
     "device_of": "tensors.verbs",
     "errors": "errors",
+    "free_pinned": "tensors.memory",
     "gather": "replicas.spread",
     "gpu": "tensors.verbs",
     "grad": "arithmetic.gradients",
@@ -118,6 +123,7 @@ _LAZY: dict[str, str] = {
     "ones": "tensors.creation",
     "parallel": "execution.parallel",
     "prefetch": "execution.prefetch",
+    "processes": "distributed.world",
     "rand": "tensors.creation",
     "random": "random",
     "record": "parity.recording",
@@ -140,12 +146,14 @@ _LAZY: dict[str, str] = {
     "use": "core.selection",
     "value_and_grad": "arithmetic.gradients",
     "virtual_gpus": "replicas.virtual",
+    "world": "distributed.world",
     "zeros": "tensors.creation",
     "ArgumentError": "errors",
     "BackendImportError": "errors",
     "BackendNotFoundError": "errors",
     "Benchmark": "execution.timing",
     "CaptureError": "errors",
+    "CollectiveMismatchError": "errors",
     "Comparison": "parity.comparing",
     "ContainerError": "errors",
     "ContractError": "errors",
@@ -157,11 +165,13 @@ _LAZY: dict[str, str] = {
     "Event": "execution.streams",
     "FileFormatError": "errors",
     "FilePathError": "errors",
+    "LaunchError": "errors",
     "Graph": "execution.graphs",
     "MissingFileError": "errors",
     "NotATensorError": "errors",
     "NotBuiltError": "errors",
     "ParityError": "errors",
+    "PeerError": "errors",
     "RecordingError": "errors",
     "ScopeError": "errors",
     "SettingError": "errors",
@@ -176,6 +186,7 @@ _LAZY: dict[str, str] = {
     "TransferError": "errors",
     "TransferWarning": "execution.transfers",
     "UnsupportedError": "errors",
+    "World": "distributed.world",
     "XDeviceError": "errors",
 }
 """Where each public name is: its module is imported when it is first used."""
@@ -206,6 +217,7 @@ __all__ = [
     "BackendNotFoundError",
     "Benchmark",
     "CaptureError",
+    "CollectiveMismatchError",
     "Comparison",
     "ContainerError",
     "ContractError",
@@ -218,10 +230,12 @@ __all__ = [
     "FileFormatError",
     "FilePathError",
     "Graph",
+    "LaunchError",
     "MissingFileError",
     "NotATensorError",
     "NotBuiltError",
     "ParityError",
+    "PeerError",
     "RecordingError",
     "ScopeError",
     "SettingError",
@@ -236,6 +250,7 @@ __all__ = [
     "TransferError",
     "TransferWarning",
     "UnsupportedError",
+    "World",
     "XDeviceError",
     "all_reduce",
     "array_namespace",
@@ -256,6 +271,7 @@ __all__ = [
     "cpu",
     "device",
     "device_of",
+    "free_pinned",
     "gather",
     "gpu",
     "grad",
@@ -271,6 +287,7 @@ __all__ = [
     "ones",
     "parallel",
     "prefetch",
+    "processes",
     "rand",
     "random",
     "record",
@@ -293,6 +310,7 @@ __all__ = [
     "use",
     "value_and_grad",
     "virtual_gpus",
+    "world",
     "zeros",
 ]
 

@@ -6,6 +6,7 @@
      │    ├── DeviceError                                  not a device, nor the spelling of one
      │    ├── ShapeError                                   not a shape, or one that does not fit
      │    └── SettingError                                 a variable of the environment with a wrong value
+     │         └── LaunchError                             what a launcher says of its processes, and cannot be
      ├── ContainerError            ValueError              a container that cannot be taken apart and rebuilt
      ├── DTypeError                TypeError               data or a dtype that the backend cannot hold
      ├── NotBuiltError             RuntimeError            a model that does not have its variables yet
@@ -19,6 +20,8 @@
      ├── SharingError              BufferError             memory that cannot be shared
      ├── CaptureError              RuntimeError            work that cannot be recorded as a graph
      ├── TransferError             RuntimeError            a transfer where none is allowed
+     ├── PeerError                 ConnectionError         another process that failed, or does not come
+     ├── CollectiveMismatchError   ValueError              processes that do not call the same
      ├── ScopeError                RuntimeError            a block that is left where it was not entered
      ├── TimingError               RuntimeError            a time that cannot be read
      ├── ParityError               AssertionError          two results that should be equal and are not
@@ -80,6 +83,10 @@ class ShapeError(ArgumentError):
 
 class SettingError(ArgumentError):
     """A variable of the environment, such as XDEVICE_BLOCKING or LOCAL_RANK, that holds what it cannot mean."""
+
+
+class LaunchError(SettingError):
+    """What a launcher has told this process of the others is incomplete or contradicts itself, or there is none."""
 
 
 class BackendNotFoundError(XDeviceError, LookupError):
@@ -163,6 +170,25 @@ class TransferError(XDeviceError, RuntimeError):
         self.record = record
 
 
+class PeerError(XDeviceError, ConnectionError):
+    """Another process has failed, or does not come; `rank` is its number, and `why` one of "died", "raised", "late",
+    "silent", "left" and "never joined". The world is closed: each of its verbs raises the same error at once."""
+
+    def __init__(self, message: str, rank: int, why: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.why = why
+
+
+class CollectiveMismatchError(XDeviceError, ValueError):
+    """The processes do not call the same verb with the same operation, dtypes and shapes; `calls` has what each calls,
+    by rank. Nothing was sent or written, and the world can be used on."""
+
+    def __init__(self, message: str, calls: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.calls = calls
+
+
 class ParityError(XDeviceError, AssertionError):
     """Two values that should hold the same numbers do not; `comparison`, an `xdevice.Comparison`, says where and by how
     much."""
@@ -182,7 +208,6 @@ _RETIRED = {
     "CountError": ArgumentError,
     "DepthError": ArgumentError,
     "DeviceTypeError": DeviceError,
-    "LaunchError": SettingError,
     "NotATaskError": ArgumentError,
     "NotIterableError": ArgumentError,
     "OpError": ArgumentError,

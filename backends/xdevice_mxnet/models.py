@@ -55,6 +55,16 @@ def variables(model: Any) -> Iterator[tuple[str, Any]]:
         yield name, _value(name, parameter)
 
 
+def gradients(model: Any) -> Iterator[tuple[str, Any]]:
+    """Name and gradient of each parameter of a block that is trained: zeros before the first backward pass."""
+    if not isinstance(model, Block):
+        raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
+    for name, parameter in model._collect_params_with_prefix().items():
+        if parameter.grad_req != "null":
+            _value(name, parameter)  # raises for one that has no values yet
+            yield name, parameter.grad()
+
+
 def parts(model: Any) -> list[Any]:
     """The blocks of a block, its parameters, and the arrays of those that have one."""
     blocks: list[Any] = []

@@ -21,13 +21,14 @@ with importing():
 from . import sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     from xdevice.base.devices import Device
     from xdevice.contract import Takes, Transfer
     from xdevice.contract.dlpack import Lent
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import NumpySamples
 
@@ -178,6 +179,18 @@ class NumpyBackend(Backend):
         start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
         total: np.ndarray[Any, Any] = add_up(start, rest, mean)
         return total.astype(first.dtype, copy=False)
+
+    # several processes
+
+    def engines(self) -> Sequence[str]:
+        from . import processes
+
+        return processes.names()
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        from . import processes
+
+        return processes.MpiEngine(group)
 
     # copying in the background
 

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
     from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import PaddleSamples
 
@@ -383,6 +384,23 @@ class PaddleBackend(Backend):
             start = copying.plain(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))
+
+    # several processes
+
+    def engines(self) -> Sequence[str]:
+        from . import processes
+
+        return processes.names(self.count("gpu") - self.virtual)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        from . import processes
+
+        return processes.PaddleEngine(name, group)
+
+    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
+        if not isinstance(model, paddle.nn.Layer):
+            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+        return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
 
     # streams and events
 

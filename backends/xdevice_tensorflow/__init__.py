@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer, Part
     from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import TensorflowSamples
 
@@ -105,7 +106,7 @@ class TensorflowBackend(Backend):
             return found
         name = kind.upper()
         if _is_started():
-            self._counts[kind] = len(tf.config.list_logical_devices(name))
+            self._counts[kind] = sum(map(_is_here, tf.config.list_logical_devices(name)))
             return self._counts[kind]
         physical = tf.config.get_visible_devices(name)
         self._saw_gpus = self._saw_gpus or (kind == "gpu" and bool(physical))
@@ -158,7 +159,7 @@ class TensorflowBackend(Backend):
         if hasattr(x, "_copy") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported("strings on a GPU", "leave them on cpu:0, and move the numbers made of them")
-            moved = x._copy(device_name=_HERE + self.to_native(device)[1:])
+            moved = x._copy(device_name=self.to_native(device)[1:])  # with no job: in a cluster this is another one
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, _COMPOSITES):
             return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
@@ -382,6 +383,20 @@ class TensorflowBackend(Backend):
             return super().all_reduce(tensors, mean)
         return reducing.by_nccl(tensors, tuple(map(self.to_native, places)), mean)
 
+    # several processes
+
+    def engines(self) -> Sequence[str]:
+        from . import processes
+
+        return processes.names(self.count("gpu") - self.virtual)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        from . import processes
+
+        engine = processes.TensorflowEngine(name, group, self.to_native(group.device), _is_started())
+        self._counts.clear()
+        return engine
+
     # graphs
 
     compiler = "tf.function"
@@ -545,6 +560,12 @@ class TensorflowBackend(Backend):
 def _is_started() -> bool:
     """Whether the runtime has started, after which the devices cannot change any more."""
     return bool(getattr(_context.context(), "_initialized", True))
+
+
+def _is_here(device: tf.config.LogicalDevice) -> bool:
+    """Whether a device is of this process: in a cluster TensorFlow lists those of all."""
+    is_of_cluster = device.name.startswith("/job:")
+    return not is_of_cluster or device.name.startswith(_context.context().host_address_space() + "/")
 
 
 def _give_copies_a_gradient() -> None:

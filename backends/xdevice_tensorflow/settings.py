@@ -53,6 +53,7 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
         if path in layers:
             done |= {id(inner) for inner in layer._flatten_layers()}
             yield layers[path]
+            yield from _told_by_calls(path, layer)
             function = getattr(layer, "activation", None)  # a Bidirectional has it in the layers inside
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _by_function(f"{path}.activation", function)
@@ -60,6 +61,19 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
             found = _operation(path, layer)
             if found is not None:
                 yield found
+            yield from _told_by_calls(path, layer)
+
+
+def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
+    """What a functional model calls a layer with besides inputs: a causal mask, training=True."""
+    told = {
+        f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
+        for node in getattr(layer, "_inbound_nodes", ())
+        for name, value in node.arguments.kwargs.items()
+        if (("mask" in name or "state" in name) if hasattr(value, "shape") else value)
+    }
+    if told:
+        yield ops.other(f"{path}()", layer, ", ".join(sorted(told)))
 
 
 def _operation(path: str, layer: Any) -> Layer | None:
@@ -80,7 +94,15 @@ def _operation(path: str, layer: Any) -> Layer | None:
     if isinstance(layer, kl.BatchNormalization | kl.LayerNormalization | kl.GroupNormalization):
         kind = {"B": "batch_norm", "L": "layer_norm", "G": "group_norm"}[type(layer).__name__[0]]
         return ops.plain(path, kind, eps=layer.epsilon)
-    return ops.other(path, layer)
+    return ops.other(path, layer, _own_config(layer))
+
+
+def _own_config(layer: Any) -> str:
+    """What a layer of Keras's own that nobody knows here is set to."""
+    if not type(layer).__module__.startswith("keras."):
+        return ""
+    config = layer.get_config()
+    return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in ("name", "trainable", "dtype"))
 
 
 def _by_function(path: str, function: Any) -> Layer:
@@ -108,13 +130,11 @@ def _activation(path: str, layer: Any) -> Layer | None:
 
 def _of_relu(path: str, layer: Any) -> Layer:
     most, slope, threshold = layer.max_value, float(layer.negative_slope), float(layer.threshold)
-    settings: dict[str, object] = {"threshold": threshold} if threshold else {}
+    if threshold or (slope and most is not None):
+        return ops.activation(path, "thresholded_relu", slope=slope, max=most, threshold=threshold)
     if slope:
-        settings |= {"max": float(most)} if most is not None else {}
-        return ops.activation(path, "leaky_relu", slope=slope, **settings)
-    if most is None:
-        return ops.activation(path, "relu", **settings)
-    return ops.activation(path, "relu6", **settings, **({"max": float(most)} if most != 6 else {}))
+        return ops.activation(path, "leaky_relu", slope=slope)
+    return ops.activation(path, "relu") if most is None else ops.activation(path, "hardtanh", min=0.0, max=float(most))
 
 
 def _pool(path: str, layer: Any) -> Layer | None:

@@ -1,7 +1,8 @@
 """PyTorch.
 
 What this adapter must keep: `x.to(d)` aliases on the same device, so a copy says `copy=True`; nothing is copied with
-`non_blocking`, because a device-to-host copy then holds garbage until a wait; counting starts no CUDA context.
+`non_blocking`, because a device-to-host copy then holds garbage until a wait, except where nobody can read it before
+(staging.py); counting starts no CUDA context.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
     from xdevice.contract.layouts import Layer
     from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract.processes import Engine, Group
 
     from .samples import TorchSamples
 
 _CPU = devices.CPU
+_HOST = torch.device("cpu")
 _ACCELERATORS = ("cuda", "xpu", "mps")
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 """The types whose `is_cpu`, which is faster than `device`, agrees with it: a subclass may define its own `device`."""
@@ -162,8 +165,10 @@ class TorchBackend(Backend):
         return {self._places.get(native) or self._place_at(native) for native in natives}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        native = self.to_native(device)
         try:
-            return x.to(self.to_native(device))
+            staged = staging.moved(x, native)
+            return x.to(native) if staged is None else staged
         except NotImplementedError as error:
             raise self._no_copy(x) from error
 
@@ -178,10 +183,16 @@ class TorchBackend(Backend):
             pass  # `move` says of which
         return super().move_all(tensors, device)
 
+    def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        started = staging.started(x, self.to_native(device)) if torch.version.cuda is not None else None
+        return self.move(x, device) if started is None else started
+
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         sharing.require_shape(x)
+        native = self.to_native(device)
         try:
-            return x.to(self.to_native(device), copy=True)
+            staged = staging.moved(x, native)
+            return x.to(native, copy=True) if staged is None else staged
         except NotImplementedError as error:
             raise self._no_copy(x) from error
 
@@ -194,6 +205,7 @@ class TorchBackend(Backend):
                 getattr(torch, self._gpu).synchronize(*(() if self._gpu == "mps" else (index,)))
 
     def wait(self, x: torch.Tensor) -> None:
+        staging.arrive(x)
         self.synchronize(self.device_of(x))
 
     # values
@@ -201,10 +213,16 @@ class TorchBackend(Backend):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
         # torch.tensor refuses negative strides
         straight = array if array.flags.c_contiguous else array.copy()
-        name = array.dtype.name
-        if name not in BITS_AS:
-            return torch.tensor(straight, device=self.to_native(device))
-        return torch.tensor(straight.view(BITS_AS[name]), device=self.to_native(device)).view(getattr(torch, name))
+        native, name = self.to_native(device), array.dtype.name
+        staged = staging.array(straight, native)
+        if staged is not None:
+            return staged
+        plain = straight.view(BITS_AS[name]) if name in BITS_AS else straight
+        if native.type == "cuda" and plain.flags.writeable:  # torch.tensor makes a copy on the host first
+            made = torch.from_numpy(plain).to(native)
+        else:
+            made = torch.tensor(plain, device=native)
+        return made.view(getattr(torch, name)) if name in BITS_AS else made
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
@@ -223,8 +241,9 @@ class TorchBackend(Backend):
             raise self.unsupported(f"reading a {_described(x)} as a NumPy array", instead) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
-        host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
-        host = host.cpu().resolve_conj().resolve_neg()
+        dense = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
+        staged = None if dense.is_cpu else staging.moved(dense, _HOST)
+        host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
         if host.itemsize > 2:  # finding the name takes longer than the rest
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
@@ -402,6 +421,25 @@ class TorchBackend(Backend):
         reducing.by_nccl(tensors, mean)
         return tensors
 
+    # several processes
+
+    def engines(self) -> Sequence[str]:
+        from . import processes  # torch.distributed takes 50 ms to import, and few ask for it
+
+        return processes.names(self._gpu == "cuda" and self._gpus > 0 and not self.virtual)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        from . import processes
+
+        if name not in self.engines():
+            raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
+        return processes.TorchEngine(name, group, self.to_native(group.device))
+
+    def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor | None]]:
+        if not isinstance(model, torch.nn.Module):
+            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+        return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
+
     # streams and events
 
     def new_stream(self, device: Device) -> Any:
@@ -469,7 +507,10 @@ class TorchBackend(Backend):
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
             return staging.tensor(x, native)
-        return staging.array(x, native) if native.type == "cuda" else self.from_numpy(x, device)
+        if native.type != "cuda":
+            return self.from_numpy(x, device)
+        staged = staging.array(x, native)
+        return staging.pinned_array(x, native) if staged is None else staged
 
     # seeing asynchrony
 

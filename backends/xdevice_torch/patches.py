@@ -78,6 +78,10 @@ PRIVATE: Final = (
         ("_CircularPadNd", "_ConstantPadNd", "_ReflectionPadNd", "_ReplicationPadNd"), "the same",
     ),
     Private("torch.nn.MultiheadAttention", ("_qkv_same_embed_dim",), "which parameters it has"),
+    Private(
+        "torch.distributed.ProcessGroupGloo", ("_Options",),
+        "several processes: a group that listens on one address only",
+    ),
     Private("torch.TypedStorage", ("_untyped_storage",), "past a warning that the type will go"),
     Private("torch._subclasses.fake_tensor", ("FakeTensor",), "tensors without values are refused"),
     Private("torch._subclasses.functional_tensor", ("FunctionalTensor",), "the same"),

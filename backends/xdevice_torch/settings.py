@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import batchnorm, dropout, instancenorm, padding, pooling
 
 from xdevice.contract import operations as ops
@@ -33,7 +33,11 @@ _PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._Repli
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
     told: set[str] = set()
+    saved = {id(variable) for _, variable in backend.variables(model)}
     for path, module in model.named_modules():
+        if path not in layers:  # those known keep counters and states of dropouts
+            held = [*module.named_buffers(recurse=False), *vars(module).items()]
+            yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
         if path in layers:
             yield layers[path]
         elif isinstance(module, _BLOCKS):
@@ -67,7 +71,8 @@ def _operation(path: str, module: Any) -> Layer:
         return ops.plain(path, "flatten", first=module.start_dim, last=module.end_dim)
     if isinstance(module, nn.Unflatten):
         return ops.plain(path, "unflatten", axis=module.dim, size=tuple(module.unflattened_size))
-    return ops.other(path, module)
+    is_known = type(module).__module__.startswith("torch.")  # a user's may raise, or print addresses
+    return ops.other(path, module, module.extra_repr() if is_known else "")
 
 
 def _activation(path: str, module: Any) -> Layer | None:

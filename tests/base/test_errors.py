@@ -57,6 +57,10 @@ def made(cls):
         return parity_error()
     if cls is xdevice.TransferError:
         return transfer_error()
+    if cls is xdevice.PeerError:
+        return cls("rank 1 has died", 1, "died")
+    if cls is xdevice.CollectiveMismatchError:
+        return cls("the calls differ", ("barrier", "first"))
     return cls("what came, what was expected, how to mend it")
 
 
@@ -98,7 +102,6 @@ RETIRED = {
     "CountError": xdevice.ArgumentError,
     "DepthError": xdevice.ArgumentError,
     "DeviceTypeError": xdevice.DeviceError,
-    "LaunchError": xdevice.SettingError,
     "NotATaskError": xdevice.ArgumentError,
     "NotIterableError": xdevice.ArgumentError,
     "OpError": xdevice.ArgumentError,

@@ -196,3 +196,122 @@ def test_axes_that_keras_exchanges_are_listed():
     source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
     target = keras.Sequential([keras.Input((6, 6, 3)), keras.layers.Conv2D(4, 3), keras.layers.Permute((2, 1, 3))])
     assert "Permute" in told(xdevice.convert_state(source, "tensorflow", like=target))
+
+
+# green means that all was compared
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine"),
+    [
+        (lambda nn: nn.RReLU(), lambda nn: nn.RReLU()),
+        (lambda nn: nn.Threshold(0.1, 0.0), lambda nn: nn.ThresholdedReLU(0.1)),
+        (lambda nn: nn.Unfold(2), lambda nn: nn.Unfold([2, 2])),
+        (lambda nn: nn.ReLU(), lambda nn: nn.Identity()),
+    ],
+    ids=["rrelu", "threshold", "unfold", "one side"],
+)
+def test_models_of_which_something_was_not_compared_ask_for_inputs(theirs, mine):
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), theirs(torch.nn))
+    target = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), mine(paddle.nn))
+    state = xdevice.convert_state(source, "paddle", like=target)
+    state.load_into(target)
+    assert "not compared: " in told(state)
+    with pytest.raises(xdevice.ParityError, match=r"(?s)not compared: .*inputs=x runs both"):
+        xdevice.assert_parity(target, source)
+
+
+def test_activations_that_one_framework_defines_last_are_not_taken_as_compared():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c, self.act = *(torch.nn.Linear(6, 6) for _ in range(3)), torch.nn.ReLU()
+
+    layers = keras.layers
+    target = keras.Sequential(
+        [keras.Input((6,)), layers.Dense(6), layers.ELU(), layers.Dense(6), layers.ELU(), layers.Dense(6)]
+    )
+    source = Theirs()
+    state = xdevice.convert_state(source, "tensorflow", like=target)
+    state.load_into(target)
+    with pytest.raises(xdevice.ParityError, match="not compared: 1 relu of torch and 2 elu of tensorflow"):
+        xdevice.assert_parity(source, target)
+
+
+def test_two_models_of_one_framework_are_told_apart_by_layers_nobody_knows():
+    nn = pytest.importorskip("torch").nn
+    linear = nn.Linear(4, 4)
+    xdevice.assert_parity(nn.Sequential(linear, nn.RReLU()), nn.Sequential(linear, nn.RReLU()))
+    for one, other, line in (
+        (nn.RReLU(0.1), nn.RReLU(0.2), r"type is RReLU\(lower=0.1"),
+        (nn.MaxPool1d(2), nn.AvgPool1d(2), "it is max_pool, expected avg_pool"),
+        (nn.ReLU(), nn.Identity(), "it is relu, expected nothing"),
+    ):
+        with pytest.raises(xdevice.ParityError, match=line):
+            xdevice.assert_parity(nn.Sequential(linear, one), nn.Sequential(linear, other))
+
+
+def test_what_a_functional_model_calls_a_layer_with_is_listed():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x)[0]
+
+    x = keras.Input((5, 8))
+    target = keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
+    source, line = Theirs(), "1 MultiHeadAttention(use_causal_mask=True) of tensorflow"
+    assert line in told(xdevice.convert_state(source, "tensorflow", like=target))
+    given = np.random.default_rng(4).normal(size=(2, 5, 8)).astype("float32")
+    assert "the outputs on inputs=" in told(xdevice.convert_state(source, "tensorflow", like=target, inputs=given))
+    plain = keras.Model(x, keras.layers.MultiHeadAttention(2, 4)(x, x))
+    assert not told(xdevice.convert_state(source, "tensorflow", like=plain))
+    dropped = keras.Model(x, keras.layers.Dropout(0.5)(keras.layers.MultiHeadAttention(2, 4)(x, x), training=True))
+    assert "Dropout(training=True)" in told(xdevice.convert_state(source, "tensorflow", like=dropped))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "most", "line"),
+    [
+        (lambda nn: nn.Hardtanh(0.0, 6.0), 6, ""),
+        (lambda nn: nn.ReLU6(), 6.0, ""),
+        (lambda nn: nn.Hardtanh(0.0, 0.5), 0.5, ""),
+        (lambda nn: nn.ReLU6(), 0.5, "activation is relu6 in torch, hardtanh in tensorflow"),
+        (lambda nn: nn.Hardtanh(0.0, 1.0), 0.5, "max is 1 in torch, 0.5 in tensorflow"),
+    ],
+)
+def test_functions_that_cut_off_are_one_function_with_one_name(theirs, most, line):
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    source = torch.nn.Sequential(torch.nn.Linear(4, 4), theirs(torch.nn))
+    target = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4), keras.layers.ReLU(max_value=most)])
+    found = told(xdevice.convert_state(source, "tensorflow", like=target))
+    assert line in found
+    assert bool(found) is bool(line)
+
+
+def test_tensors_that_no_state_holds_are_listed():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(6, 6)
+            self.scale = torch.ones(6)
+            self.register_buffer("shift", torch.ones(6), persistent=False)
+
+    class Mine(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.fc = paddle.nn.Linear(6, 6)
+            self.register_buffer("table", paddle.ones([6]), persistable=False)
+
+    line = told(xdevice.convert_state(Theirs(), "paddle", like=Mine()))
+    for name in ("scale", "shift", "table"):
+        assert f"1 tensor {name}, which is in no state," in line

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from xdevice.core import registry
+from xdevice.distributed import launchers
+from xdevice.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +33,8 @@ class DeviceReport(TypedDict):
 
 
 class Report(TypedDict):
-    """One row of `xdevice info --json`."""
+    """One row of `xdevice info --json`. `engines` are its own for several processes, best first, and `launcher` is who
+    has started this process as one of several, as the processes that xdevice.processes() finds see it."""
 
     backend: str
     installed: bool
@@ -39,6 +42,8 @@ class Report(TypedDict):
     version: str | None
     devices: list[DeviceReport]
     why_no_gpu: str | None
+    engines: list[str]
+    launcher: str | None
     error: str | None
     install: str
 
@@ -97,6 +102,7 @@ def probe_here(name: str) -> Report:
     ]
     report = _report(name, version=backend.version)
     report["imports"], report["devices"] = True, seen
+    report["engines"] = [f"{name}:{engine}" for engine in backend.engines()]
     report["why_no_gpu"] = None if "gpu" in backend.kinds and backend.count("gpu") else backend.why_no_gpu()
     return report
 
@@ -109,9 +115,19 @@ def _report(name: str, error: str | None = None, installed: bool = True, version
         "version": version,
         "devices": [],
         "why_no_gpu": None,
+        "engines": [],
+        "launcher": _launcher(),
         "error": error,
         "install": registry.install_hint(name),
     }
+
+
+def _launcher() -> str | None:
+    try:
+        place = launchers.place()
+    except SettingError as error:
+        return f"contradicts itself: {error}"
+    return place and f"{place.launcher}, rank {place.rank} of {place.size}"
 
 
 def _installed_version(name: str) -> str | None:
@@ -134,7 +150,13 @@ def show(reports: Sequence[Report]) -> None:
     for report in reports:
         state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
         table.add_row(report["backend"], report["version"] or "-", state, _devices_text(report), _note(report))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    engines = ", ".join(engine for report in reports for engine in report["engines"])
+    console.print(f"Engines for several processes: {engines or 'none'}", markup=False, highlight=False)
+    launcher = reports[0]["launcher"] if reports else None
+    none = "none; xdevice launch -n 2 script.py starts several processes"
+    console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
 
 
 def _devices_text(report: Report) -> str:

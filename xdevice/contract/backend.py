@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .dlpack import Lent
     from .layouts import Layer, Part
     from .optimizers import Optimizer
+    from .processes import Engine, Group
     from .samples import Samples
 
 Kind = Literal["tensor", "symbol", "model"]
@@ -61,6 +62,8 @@ class Memory(NamedTuple):
     """By this process, through the framework."""
     peak: int | None
     """The most that `allocated` has been since the start or `reset_peak`."""
+    pinned: int = 0
+    """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
 
 
 class Takes(NamedTuple):
@@ -205,6 +208,11 @@ class Backend(ABC):
     def move_all(self, tensors: Sequence[Any], device: Device) -> list[Any]:
         """Different tensors, none of which is on the device, there: what `move` gives for each."""
         return [self.move(x, device) for x in tensors]
+
+    def start_move(self, x: Any, device: Device) -> Any:
+        """As `move`, but the values may arrive later: whatever reads them waits for them first, `wait` of the result
+        and `synchronize` of both devices do. What `x` is read from may not be written until then."""
+        return self.move(x, device)
 
     @abstractmethod
     def copy(self, x: Any, device: Device) -> Any:
@@ -511,6 +519,27 @@ class Backend(ABC):
             return self.copy(value, device)
         self.write(x, value if self.device_of(value) is device else self.move(value, device))
         return x
+
+    # several processes, where the framework has an engine for them
+
+    def engines(self) -> Sequence[str]:
+        """The engines that could be started here, the best first, as names for `start_engine`: "gloo". Imports and
+        starts nothing that the adapter has not."""
+        return ()
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        """Starts one of the `engines` for this process of a group: all its processes call it at the same time, and may
+        tell each other addresses by `group.exchange`. Listens where `group.host` is, and nowhere else."""
+        raise self.unsupported(f"an engine {name!r} for several processes", "choose engine='auto', which takes PyTorch")
+
+    def why_no_engine(self) -> str:
+        """Why `engines` is empty here, in a few words, for who asks for one by name."""
+        return "it has no engine here"
+
+    def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
+        """Name and gradient of each variable of a model that is trained, in an order that is the same in each process;
+        None where it has none yet. Raises `UnsupportedError` where the framework keeps gradients apart from models."""
+        raise self.unsupported("gradients that a model keeps", "pass the gradients as a list or a dict")
 
     # streams and events, where the framework has them
 

@@ -75,6 +75,8 @@ def function_name(name: str) -> str:
 def activation(path: str, name: str, **settings: object) -> Layer:
     function = function_name(name)
     told = {key: float(value) if isinstance(value, int) and key != "axis" else value for key, value in settings.items()}
+    if function == "hardtanh" and (told.get("min"), told.get("max")) == (0.0, 6.0):
+        return Layer(path, "activation", (), {"function": "relu6"})
     return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **told})
 
 
@@ -141,9 +143,16 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
     return Layer(path, kind, (), settings)
 
 
-def other(path: str, layer: object) -> Layer:
-    """One of a class that nobody knows here."""
-    return Layer(path, OTHER, (), {"type": type(layer).__name__})
+def other(path: str, layer: object, told: str = "") -> Layer:
+    """One of a class that nobody knows here, or what is told of a layer that is in no setting. Of one framework, two
+    with the same settings are the same."""
+    name = type(layer).__name__
+    return Layer(path, OTHER, (), {"type": f"{name}({told})" if told else name})
+
+
+def stateless(path: str, name: str) -> Layer:
+    """A tensor that a layer holds and its state does not: a buffer that is not persistent, or a mere attribute."""
+    return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name}, which is in no state,"})
 
 
 def _window(axes: int, kernel: Any, stride: Any, padding: Any) -> dict[str, object]:

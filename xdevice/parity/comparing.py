@@ -58,6 +58,10 @@ _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state say what is what: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected)"
 )
+_BOTH: Final = (
+    "\n  note      inputs=x runs both models and compares what they return; "
+    "assert_parity(convert_state(actual, backend, like=expected), expected) compares the parameters alone"
+)
 _PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 _PYTHON: Final = ("float", "complex")
 _ROUNDING: Final = 3.0
@@ -162,8 +166,10 @@ def assert_parity(
     Models of one framework are compared by the names of their variables; so is what `convert_state` gives beside a
     model. Models of two frameworks are compared as `convert_state(actual, ..., like=expected)` pairs their layers, in
     the layouts of `expected`; of `actual` where that has one bias for the sum of two, as the LSTM of Keras. What it
-    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. Where all variables agree, settings that
-    differ are a difference: an eps, a padding. Optimizers and lone variables go by their names.
+    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. If all variables agree, the settings of the
+    layers must agree too: eps, padding, pools, activations. A layer is a difference if nothing tells whether the other
+    model has it too, and so is an activation that only one of two layers has inside. Functions that a `forward` calls
+    are not seen: `inputs` compares what models return. Optimizers and lone variables go by their names.
 
     An element is equal if `|actual - expected|` is at most
 
@@ -308,9 +314,12 @@ def _first_of(lines: list[str]) -> str:
 
 
 def _settings(pair: Pair) -> Comparison:
-    """Models that hold the same numbers and compute something else with them."""
+    """Models that hold the same numbers and may compute something else with them."""
     lines = _first_of([f"\n  {line}" for line in pair.settings])
-    text = f"the parameters agree, and the layers are set differently:{lines}"
+    text = (
+        f"the parameters agree, and the layers are not shown to be set alike; not compared, or set differently:{lines}"
+    )
+    text += _BOTH
     return _difference("settings", pair.settings[0].partition(":")[0], None, None, text)
 
 

@@ -37,7 +37,8 @@ class Pair(NamedTuple):
     unmapped: dict[str, str]
     """What has no counterpart in the other framework, by path, and why."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    """What two models set differently, so that equal parameters compute something else."""
+    """What two models set differently, or what could not be compared, so that equal parameters may compute something
+    else."""
 
 
 class _Model(NamedTuple):

@@ -40,11 +40,6 @@ class Difference(NamedTuple):
     theirs: object
 
 
-def may_be_a_function(found: Difference) -> bool:
-    """An activation that one layer has: a model may call the other's as a function, which nobody sees."""
-    return found.name == "activation" and None in (found.ours, found.theirs)
-
-
 class Compared(NamedTuple):
     """What came of comparing the layers without parameters."""
 
@@ -82,13 +77,19 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
         ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
     except UnsupportedError:
         return []
-    return [
-        f"{path or layer.kind}: {name} is {_value(ours[path].settings[name])}, expected {_value(value)}"
-        for path, layer in theirs.items()
-        if path in ours and ours[path].kind == layer.kind
-        for name, value in layer.settings.items()
-        if name in ours[path].settings and not alike(ours[path].settings[name], value)
-    ]
+    lines = []
+    for path in dict.fromkeys((*theirs, *ours)):
+        one, other = ours.get(path), theirs.get(path)
+        if one is None or other is None or one.kind != other.kind:
+            kinds = [_named(layer) if layer else "nothing" for layer in (one, other)]
+            lines += [f"{path or 'the model'}: it is {kinds[0]}, expected {kinds[1]}"] if kinds[0] != kinds[1] else []
+            continue
+        lines += [
+            f"{path or other.kind}: {name} is {_value(one.settings[name])}, expected {_value(value)}"
+            for name, value in other.settings.items()
+            if name in one.settings and not alike(one.settings[name], value)
+        ]
+    return lines
 
 
 def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:

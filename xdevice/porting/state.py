@@ -44,8 +44,8 @@ class State(dict[str, Any]):
             takes out a name of `like`, `settle` any.
         differences: what is not in the values, and changes outputs or training: another eps, momentum, padding, pool,
             activation or dropout's mode; in one line what could not be compared; with `inputs=`, outputs that differ.
-        settings: those of `differences` that say what two layers set differently, but for an activation that only one
-            of them has: the other model may call it as a function.
+        settings: those of `differences` by which equal parameters may give other outputs: what two layers set
+            differently, and what could not be compared.
 
     Example:
         >>> import numpy as np
@@ -359,11 +359,14 @@ class _Writer:
         for one, other in pairs:
             self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)
-        self._state.differences += folding.in_code(pairs, source, wanted)
+        for line in folding.in_code(pairs, source, wanted):
+            self._list_doubt(line)
         self.list_differences(compared.differences)
         agree = runs is not None and self._list_outputs(runs, wanted, pairs)
         only = ("dropout",) if agree else ()
-        self._state.differences += filter(None, [settings.uncounted(source, wanted, compared, only)])
+        uncounted = settings.uncounted(source, wanted, compared, only)
+        if uncounted:
+            self._list_doubt(uncounted)
 
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
         """Lists that the outputs differ, and where they first do; whether they agree."""
@@ -413,10 +416,11 @@ class _Writer:
 
     def list_differences(self, found: Iterable[settings.Difference]) -> None:
         for one in found:
-            line = settings.shown(one, self._source.backend.name, self._target.name)
-            self._state.differences.append(line)
-            if not settings.may_be_a_function(one):
-                self._state.settings.append(line)
+            self._list_doubt(settings.shown(one, self._source.backend.name, self._target.name))
+
+    def _list_doubt(self, line: str) -> None:
+        self._state.differences.append(line)
+        self._state.settings.append(line)
 
     def _fill(self, layer: Layer, parts: Iterable[Part], wanted: Side | None) -> None:
         arrays, origins = self._read(layer)

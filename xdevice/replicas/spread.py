@@ -6,11 +6,10 @@ checked, in all containers and on all devices, before a tensor is made or writte
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices as _devices
 from xdevice.base.devices import Device
-from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import (
@@ -25,18 +24,33 @@ from xdevice.errors import (
 )
 from xdevice.tensors import contents as containers
 from xdevice.tensors import leaves, verbs
-from xdevice.tensors.refusals import refuse_non_container, traced
+from xdevice.tensors.refusals import refuse_non_container
 
-from . import overlaps
+from .held import (
+    Held,
+    check_sum,
+    dtype_of,
+    is_leaf,
+    leaves_in,
+    length_of,
+    read,
+    rebuilt,
+    refuse_overlaps,
+    refuse_sparse,
+    refuse_strangers,
+    refuse_symbol,
+    require_built,
+    shape_of,
+    sizes_of,
+    summands_in,
+    tensors_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from xdevice.contract import Backend
 
 __all__ = ["all_reduce", "broadcast", "gather", "replicate", "split_batch"]
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 
 
 def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
@@ -65,15 +79,15 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         ((3, 2), (2, 2))
     """
     places = _places(devices)
-    found = _tensors(x, "x", "split")
+    found = tensors_in(x, "x", "split")
     _require(found, places)
-    sizes = _sizes(_length(found), len(places), even)
+    sizes = sizes_of(length_of(found), len(places), even)
     pieces: dict[int, list[Any]] = {}
     for held in found:
         if id(held.value) not in pieces:
             parts = held.backend.split(held.value, sizes)
             pieces[id(held.value)] = [_on(held, part, place) for part, place in zip(parts, places, strict=True)]
-    return [_rebuilt(x, found, [pieces[id(held.value)][i] for held in found]) for i in range(len(places))]
+    return [rebuilt(x, found, [pieces[id(held.value)][i] for held in found]) for i in range(len(places))]
 
 
 def gather(parts: Iterable[Any], device: object) -> Any:
@@ -100,7 +114,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     """
     place = _devices.parse(device)
     listed = _listed(parts, "parts")
-    rows = [_tensors(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
+    rows = [tensors_in(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
     _check_structures(listed, rows, "parts")
     _check_others(listed)
     columns = list(zip(*rows, strict=True))
@@ -112,7 +126,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     for column in columns:
         if _ids(column) not in joined:
             joined[_ids(column)] = column[0].backend.join([_on(held, held.value, place) for held in column])
-    return _rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
+    return rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
 
 
 def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
@@ -153,18 +167,18 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         False
     """
     places = _places(devices)
-    _refuse_strangers(params_or_model)
-    found = _leaves(params_or_model, "params")
+    refuse_strangers(params_or_model)
+    found = leaves_in(params_or_model, "params")
     if not found:
         refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
             f"{shown(params_or_model)} holds no tensor and no model, so there is nothing to replicate"
         )
-    _require_built(found)
+    require_built(found)
     for held in found:
         if held.kind != "model":
-            _refuse_symbol(held)
-            _refuse_sparse(held, "replicate")
+            refuse_symbol(held)
+            refuse_sparse(held, "replicate")
     _require(found, places)
     models = _models(found)
     return [_replica(params_or_model, found, models, place) for place in places]
@@ -238,34 +252,25 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     if op not in ("sum", "mean"):
         raise ArgumentError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
     listed = _listed(tensors, "tensors")
-    rows = [_summands(x, f"tensors[{i}]") for i, x in enumerate(listed)]
+    rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
     columns = list(zip(*rows, strict=True))
     for column in columns:
         _check_alike(column, _in_all)
-        _check_sum(column[0], op)
+        check_sum(column[0], op)
     _check_ties(columns)
     if len(listed) == 1:
         return listed
-    _refuse_overlaps([held for row in rows for held in row])
+    refuse_overlaps([held for row in rows for held in row])
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
         if _ids(column) not in reduced:
             reduced[_ids(column)] = _reduced(column, op)
     results = [reduced[_ids(column)] for column in columns]
-    return [_rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
+    return [rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
 
 
 # what came
-
-
-class _Held(NamedTuple):
-    """A tensor or model inside of an argument: how to name it in an error, and whose it is."""
-
-    name: str
-    value: Any
-    backend: Backend
-    kind: str
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
@@ -291,140 +296,27 @@ def _listed(things: Iterable[Any], name: str) -> list[Any]:
     return listed
 
 
-def _leaves(x: Any, name: str) -> list[_Held]:
-    """The tensors and models in `x`."""
-    found = registry.kind_of(type(x))
-    if found is not None:
-        return [_Held(name, x, *found)]
-    owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in trees.leaves(x)]
-    return [_Held(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
-
-
-def _tensors(x: Any, name: str, verb: str) -> list[_Held]:
-    """The tensors in `x`, of which there is one at least, and no models."""
-    _refuse_strangers(x)
-    found = _leaves(x, name)
-    if not found:
-        refuse_non_container(x, verb)
-        raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
-    for held in found:
-        if held.kind == "model":
-            raise NotATensorError(
-                f"{held.name} is a model of type {type(held.value).__qualname__}, expected a tensor; "
-                "xdevice.replicate(model, devices) copies a model to several devices"
-            )
-        _refuse_sparse(held, verb)
-    return found
-
-
-def _summands(x: Any, name: str) -> list[_Held]:
-    """The tensors and variables in `x`; everything in it has to be one."""
-    found = registry.kind_of(type(x))
-    every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
-    rows = []
-    for path, value in every:
-        if value is None:
-            raise NotATensorError(
-                f"{name}{path} is None: this replica has no gradient there; run its backward pass first, and leave out "
-                "the parameters that the loss does not depend on"
-            )
-        owner = registry.kind_of(type(value))
-        if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
-            raise NotATensorError(
-                f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
-                "of a model pass the gradients or the parameters, as a list"
-            )
-        held = _Held(name + path, value, *owner)
-        if held.kind != "model":
-            _refuse_symbol(held)
-            _refuse_sparse(held, "all_reduce")
-        owner.backend.device_of(_read(held))  # raises for one that is spread over devices
-        rows.append(held)
-    return rows
-
-
-def _refuse_strangers(x: Any) -> None:
-    if not _is_leaf(x):
-        trees.Tree(x).refuse_strangers()
-
-
-def _refuse_symbol(held: _Held) -> None:
-    if held.kind == "symbol":
-        raise traced(held.backend, held.name)
-
-
-def _refuse_sparse(held: _Held, verb: str) -> None:
-    if not held.backend.is_dense(held.value):
-        raise held.backend.unsupported(
-            f"{verb} of {held.name}, a {type(held.value).__qualname__} that is not dense", "make it dense first"
-        )
-
-
-def _require_built(found: Iterable[_Held]) -> None:
-    for held in found:
-        if held.kind == "model":
-            held.backend.require_built(held.value)
-
-
-def _require(found: Iterable[_Held], places: list[Device]) -> None:
+def _require(found: Iterable[Held], places: list[Device]) -> None:
     for backend in {held.backend for held in found}:
         for place in places:
             backend.require(place)
 
 
-def _read(held: _Held) -> Any:
-    return held.backend.tensor_of(held.value) if held.kind == "model" else held.value
-
-
-def _on(held: _Held, x: Any, place: Device) -> Any:
+def _on(held: Held, x: Any, place: Device) -> Any:
     return leaves.move(held.backend, held.kind, x, place)
 
 
-def _ids(column: Iterable[_Held]) -> tuple[int, ...]:
+def _ids(column: Iterable[Held]) -> tuple[int, ...]:
     return tuple(id(held.value) for held in column)
-
-
-def _rebuilt(x: Any, row: list[_Held], new: list[Any]) -> Any:
-    """`x` with its tensors replaced; `x` itself where they are the same ones."""
-    by_id = {id(held.value): value for held, value in zip(row, new, strict=True)}
-    if id(x) in by_id:
-        return by_id[id(x)]
-    return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])
 
 
 # checks
 
 
-def _length(found: list[_Held]) -> int:
-    first = found[0]
-    for held in found:
-        shape = tuple(held.value.shape)
-        if not shape:
-            raise ShapeError(f"{held.name} is a single number and has no first axis to split")
-        if shape[0] is None:
-            raise ShapeError(f"the length of {held.name} is not known while {held.backend.name} traces a function")
-        if shape[0] != first.value.shape[0]:
-            raise ShapeError(
-                f"{held.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} has"
-            )
-    return int(first.value.shape[0])
-
-
-def _sizes(length: int, count: int, even: bool) -> list[int]:
-    size, rest = divmod(length, count)
-    sizes = [size + (i < rest) for i in range(count)]
-    if even and rest:
-        raise ShapeError(
-            f"{length} along the first axis cannot be split evenly over {count} devices; even=False gives parts of "
-            f"{', '.join(map(str, sizes))}"
-        )
-    return sizes
-
-
-def _check_structures(listed: list[Any], rows: list[list[_Held]], name: str) -> None:
+def _check_structures(listed: list[Any], rows: list[list[Held]], name: str) -> None:
     paths = [[held.name.removeprefix(f"{name}[{i}]") for held in row] for i, row in enumerate(rows)]
     for i, own in enumerate(paths):
-        if own == paths[0] and (own != [""] or _is_leaf(listed[i]) is _is_leaf(listed[0])):
+        if own == paths[0] and (own != [""] or is_leaf(listed[i]) is is_leaf(listed[0])):
             continue
         missing = [path for path in paths[0] if path not in own]
         extra = [path for path in own if path not in paths[0]]
@@ -432,16 +324,12 @@ def _check_structures(listed: list[Any], rows: list[list[_Held]], name: str) -> 
         raise ContainerError(f"{name}[{i}] is not built as {name}[0] is: it {what or 'has another order'}")
 
 
-def _is_leaf(x: Any) -> bool:
-    return registry.kind_of(type(x)) is not None
-
-
 def _check_others(parts: list[Any]) -> None:
     """What is not a tensor has to be the same in all parts, because there is one result."""
     others = [
-        {leaf.path: leaf.value for leaf in trees.leaves(part) if not _is_leaf(leaf.value)}
+        {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
-        if not _is_leaf(part)
+        if not is_leaf(part)
     ]
     for i, other in enumerate(others):
         for path in {**others[0], **other}:
@@ -465,42 +353,26 @@ def _but_length(shape: tuple[int, ...]) -> object:
     return len(shape), shape[1:]
 
 
-def _check_alike(column: Sequence[_Held], alike: Callable[[tuple[int, ...]], object]) -> None:
+def _check_alike(column: Sequence[Held], alike: Callable[[tuple[int, ...]], object]) -> None:
     first = column[0]
-    shape, dtype = _shape(first), _dtype(first)
+    shape, dtype = shape_of(first), dtype_of(first)
     for held in column[1:]:
         if held.backend is not first.backend:
             raise ArgumentError(
                 f"{held.name} is a tensor of {held.backend.name}, expected {first.backend.name} as {first.name} is; "
                 "gather and all_reduce work within one framework"
             )
-        if _dtype(held) != dtype:
-            raise DTypeError(f"{held.name} is {_dtype(held)}, expected {dtype} as {first.name} is")
-        if alike(_shape(held)) != alike(shape):
-            raise ShapeError(f"{held.name} has the shape {_shape(held)}, and {first.name} has {shape}: they do not fit")
+        if dtype_of(held) != dtype:
+            raise DTypeError(f"{held.name} is {dtype_of(held)}, expected {dtype} as {first.name} is")
+        if alike(shape_of(held)) != alike(shape):
+            raise ShapeError(
+                f"{held.name} has the shape {shape_of(held)}, and {first.name} has {shape}: they do not fit"
+            )
 
 
-def _shape(held: _Held) -> tuple[int, ...]:
-    return tuple(held.value.shape)
-
-
-def _dtype(held: _Held) -> str:
-    return dtype_name(held.value.dtype)
-
-
-def _check_sum(held: _Held, op: str) -> None:
-    dtype = _dtype(held)
-    if dtype == "bool":
-        raise DTypeError(f"{held.name} is bool, which has no {op}; make it int32 first")
-    if dtype in SHORT_FLOATS:
-        raise DTypeError(f"{held.name} is {dtype}, which has no {op}; make it float16 first")
-    if op == "mean" and dtype not in _FLOATS:
-        raise DTypeError(f"{held.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
-
-
-def _check_ties(columns: Iterable[Sequence[_Held]]) -> None:
+def _check_ties(columns: Iterable[Sequence[Held]]) -> None:
     """A tensor that stands in two places is summed once, so it has to stand there in all replicas."""
-    seen: dict[int, Sequence[_Held]] = {}
+    seen: dict[int, Sequence[Held]] = {}
     for column in columns:
         for held in column:
             other = seen.setdefault(id(held.value), column)
@@ -512,38 +384,13 @@ def _check_ties(columns: Iterable[Sequence[_Held]]) -> None:
                 )
 
 
-def _refuse_overlaps(found: list[_Held]) -> None:
-    """What is written into a tensor must change no other one, of the same replica or of another."""
-    blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
-    for held in found:
-        tensor = _read(held)
-        block = _block(held, tensor) if held.backend.can_write(tensor) else None
-        if block is not None:
-            blocks.setdefault((held.backend, held.backend.device_of(tensor)), {})[id(held.value)] = block
-    for together in blocks.values():
-        twins = overlaps.first_overlap(together.values())
-        if twins is not None:
-            raise ContainerError(
-                f"{twins[0].name} and {twins[1].name} share memory and are not one tensor, so that a sum "
-                "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
-            )
-
-
-def _block(held: _Held, tensor: Any) -> overlaps.Block | None:
-    shape = _shape(held)
-    memory = held.backend.memory_of(tensor) if 0 not in shape else None
-    if memory is None:
-        return None
-    return overlaps.Block(held.name, *memory, shape, host_dtype(_dtype(held)).itemsize)
-
-
 # copies
 
 
-def _models(found: list[_Held]) -> list[_Held]:
+def _models(found: list[Held]) -> list[Held]:
     """The models to copy, each once, the larger ones first, so that what is part of another is not copied apart."""
-    owners: dict[int, _Held] = {}
-    models: list[_Held] = []
+    owners: dict[int, Held] = {}
+    models: list[Held] = []
     unique = {id(held.value): held for held in found if held.kind == "model"}.values()
     sized = [(held, [] if _is_alone(found) else [id(v) for _, v in _variables(held)]) for held in unique]
     for held, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
@@ -560,15 +407,15 @@ def _models(found: list[_Held]) -> list[_Held]:
     return models
 
 
-def _is_alone(found: list[_Held]) -> bool:
+def _is_alone(found: list[Held]) -> bool:
     return len({id(held.value) for held in found}) == 1
 
 
-def _variables(held: _Held) -> Iterable[tuple[str, Any]]:
+def _variables(held: Held) -> Iterable[tuple[str, Any]]:
     return held.backend.variables(held.value)
 
 
-def _replica(x: Any, found: list[_Held], models: list[_Held], place: Device) -> Any:
+def _replica(x: Any, found: list[Held], models: list[Held], place: Device) -> Any:
     new: dict[int, Any] = {}
     for held in models:
         twin = held.backend.copy_model(held.value, place)
@@ -579,14 +426,14 @@ def _replica(x: Any, found: list[_Held], models: list[_Held], place: Device) -> 
     for held in found:
         if id(held.value) not in new:
             new[id(held.value)] = held.backend.leaf(held.value, place)
-    return _rebuilt(x, found, [new[id(held.value)] for held in found])
+    return rebuilt(x, found, [new[id(held.value)] for held in found])
 
 
 # sums
 
 
-def _reduced(column: Sequence[_Held], op: str) -> list[Any]:
-    tensors = [_read(held) for held in column]
+def _reduced(column: Sequence[Held], op: str) -> list[Any]:
+    tensors = [read(held) for held in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for held, tensor, result in zip(column, tensors, results, strict=True):
         if held.kind == "model" and result is not tensor:

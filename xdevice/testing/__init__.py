@@ -25,8 +25,9 @@ from .moving import Batch, Moving, Pair
 from .nn import FunctionsOfLayers
 from .processes import Processes, in_child
 from .several import Several
+from .worlds import SeveralProcesses
 
-__all__ = ["Batch", "Conformance", "Failure", "Pair", "in_child"]
+__all__ = ["Batch", "Conformance", "Failure", "Pair", "SeveralProcesses", "in_child"]
 
 
 class Conformance(

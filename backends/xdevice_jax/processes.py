@@ -1,0 +1,207 @@
+"""JAX's collectives between processes: gloo's on the CPU, NCCL's on GPUs, both by way of `jax.distributed`.
+
+What this engine must keep (measured on 0.7.1):
+
+- `jax.distributed.initialize` fails once JAX has started, and JAX stays as it was started: the next world of a process
+  is one of the same ranks. Communicators outlive `jax.distributed.shutdown`, and no new ones are made after it.
+- A process that is not shut down waits at its exit for all others: `close` shuts down.
+- The coordinator listens on all addresses unless it is told one.
+- The largest of complex numbers fails in the compiler. Only sums can be scattered, and no sums without elements.
+- A sum with zeros makes 0.0 of -0.0, so what is only moved is added as bits.
+- 64-bit may be on in the caller's thread alone, and elsewhere its tensors would be narrowed.
+- A call returns before its collective has run.
+- Each verb is compiled for each dtype and shape.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from xdevice.contract.collectives import address, free_port, refusal_of_order
+from xdevice.contract.processes import Engine
+from xdevice.errors import LaunchError
+
+from . import sharing, unstarted
+
+try:
+    from jax import shard_map
+except ImportError:
+    from jax.experimental.shard_map import shard_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from xdevice.contract import Backend
+    from xdevice.contract.processes import Group
+
+_SPREAD = PartitionSpec("rank")
+_REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
+
+
+def names(gpus: int) -> tuple[str, ...]:
+    return ("nccl", "gloo") if gpus else ("gloo",)
+
+
+class JaxEngine(Engine):
+    def __init__(self, name: str, group: Group, backend: Backend) -> None:
+        self.name = f"jax:{name}"
+        self._rank = group.rank
+        self._is_first = _initialize(group)
+        numbers = group.exchange(str(backend.to_native(group.device).id))
+        everywhere = {native.id: native for native in jax.devices(group.device.kind)}
+        self._natives = tuple(everywhere[int(number)] for number in numbers)
+        self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")  # connects them all
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if verb in ("send", "recv") and not self._is_first:
+            return "it connects two processes in the first world of a process only"
+        return refusal_of_order(verb, op, dtype)
+
+    def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
+        return self._called(_all_reduce, op, x)
+
+    def broadcast(self, x: jax.Array, root: int) -> jax.Array:
+        return self._called(_broadcast, root, x)
+
+    def all_gather(self, x: jax.Array) -> list[jax.Array]:
+        return list(self._called(_all_gather, len(self._natives), x))
+
+    def reduce_scatter(self, x: jax.Array, op: str) -> jax.Array:
+        return self._called(_reduce_scatter, op, x)
+
+    def send(self, x: jax.Array, to: int) -> None:
+        pair = (self._natives[self._rank], self._natives[to])
+        self._called(_broadcast, 0, x, pair)
+
+    def recv(self, like: jax.Array, source: int) -> jax.Array:
+        pair = (self._natives[source], self._natives[self._rank])
+        return self._called(_broadcast, 0, like, pair)
+
+    # single tensors
+
+    def cast(self, x: jax.Array, dtype: str) -> jax.Array:
+        return x.astype(dtype)
+
+    # the end
+
+    def close(self) -> None:
+        if jax.distributed.is_initialized():
+            jax.distributed.shutdown()
+
+    def _called(self, verb: Any, how: object, x: jax.Array, natives: tuple[Any, ...] | None = None) -> Any:
+        with _64_bit(x):
+            function, sharding = _compiled(verb, how, natives or self._natives)
+            count = len(natives or self._natives)
+            part = x if x.ndim else x.reshape(1)
+            whole = (count * part.shape[0], *part.shape[1:])
+            spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
+            # here, in the thread that may be left waiting: the caller's would hang in the first use of the result
+            jax.block_until_ready(spread)
+            return jax.tree.map(lambda y: _own(y, x), spread)
+
+
+def _own(y: jax.Array, x: jax.Array) -> jax.Array:
+    found = y.addressable_data(0)
+    return found if x.ndim else found.reshape(())
+
+
+def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
+    if x.dtype.name not in sharing.WIDE or jax.config.jax_enable_x64:
+        return nullcontext()
+    on = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
+    return on(True)
+
+
+# the start
+
+
+def _initialize(group: Group) -> bool:
+    """Whether this is the first world of the process."""
+    is_shared = unstarted.is_started() or jax.distributed.is_initialized()
+    said = group.exchange(f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}")
+    _, _, coordinator = said[0].partition(" ")
+    started = [rank for rank, text in enumerate(said) if text.startswith("1")]
+    if not started:
+        # set by hand: JAX's own choice between the CPU's engines differs between versions
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            coordinator,
+            group.size,
+            group.rank,
+            cluster_detection_method="deactivate",
+            initialization_timeout=max(1, int(group.timeout)),
+            coordinator_bind_address=coordinator if group.rank == 0 else None,
+        )
+        return True
+    is_ours = is_shared and (jax.process_index(), jax.process_count()) == (group.rank, group.size)
+    if "0" in group.exchange(str(int(is_ours))):
+        raise LaunchError(
+            f"JAX has run something already on rank {', '.join(map(str, started))}, and it meets other processes only "
+            "before its first array: enter xdevice.processes() first, or choose engine='torch:gloo'"
+        )
+    return jax.distributed.is_initialized()
+
+
+# what each rank runs
+
+
+@lru_cache(256)
+def _compiled(verb: Any, how: Any, natives: tuple[Any, ...]) -> tuple[Callable[[jax.Array], Any], NamedSharding]:
+    mesh = Mesh(np.array(natives), ("rank",))
+    function = shard_map(verb(how), mesh=mesh, in_specs=_SPREAD, out_specs=_SPREAD)
+    return jax.jit(function), NamedSharding(mesh, _SPREAD)
+
+
+def _all_reduce(op: str) -> Callable[[jax.Array], jax.Array]:
+    return lambda x: _REDUCED_BY[op](x, "rank")
+
+
+def _broadcast(root: int) -> Callable[[jax.Array], jax.Array]:
+    def function(x: jax.Array) -> jax.Array:
+        bits = _bits(x)
+        sent = jnp.where(jax.lax.axis_index("rank") == root, bits, jnp.zeros_like(bits))
+        return _from_bits(jax.lax.psum(sent, "rank"), x.dtype)
+
+    return function
+
+
+def _all_gather(count: int) -> Callable[[jax.Array], tuple[jax.Array, ...]]:
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        gathered = jax.lax.all_gather(x, "rank")
+        return tuple(gathered[rank] for rank in range(count))
+
+    return function
+
+
+def _reduce_scatter(op: str) -> Callable[[jax.Array], jax.Array]:
+    def function(x: jax.Array) -> jax.Array:
+        if op == "sum" and x.size:
+            return jax.lax.psum_scatter(x, "rank", tiled=True)
+        length = x.shape[0] // jax.lax.psum(1, "rank")
+        return jax.lax.dynamic_slice_in_dim(_REDUCED_BY[op](x, "rank"), jax.lax.axis_index("rank") * length, length)
+
+    return function
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    if x.dtype == bool:
+        return x.astype("uint8")
+    if jnp.iscomplexobj(x):
+        return _bits(jnp.stack([x.real, x.imag]))
+    return jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+
+
+def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
+    if dtype == np.dtype(bool):
+        return bits.astype(bool)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jax.lax.complex(*_from_bits(bits, np.empty(0, dtype).real.dtype))
+    return jax.lax.bitcast_convert_type(bits, dtype)

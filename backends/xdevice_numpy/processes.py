@@ -1,0 +1,107 @@
+"""MPI's collectives between the processes that `mpirun` has started, by mpi4py.
+
+What this engine must keep (measured on mpi4py 4.1.2 with MPICH 5.0.2):
+
+- The import of `mpi4py.MPI` starts MPI, so that waits until the engine is asked for.
+- MPI adds no bool and no bfloat16. What is only moved goes as bytes.
+- Its world is that of `mpirun`: under another launcher each process is alone in its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from xdevice.base.dtypes import host_dtype
+from xdevice.contract.collectives import own_part, refusal_of_order
+from xdevice.contract.processes import Engine
+from xdevice.errors import LaunchError
+
+if TYPE_CHECKING:
+    from xdevice.contract.processes import Group
+
+    Array = np.ndarray[Any, Any]
+
+_LAUNCHED: Final = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+"""What says that a launcher of MPI has started this process."""
+_REDUCED_AS: Final = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"}
+
+
+def names() -> tuple[str, ...]:
+    if not any(name in os.environ for name in _LAUNCHED):
+        return ()
+    return ("mpi",) if importlib.util.find_spec("mpi4py") is not None else ()
+
+
+class MpiEngine(Engine):
+    name = "numpy:mpi"
+
+    def __init__(self, group: Group) -> None:
+        from mpi4py import MPI
+
+        found = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
+        said = group.exchange(f"{int(found == (group.rank, group.size))} {found}")
+        if not all(text.startswith("1") for text in said):
+            raise LaunchError(
+                f"MPI counts rank {found[0]} of {found[1]} here, and this is rank {group.rank} of {group.size}: start "
+                "all processes by one mpirun, or choose engine='torch:gloo'"
+            )
+        self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+        self._rank, self._size = group.rank, group.size
+        self._all = MPI.COMM_WORLD.Dup()  # its messages never meet those of the program's own calls
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        return refusal_of_order(verb, op, dtype)
+
+    def all_reduce(self, x: Array, op: str) -> Array:
+        wide = _REDUCED_AS.get(x.dtype.name)
+        sent = np.ascontiguousarray(x if wide is None else x.astype(wide)).reshape(x.shape)
+        found = np.empty_like(sent)
+        self._all.Allreduce(sent, found, self._ops[op])
+        return found if wide is None else found.astype(x.dtype)
+
+    def broadcast(self, x: Array, root: int) -> Array:
+        found = _bytes(x).copy() if self._rank == root else np.empty(x.nbytes, "uint8")
+        self._all.Bcast(found, root)
+        return _from_bytes(found, x)
+
+    def all_gather(self, x: Array) -> list[Array]:
+        found = np.empty((self._size, x.nbytes), "uint8")
+        self._all.Allgather(_bytes(x), found)
+        return [_from_bytes(one, x) for one in found]
+
+    def reduce_scatter(self, x: Array, op: str) -> Array:
+        if x.dtype.name in _REDUCED_AS:
+            return own_part(self.all_reduce(x, op), self._rank, self._size).copy()
+        found = np.empty((x.shape[0] // self._size, *x.shape[1:]), x.dtype)
+        self._all.Reduce_scatter_block(np.ascontiguousarray(x), found, self._ops[op])
+        return found
+
+    def send(self, x: Array, to: int) -> None:
+        self._all.Send(_bytes(x), to)
+
+    def recv(self, like: Array, source: int) -> Array:
+        found = np.empty(like.nbytes, "uint8")
+        self._all.Recv(found, source)
+        return _from_bytes(found, like)
+
+    # single tensors
+
+    def cast(self, x: Array, dtype: str) -> Array:
+        return x.astype(host_dtype(dtype))
+
+    # the end
+
+    def close(self) -> None:
+        self._all.Free()
+
+
+def _bytes(x: Array) -> Array:
+    return np.ascontiguousarray(x).reshape(-1).view("uint8")
+
+
+def _from_bytes(found: Array, x: Array) -> Array:
+    return found.view(x.dtype).reshape(x.shape)

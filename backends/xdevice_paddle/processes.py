@@ -1,0 +1,177 @@
+"""Paddle's collectives between processes: gloo's on the CPU, NCCL's on GPUs.
+
+What this engine must keep (measured on 3.3.1 with gloo; NCCL's has not been run):
+
+- gloo's sum of float16 is inf everywhere, without an error: 16-bit floats are added in float32.
+- A dtype that gloo does not know (int16, complex64) ends the process with status 255. What is only moved goes as bytes,
+  what is reduced in a dtype that gloo knows.
+- gloo fails for tensors without elements, and does not have reduce_scatter.
+- Each rank counts the calls of a group by itself: after a send between two of four, the next collective of all hangs
+  until it times out. So two ranks have a group of their own.
+- gloo gives up after 30 s, which no setting changes.
+- Who asks for the store before rank 0 has opened it sleeps for 3 s.
+- `init_parallel_env` keeps one store for the whole process, so there would be no second world. The group is made of
+  what that function makes one of, which looks for the rank in the environment.
+- The store listens on all addresses and asks nobody who they are.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import paddle
+import paddle.distributed as dist
+from paddle.base import core
+from paddle.distributed.communication.group import Group as Members
+
+from xdevice.base.dtypes import dtype_name
+from xdevice.contract.collectives import free_port, own_part, refusal_of_order
+from xdevice.contract.processes import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xdevice.contract.processes import Group
+
+_OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+_REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
+_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
+_GLOO_GIVES_UP: Final = 30.0
+
+
+def names(gpus: int) -> tuple[str, ...]:
+    found = [("nccl", "ProcessGroupNCCL")] if gpus else []
+    found.append(("gloo", "ProcessGroupGloo"))
+    return tuple(name for name, kind in found if hasattr(core, kind))
+
+
+class PaddleEngine(Engine):
+    def __init__(self, name: str, group: Group) -> None:
+        self.name = f"paddle:{name}"
+        self._rank, self._size = group.rank, group.size
+        self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
+        self._is_gloo = name == "gloo"
+        self._store, self._number = _store(group)
+        self._members = self._made(self._number, range(group.size))
+        self._pairs: dict[int, Members] = {}
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if self._is_short_of_time:
+            return "Paddle's gloo gives up after 30 s whatever the timeout, so it takes none that is longer"
+        return refusal_of_order(verb, op, dtype)
+
+    def all_reduce(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        if 0 in x.shape:
+            return x
+        dtype = dtype_name(x.dtype)
+        if dtype in _PARTS:
+            parts = _compact(x).reshape([-1]).view(_PARTS[dtype])
+            return self._reduced(parts.clone(), op).view(dtype).reshape(x.shape)
+        if dtype in _REDUCED_AS:
+            return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
+        return self._reduced(_compact(x), op)
+
+    def broadcast(self, x: paddle.Tensor, root: int) -> paddle.Tensor:
+        if 0 in x.shape:
+            return x
+        sent = _bytes(x)
+        dist.broadcast(sent, src=root, group=self._members)
+        self._wait()
+        return _from_bytes(sent, x)
+
+    def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
+        if 0 in x.shape:
+            return [x.clone() for _ in range(self._size)]
+        found: list[paddle.Tensor] = []
+        dist.all_gather(found, _bytes(x), group=self._members)
+        self._wait()
+        return [_from_bytes(one, x) for one in found]
+
+    def reduce_scatter(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        return own_part(self.all_reduce(x, op), self._rank, self._size).clone()
+
+    def send(self, x: paddle.Tensor, to: int) -> None:
+        if 0 not in x.shape:
+            pair = self._pair(self._rank, to)
+            dist.send(_bytes(x), dst=to, group=pair)
+            self._wait()
+
+    def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
+        if 0 in like.shape:
+            return like
+        found = _bytes(like)
+        dist.recv(found, src=source, group=self._pair(source, self._rank))
+        self._wait()
+        return _from_bytes(found, like)
+
+    # single tensors
+
+    def cast(self, x: paddle.Tensor, dtype: str) -> paddle.Tensor:
+        return x.astype(dtype)
+
+    def reshaped(self, x: paddle.Tensor, shape: tuple[int, ...]) -> paddle.Tensor:
+        return _compact(x).reshape(list(shape))
+
+    # the end
+
+    def close(self) -> None:
+        self._pairs.clear()
+        del self._members, self._store
+
+    # the groups
+
+    def _made(self, number: int, ranks: Sequence[int]) -> Members:
+        kind = core.ProcessGroupGloo if self._is_gloo else core.ProcessGroupNCCL
+        rank = ranks.index(self._rank)
+        before = os.environ.get("PADDLE_TRAINER_ID")
+        os.environ["PADDLE_TRAINER_ID"] = str(self._rank)
+        try:
+            made = kind.create(self._store, rank, len(ranks), number)
+        finally:
+            if before is None:
+                del os.environ["PADDLE_TRAINER_ID"]
+            else:
+                os.environ["PADDLE_TRAINER_ID"] = before
+        return Members(rank, number, list(ranks), pg=made, name=f"xdevice {number}")
+
+    def _pair(self, source: int, to: int) -> Members:
+        number = self._number + 1 + source * self._size + to
+        if number not in self._pairs:
+            self._pairs[number] = self._made(number, (source, to))
+        return self._pairs[number]
+
+    def _reduced(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+        dist.all_reduce(x, op=_OPS[op], group=self._members)
+        self._wait()
+        return x
+
+    def _wait(self) -> None:
+        """Here, in the thread that may be left waiting: NCCL's calls return before they have run."""
+        if not self._is_gloo:
+            paddle.device.synchronize()
+
+
+def _store(group: Group) -> tuple[Any, int]:
+    """The store of rank 0, and the number of the group of all, which no other world of any rank has had."""
+    port = free_port(group.host) if group.rank == 0 else 0
+    number = 1 + int.from_bytes(os.urandom(2), "big") << 14
+    host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[0].split()
+    if group.rank:
+        time.sleep(0.2)  # less than the 3 s of who comes too early
+    seconds = max(1, int(group.timeout))
+    return core.TCPStore(host, int(port_of_first), group.rank == 0, group.size, seconds), int(number_of_first)
+
+
+def _compact(x: paddle.Tensor) -> paddle.Tensor:
+    return x if x.is_contiguous() else x.clone()
+
+
+def _bytes(x: paddle.Tensor) -> paddle.Tensor:
+    return _compact(x).reshape([-1]).view("uint8")
+
+
+def _from_bytes(found: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
+    """`found` as a tensor like `x`: `x` itself if the bytes are its own."""
+    return x if found.data_ptr() == x.data_ptr() else found.view(x.dtype).reshape(x.shape)

@@ -1,0 +1,197 @@
+"""TensorFlow's collectives between processes: its own ring on the CPU, NCCL's on GPUs.
+
+What this engine must keep (measured on 2.21 with the ring; NCCL's has not been run):
+
+- The cluster must be known before TensorFlow has run anything, and it stays: the next world of a process is one of the
+  same ranks.
+- A collective that fails takes all later ones with it. So none is tried: what the ring does not know is carried in a
+  dtype that it knows, bit for bit.
+- A collective without elements ends the process by a segmentation fault.
+- There is no implementation of `CollectiveReduceScatterV2` for the CPU. Two processes have a broadcast of their own in
+  place of send and recv.
+- Its own mean of integers is rounded down: it is asked for sums only.
+- Calls belong together by their `instance_key`, which is counted here.
+- `MultiWorkerMirroredStrategy` starts a service beside it which ends processes whose peers have died; so it is the
+  functions below that which are called.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+from tensorflow.python.eager import context as _context
+
+from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order
+from xdevice.contract.processes import Engine
+from xdevice.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from xdevice.contract.processes import Group
+
+_OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
+_ALL: Final = 1000
+"""The key of the group of all, those of two come behind it; TensorFlow's own strategies count from 1."""
+
+As = tuple[str | None, str | None]
+"""What the bits of a dtype are read as, and what that is then cast to."""
+_PLAIN: Final[As] = (None, None)
+_SMALL: Final[dict[str, As]] = dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (None, "int32"))
+_REDUCED_AS: Final[dict[str, As]] = {
+    **_SMALL,
+    "float16": (None, "float32"),
+    "bfloat16": (None, "float32"),
+    "uint32": (None, "int64"),
+    "uint64": ("int64", None),
+    "complex64": ("float32", None),
+    "complex128": ("float64", None),
+}
+_MOVED_AS: Final[dict[str, As]] = {
+    **_SMALL,
+    "bfloat16": ("uint16", "int32"),
+    "uint32": ("int32", None),
+    "uint64": ("int64", None),
+    "complex64": ("int64", None),
+    "complex128": ("int64", None),
+}
+
+_cluster: list[tuple[int, int]] = []
+"""The rank and the number of processes, once TensorFlow knows the cluster."""
+_calls: Counter[int] = Counter()
+"""How many of each group there were."""
+
+
+def names(gpus: int) -> tuple[str, ...]:
+    return ("nccl", "ring") if gpus else ("ring",)
+
+
+class TensorflowEngine(Engine):
+    def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
+        self.name = f"tensorflow:{name}"
+        self._hint, self._native = name, native
+        self._rank, self._size = group.rank, group.size
+        _join(group, name, is_started)
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
+            return "TensorFlow reduces no uint64, and the order of its bits is another in int64"
+        return refusal_of_order(verb, op, dtype)
+
+    def all_reduce(self, x: Any, op: str) -> Any:
+        if 0 in x.shape:
+            return x
+        with tf.device(self._native):
+            sent = _carried(x, _REDUCED_AS)
+            found = tf.raw_ops.CollectiveReduceV2(
+                input=sent, merge_op=_OPS[op], final_op="Id", ordering_token=[], **self._call(_ALL, self._size)
+            )
+            return self._done(_unpacked(found, x, _REDUCED_AS))
+
+    def broadcast(self, x: Any, root: int) -> Any:
+        return self._given(x, self._rank == root, _ALL, self._size)
+
+    def all_gather(self, x: Any) -> list[Any]:
+        if 0 in x.shape:
+            return [x] * self._size
+        with tf.device(self._native):
+            sent = _carried(x, _MOVED_AS)[tf.newaxis]
+            found = tf.raw_ops.CollectiveGatherV2(input=sent, ordering_token=[], **self._call(_ALL, self._size))
+            return self._done([_unpacked(one, x, _MOVED_AS) for one in tf.unstack(found)])
+
+    def reduce_scatter(self, x: Any, op: str) -> Any:
+        return own_part(self.all_reduce(x, op), self._rank, self._size)
+
+    def send(self, x: Any, to: int) -> None:
+        self._given(x, True, self._pair(self._rank, to), 2)
+
+    def recv(self, like: Any, source: int) -> Any:
+        return self._given(like, False, self._pair(source, self._rank), 2)
+
+    # single tensors
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        return tf.cast(x, dtype)
+
+    def reshaped(self, x: Any, shape: tuple[int, ...]) -> Any:
+        return tf.reshape(x, shape)
+
+    # the end
+
+    def close(self) -> None:
+        """The cluster stays for the life of the process."""
+
+    def _call(self, key: int, size: int) -> dict[str, Any]:
+        _calls[key] += 1
+        return {
+            "group_size": size,
+            "group_key": key,
+            "instance_key": _calls[key],
+            "communication_hint": self._hint,
+        }
+
+    def _pair(self, source: int, to: int) -> int:
+        return _ALL + 1 + source * self._size + to
+
+    def _given(self, x: Any, is_source: bool, key: int, size: int) -> Any:
+        if 0 in x.shape:
+            return x
+        with tf.device(self._native):
+            sent, call = _carried(x, _MOVED_AS), self._call(key, size)
+            if is_source:
+                found = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
+            else:
+                found = tf.raw_ops.CollectiveBcastRecvV2(shape=sent.shape, T=sent.dtype, **call)
+            return self._done(_unpacked(found, x, _MOVED_AS))
+
+    def _done(self, found: Any) -> Any:
+        """Waits here, in the thread that may be left waiting: on a GPU the call has returned before."""
+        if self._hint == "nccl":
+            tf.test.experimental.sync_devices()
+        return found
+
+
+def _carried(x: Any, table: Mapping[str, As]) -> Any:
+    bits, wide = table.get(x.dtype.name, _PLAIN)
+    x = x if bits is None else tf.bitcast(x, bits)
+    return x if wide is None else tf.cast(x, wide)
+
+
+def _unpacked(found: Any, x: Any, table: Mapping[str, As]) -> Any:
+    bits, wide = table.get(x.dtype.name, _PLAIN)
+    found = found if wide is None else tf.cast(found, bits or x.dtype)
+    return found if bits is None else tf.bitcast(found, x.dtype)
+
+
+def _join(group: Group, name: str, is_started: bool) -> None:
+    here = address(group.host, free_port(group.host))
+    is_ready = _cluster == [(group.rank, group.size)]
+    said = [text.split() for text in group.exchange(f"{int(is_ready)} {int(is_started)} {here}")]
+    if all(ready == "1" for ready, _, _ in said):
+        return
+    started = [str(rank) for rank, (_, started, _) in enumerate(said) if started == "1"]
+    if started:
+        raise LaunchError(
+            f"TensorFlow has run something already on rank {', '.join(started)}, and it meets other processes only "
+            "before its first tensor: enter xdevice.processes() first, or choose engine='torch:gloo'"
+        )
+    cluster = tf.train.ClusterSpec({"worker": [there for _, _, there in said]}).as_cluster_def()
+    context = _context.context()
+    context.configure_collective_ops(
+        collective_leader="/job:worker/replica:0/task:0",
+        use_nccl_communication=name == "nccl",
+        device_filters=(f"/job:worker/task:{group.rank}",),
+    )
+    context.enable_collective_ops(
+        tf.train.ServerDef(
+            cluster=cluster,
+            job_name="worker",
+            task_index=group.rank,
+            protocol="grpc",
+            default_session_config=context.config,  # without it the first collective hangs
+        )
+    )
+    context.ensure_initialized()
+    _cluster.append((group.rank, group.size))

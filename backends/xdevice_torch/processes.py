@@ -1,0 +1,248 @@
+"""Several processes: gloo for tensors on the host, NCCL for those on GPUs, without `init_process_group`.
+
+The groups are this engine's own: what a program does with `torch.distributed` beside it stays apart. gloo is told the
+address to listen on, because it would take the host's name, and the store gets a socket that listens there already.
+gloo sums eight dtypes, so that the others go as one of them; what is only moved goes as bytes. torch 2.13 deprecates
+the flat `reduce_scatter_tensor`, so that the form with lists is used, which all versions have.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+
+from xdevice.contract.processes import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract.processes import Group
+
+_c10d: Any = dist
+"""Its names are not in the types of PyTorch."""
+_STEP: Final = timedelta(seconds=0.1)
+_DEADLINE: Final = timedelta(days=7)
+"""The world has its own, and a slow rank is not a lost one."""
+
+_AS: Final = {
+    torch.bool: torch.uint8,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.int64,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
+"""What neither gloo nor NCCL sums: a wider integer wraps around to the same bits, a complex number is a pair."""
+_OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+def names(has_gpus: bool) -> tuple[str, ...]:
+    """The engines of this build of PyTorch, the best first."""
+    if not dist.is_available():
+        return ()
+    found = ("nccl",) if has_gpus and dist.is_nccl_available() else ()
+    return (*found, "gloo") if dist.is_gloo_available() else found
+
+
+class TorchEngine(Engine):
+    """gloo, and beside it NCCL if that was asked for."""
+
+    in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
+    """A timeout of send and recv would close gloo's connections."""
+
+    def __init__(self, kind: str, group: Group, native: torch.device) -> None:
+        self.name = f"torch:{kind}"
+        self._rank, self._size = group.rank, group.size
+        self._until = group.wait
+        self._device = native
+        self._store = _store(group)
+        self._gloo: Any = None
+        self._nccl: Any = None
+        if kind == "nccl":
+            torch.cuda.set_device(native)
+            prefixed = _c10d.PrefixStore("nccl", self._store)
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = _DEADLINE
+            self._nccl = dist.ProcessGroupNCCL(prefixed, group.rank, group.size, options)
+        self._gloo = _gloo(_c10d.PrefixStore("gloo", self._store), group)
+
+    def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
+        if op in ("max", "min") and dtype in ("complex64", "complex128"):
+            return "complex numbers have no order"
+        if op in ("max", "min") and dtype == "uint64":
+            return "it compares signed integers only"
+        return None
+
+    def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        held = self._held(x, op)
+        self._wait(held, lambda group: group.allreduce([held], _options(dist.AllreduceOptions, op)))
+        return _into(x, held)
+
+    def broadcast(self, x: torch.Tensor, root: int) -> torch.Tensor:
+        held = self._bytes(x)
+        options = dist.BroadcastOptions()
+        options.rootRank = root
+        self._wait(held, lambda group: group.broadcast([held], options))
+        return _into(x, held)
+
+    def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
+        held = self._bytes(x)
+        parts = [torch.empty_like(held) for _ in range(self._size)]
+        self._wait(held, lambda group: group.allgather([parts], [held]))
+        return [_like(part, x) for part in parts]
+
+    def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        held = self._held(x, op)
+        parts = [part.contiguous() for part in held.chunk(self._size)]
+        new = torch.empty_like(parts[self._rank])
+        self._wait(held, lambda group: group.reduce_scatter([new], [parts], _options(dist.ReduceScatterOptions, op)))
+        part = torch.empty((x.shape[0] // self._size, *x.shape[1:]), dtype=x.dtype, device=x.device)
+        return _into(part, new)
+
+    def send(self, x: torch.Tensor, to: int) -> None:
+        held = self._bytes(x)
+        self._wait(held, lambda group: group.send([held], to, 0), False)
+
+    def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
+        held = self._bytes(like)
+        self._wait(held, lambda group: group.recv([held], source, 0), False)
+        return _into(like, held)
+
+    def cast(self, x: torch.Tensor, dtype: str) -> torch.Tensor:
+        return x.to(getattr(torch, dtype))
+
+    def times(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x.mul_(factor)
+
+    def over(self, x: torch.Tensor, divisor: float) -> torch.Tensor:
+        return x.div_(divisor)
+
+    def close(self) -> None:
+        if self._nccl is not None:
+            self._nccl.shutdown()
+        self._gloo = self._nccl = None
+
+    def abort(self) -> None:
+        group = self._nccl
+        if group is not None and hasattr(group, "abort"):
+            threading.Thread(target=group.abort, daemon=True).start()  # it may wait for a kernel that spins
+
+    # how a tensor goes
+
+    def _wait(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
+        if held.numel() == 0:
+            return
+        if held.is_cuda:
+            self._wait_on_gpu(held, call, in_steps)
+            return
+        work = call(self._gloo)
+        if in_steps:
+            self._until(lambda seconds: _is_done(work))
+        else:
+            work.wait()
+
+    def _wait_on_gpu(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool) -> None:
+        with torch.cuda.device(held.device):
+            call(self._nccl).wait()  # the stream's wait, not the host's
+            stream = torch.cuda.current_stream()
+            if in_steps:
+                self._until(lambda seconds: _is_idle(stream, seconds))
+            else:
+                stream.synchronize()
+
+    def _held(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        """`x` as what the engine sums: itself where that is possible."""
+        if x.dtype in _AS:
+            held = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+            if x.dtype is torch.uint64:
+                held = x.view(torch.int64)
+            return self._here(held.to(_AS[x.dtype])).contiguous()
+        return self._here(x).contiguous()
+
+    def _bytes(self, x: torch.Tensor) -> torch.Tensor:
+        """The bytes of `x` in C order: in its own memory where that is possible."""
+        if x.is_complex():
+            x = x.resolve_conj()
+        return self._here(x.resolve_neg()).contiguous().reshape(-1).view(torch.uint8)
+
+    def _here(self, x: torch.Tensor) -> torch.Tensor:
+        """Where the engine can work: gloo alone works on the host."""
+        return x.cpu() if x.is_cuda and self._nccl is None else x
+
+
+def _is_done(work: Any) -> bool:
+    """Waits for a moment, after which gloo's call goes on."""
+    try:
+        work.wait(_STEP)
+    except RuntimeError:
+        if work.is_completed():
+            raise
+        return False
+    return True
+
+
+def _is_idle(stream: Any, seconds: float) -> bool:
+    """Asks often at first: most calls take less than a millisecond."""
+    until = time.monotonic() + seconds
+    while not stream.query():
+        now = time.monotonic()
+        if now > until:
+            return False
+        time.sleep(0 if until - now > seconds - 0.001 else 0.0002)
+    return True
+
+
+def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
+    """`x` with the values of what stood for it."""
+    if held.data_ptr() == x.data_ptr() and held.device == x.device:
+        return x
+    return x.copy_(_like(held, x))
+
+
+def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """What stood for a tensor of the shape and dtype of `x`, as such a one."""
+    if held.dtype is torch.uint8 and held.numel() != x.numel():
+        held = held.view(x.dtype)  # bytes
+    elif held.dtype is torch.uint8 and x.itemsize == 1:
+        held = held.view(x.dtype)
+    elif x.is_complex():
+        held = torch.view_as_complex(held)
+    elif x.dtype is torch.uint64:
+        held = held.view(torch.uint64)
+    return held.to(x.device, x.dtype).reshape(x.shape)
+
+
+def _options(cls: Any, op: str) -> Any:
+    options = cls()
+    options.reduceOp = _OPS[op]
+    return options
+
+
+def _store(group: Group) -> Any:
+    """A store of addresses, which rank 0 serves."""
+    sock = None
+    if group.rank == 0:
+        family = socket.AF_INET6 if ":" in group.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.bind((group.host, 0))
+        sock.listen(1024)
+    host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
+    if sock is None:
+        return dist.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
+    return dist.TCPStore(
+        host, int(port), group.size, True, _DEADLINE, wait_for_workers=False, master_listen_fd=sock.detach()
+    )
+
+
+def _gloo(store: Any, group: Group) -> Any:
+    options: Any = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=group.host)]
+    options._timeout = _DEADLINE
+    return dist.ProcessGroupGloo(store, group.rank, group.size, options)

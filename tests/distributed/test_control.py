@@ -1,0 +1,222 @@
+"""The control connection without a framework: who may join, strangers, and what many ranks cost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+from support import python
+
+import xdevice
+from xdevice.distributed import control, hub, launchers, wire
+from xdevice.distributed.hub import Hub, Terms
+
+PLACE = launchers.Place("xdevice launch", 1, 2, 1, 2, "127.0.0.1", None, "a run")
+
+
+@pytest.fixture
+def serving():
+    """A hub of two ranks, rank 0 attached, and its port."""
+    hubs = []
+
+    def serve(key="", size=2, join_timeout=20.0, timeout=1.0):
+        listener = socket.create_server(("127.0.0.1", 0))
+        found = Hub(listener, Terms(key, "a run", 1, size), timeout, join_timeout)
+        (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
+        found.attach(0, hubs_vote, hubs_pulse)
+        found.start()
+        hubs.append((found, listener, vote, pulse))
+        return listener.getsockname()[1], control.Line(vote, pulse, "127.0.0.1", timeout, None)
+
+    yield serve
+    for found, listener, vote, pulse in hubs:
+        for one in (vote, pulse):
+            one.close()
+        found.join(5)
+        listener.close()
+        assert not found.is_alive()
+
+
+def connect(port, line="vote", key="", run="a run", world=1, size=2, rank=1):
+    place = PLACE._replace(port=port, rank=rank, size=size)
+    return control._connected(place, port, Terms(key, run, world, size), line)
+
+
+def joined(port, key="", rank=1, size=2):
+    vote, pulse = (connect(port, line, key, rank=rank, size=size) for line in ("vote", "pulse"))
+    return control.Line(vote, pulse, "127.0.0.1", 1.0, None)
+
+
+def test_who_has_the_token_joins(serving):
+    port, first = serving(key="a secret")
+    second = joined(port, "a secret")
+    thread = threading.Thread(target=lambda: second.vote("a call"))
+    thread.start()
+    assert first.vote("a call") == []
+    thread.join()
+    second.close()
+
+
+@pytest.mark.parametrize("key", ["", "another", "a secret "])
+def test_who_lacks_the_token_is_refused(serving, key):
+    port, _ = serving(key="a secret")
+    with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+        connect(port, key=key)
+
+
+def test_a_hub_that_lacks_the_token_is_refused(serving):
+    """Who listens there in rank 0's place learns nothing, and is told nothing."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    heard = []
+
+    def pretend():
+        sock, _ = listener.accept()
+        conn = wire.Conn(sock)
+        conn.send(b"H", f"{wire.GREETING.decode()}{wire.nonce()}")
+        while not (frames := list(conn.frames())):
+            time.sleep(0.01)
+        heard.append(frames[0][1])
+        conn.send(b"K", wire.proof("another", "x", "hub"))
+        while conn.is_open:
+            list(conn.frames())
+            time.sleep(0.01)
+        conn.close()
+
+    thread = threading.Thread(target=pretend)
+    thread.start()
+    with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+        connect(listener.getsockname()[1], key="a secret")
+    thread.join()
+    listener.close()
+    assert "a secret" not in heard[0]
+
+
+@pytest.mark.parametrize("wrong", [{"run": "another"}, {"world": 2}])
+def test_another_run_is_passed_by(serving, wrong):
+    port, _ = serving()
+    assert connect(port, **wrong) is None
+
+
+def test_a_rank_that_is_there_twice_and_one_of_another_size_are_refused(serving):
+    port, _ = serving(size=3)
+    there = connect(port, size=3)
+    with pytest.raises(xdevice.LaunchError, match="rank 1 already"):
+        connect(port, size=3)
+    with pytest.raises(xdevice.LaunchError, match="rank 1 of 2, and here are 3"):
+        connect(port)
+    there.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xffh", b"\0\0\0\2h{}", b"\0\0\0\3h\xff\xfe{"],
+)
+def test_strangers_disturb_nobody(serving, said):
+    port, first = serving(key="a secret")
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+    for stranger in strangers:
+        stranger.sendall(said)
+    strangers[0].close()
+    second = joined(port, "a secret")
+    thread = threading.Thread(target=lambda: second.vote("a call"))
+    thread.start()
+    first.vote("a call")
+    thread.join()
+    second.close()
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_what_the_control_connection_cannot_read_ends_the_world(serving, caplog):
+    port, first = serving()
+    second = joined(port)
+    second._vote.send(b"V", "no number")
+    with pytest.raises(xdevice.PeerError, match="control connection has failed: ValueError"):
+        first.vote("a call")
+    second.close()
+    assert "has failed" in caplog.text
+
+
+def test_a_proof_is_not_a_proof_of_anything_else():
+    proof = wire.proof("a secret", "nonce", 1, "vote")
+    assert wire.is_proof(proof, "a secret", "nonce", 1, "vote")
+    for claimed, key, *parts in (
+        (proof, "a secret", "nonce", 2, "vote"),
+        (proof, "a secret", "another", 1, "vote"),
+        (proof, "", "nonce", 1, "vote"),
+        (None, "a secret", "nonce", 1, "vote"),
+        ("é", "a secret", "nonce", 1, "vote"),
+    ):
+        assert not wire.is_proof(claimed, key, *parts)
+
+
+def test_frames_of_all_sizes_arrive(serving):
+    here, there = map(wire.Conn, socket.socketpair())
+    texts = ["", "é", "x" * 70_000, "y" * 3_000_000]
+    for text in texts:
+        here.send(b"V", text)
+    got = []
+    while len(got) < len(texts):
+        here.flush()
+        got += [text for _, text in there.frames()]
+    assert got == texts
+    for conn in (here, there):
+        conn.close()
+
+
+def test_a_frame_that_is_too_long_ends_the_connection():
+    here, there = socket.socketpair()
+    conn = wire.Conn(there, most=100)
+    here.sendall((101).to_bytes(4, "big") + b"h")
+    assert list(conn.frames()) == []
+    assert not conn.is_open
+    here.close()
+    conn.close()
+
+
+def test_who_never_comes_is_named(serving):
+    _, first = serving(size=4, join_timeout=0.3)
+    with pytest.raises(xdevice.PeerError, match=r"ranks 1, 2, 3 have not joined within 0\.3 s") as raised:
+        first.vote("a call")
+    assert (raised.value.rank, raised.value.why) == (1, "never joined")
+
+
+def test_beyond_this_machine_a_token_is_needed(monkeypatch):
+    monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
+    for rank in (0, 1):
+        with pytest.raises(xdevice.LaunchError, match="XDEVICE_TOKEN"):
+            control.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
+
+
+def test_time_in_which_the_process_did_not_run_does_not_count(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(hub.time, "monotonic", lambda: now[0])
+    clock = hub.Clock(2.0)
+    for step in (1.0, 3600.0, 0.5):
+        now[0] += step
+        clock.tick()
+    assert clock.now == 3.5
+
+
+def test_a_world_of_one_starts_and_imports_nothing():
+    done = python(
+        "-c",
+        "import sys, threading, numpy as np, xdevice\n"
+        "with xdevice.processes() as world:\n"
+        "    x = np.ones(3)\n"
+        "    assert world.all_reduce(x, 'mean', weight=2) is x and world.broadcast(x) is x\n"
+        "    assert world.all_gather(x) is x and world.average_gradients([x])[0] is x\n"
+        "    assert world.reduce_scatter(x) is x and world.split_batch(x) is x\n"
+        "    world.barrier()\n"
+        "    with world.first() as is_first: assert is_first\n"
+        "    assert (world.rank, world.size, world.engine, world.is_first) == (0, 1, 'none', True)\n"
+        "    assert world.all_gather(np.float32(2)).tolist() == [2]\n"
+        "    try: world.send(x, 1)\n"
+        "    except xdevice.ArgumentError: pass\n"
+        "    else: raise AssertionError\n"
+        "assert threading.active_count() == 1\n"
+        "assert not {'torch', 'jax', 'tensorflow', 'paddle', 'mxnet', 'torch.distributed'} & set(sys.modules)\n",
+    )
+    assert done.returncode == 0, done.stderr

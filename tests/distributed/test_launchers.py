@@ -1,0 +1,168 @@
+"""What launchers say of processes, each as it says it, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+import xdevice
+from xdevice.distributed import launchers
+from xdevice.distributed.launchers import place
+
+NAMES = ("XDEVICE_", "PADDLE_", "OMPI_", "PMI_", "PMIX_", "MPI_", "JAX_", "SLURM_", "MASTER_", "TORCHELASTIC_")
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(NAMES) or name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TF_CONFIG"):
+            monkeypatch.delenv(name)
+
+
+def say(monkeypatch, **said):
+    for name, value in said.items():
+        monkeypatch.setenv(name, str(value))
+
+
+TORCHRUN = {
+    "RANK": 5, "WORLD_SIZE": 8, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 4, "MASTER_ADDR": "node0", "MASTER_PORT": 29500,
+    "TORCHELASTIC_RUN_ID": "none",
+}  # fmt: skip
+PADDLE = {
+    "PADDLE_TRAINER_ID": 1, "PADDLE_TRAINERS_NUM": 2, "PADDLE_LOCAL_RANK": 1, "PADDLE_LOCAL_SIZE": 2,
+    "PADDLE_MASTER": "10.0.0.7:34567",
+}  # fmt: skip
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": 3, "OMPI_COMM_WORLD_SIZE": 4, "OMPI_COMM_WORLD_LOCAL_RANK": 3,
+    "OMPI_COMM_WORLD_LOCAL_SIZE": 4,
+}  # fmt: skip
+MPICH = {"PMI_RANK": 1, "PMI_SIZE": 2, "MPI_LOCALRANKID": 1, "MPI_LOCALNRANKS": 2}
+JAX = {"JAX_PROCESS_ID": 1, "JAX_NUM_PROCESSES": 2, "JAX_COORDINATOR_ADDRESS": "10.0.0.8:1234"}
+TENSORFLOW = {
+    "TF_CONFIG": json.dumps(
+        {"cluster": {"worker": ["a:1", "b:1", "a:2", "b:2"]}, "task": {"type": "worker", "index": 3}}
+    )
+}
+SLURM = {
+    "SLURM_PROCID": 6, "SLURM_NTASKS": 7, "SLURM_STEP_NUM_TASKS": 7, "SLURM_LOCALID": 0, "SLURM_NODEID": 3,
+    "SLURM_STEP_NODELIST": "gpu[007-009,012]", "SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_JOB_ID": 12,
+}  # fmt: skip
+OURS = {"XDEVICE_RANK": 1, "XDEVICE_SIZE": 2, "XDEVICE_ADDRESS": "10.1.0.1:29400"}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (TORCHRUN, ("torchrun", 5, 8, 1, 4, "node0")),
+        (PADDLE, ("paddle.distributed.launch", 1, 2, 1, 2, "127.0.0.1")),
+        (OPEN_MPI, ("mpirun (Open MPI)", 3, 4, 3, 4, "127.0.0.1")),
+        (MPICH, ("mpiexec (MPICH)", 1, 2, 1, 2, "127.0.0.1")),
+        (JAX, ("JAX's variables", 1, 2, 0, 1, "10.0.0.8")),
+        (TENSORFLOW, ("TF_CONFIG", 3, 4, 1, 2, "a")),
+        (SLURM, ("srun", 6, 7, 0, 1, "gpu007")),
+        (OURS, ("xdevice launch", 1, 2, 0, 1, "10.1.0.1")),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_each_launcher_is_read(monkeypatch, said, expected):
+    assert place() is None
+    say(monkeypatch, **said)
+    found = place()
+    assert found[:6] == expected
+    assert found.port == (29400 if said is OURS else None)
+
+
+def test_the_inner_launcher_counts(monkeypatch):
+    say(monkeypatch, **SLURM)
+    say(monkeypatch, **TORCHRUN)
+    assert place().launcher == "torchrun"
+    say(monkeypatch, **OURS)
+    assert place().launcher == "xdevice launch"
+
+
+def test_on_one_machine_it_is_loopback_whatever_name_it_has(monkeypatch):
+    say(monkeypatch, **{**TORCHRUN, "LOCAL_WORLD_SIZE": 8, "LOCAL_RANK": 5})
+    assert place().host == "127.0.0.1"
+
+
+def test_the_script_of_a_job_was_not_started_by_srun(monkeypatch):
+    say(monkeypatch, SLURM_PROCID=0, SLURM_NTASKS=4, SLURM_LOCALID=0, SLURM_JOB_ID=7)
+    assert place() is None
+
+
+def test_ports_are_the_same_for_all_of_a_run_and_others_for_another(monkeypatch):
+    say(monkeypatch, **TORCHRUN)
+    first = place().ports()
+    say(monkeypatch, RANK=0, LOCAL_RANK=0)
+    assert place().ports() == first
+    assert len(set(first)) > 8
+    assert all(20000 <= port < 32768 for port in first)
+    say(monkeypatch, MASTER_PORT=29501)
+    assert not set(place().ports()) & set(first)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"RANK": 1}, "WORLD_SIZE is not set"),
+        ({"WORLD_SIZE": 2}, "RANK is not set"),
+        ({"XDEVICE_SIZE": 2}, "XDEVICE_RANK is not set"),
+        ({**TORCHRUN, "RANK": 8}, "RANK is 8 and WORLD_SIZE is 8"),
+        ({**TORCHRUN, "WORLD_SIZE": 0, "RANK": 0}, "WORLD_SIZE is 0"),
+        ({**TORCHRUN, "LOCAL_RANK": 4}, "LOCAL_RANK is 4 and LOCAL_WORLD_SIZE is 4"),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": 9}, "LOCAL_WORLD_SIZE is 9"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": 1}, "set XDEVICE_ADDRESS"),
+        ({**OURS, "XDEVICE_ADDRESS": "host:0"}, "host:port"),
+        ({**OURS, "XDEVICE_ADDRESS": ":29400"}, "host:port"),
+        ({"TF_CONFIG": "{"}, "TF_CONFIG"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "ps", "index": 0}}'}, "'ps'"),
+        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}'}, "is 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(monkeypatch, said, words):
+    say(monkeypatch, **said)
+    with pytest.raises(xdevice.LaunchError) as raised:
+        place()
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["-1", "one", "1.0", "²"])
+def test_a_number_that_is_none(monkeypatch, value):
+    say(monkeypatch, **{**TORCHRUN, "RANK": value})
+    with pytest.raises(xdevice.SettingError, match="RANK is"):
+        place()
+
+
+def test_a_launcher_of_one_is_a_world_of_one(monkeypatch):
+    say(monkeypatch, RANK=0, WORLD_SIZE=1)
+    with xdevice.processes() as world:
+        assert (world.size, world.launcher) == (1, "torchrun")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("a", "a"), ("a,b", "a"), ("a[3-5]", "a3"), ("a[03,07-9]x,b", "a03x"), ("n-1,n-2", "n-1")]
+)
+def test_the_first_of_slurms_nodes(nodes, first):
+    assert launchers._first_node(nodes) == first
+
+
+def test_options_come_from_the_environment_where_they_are_left_out(monkeypatch):
+    say(monkeypatch, XDEVICE_ENGINE="paddle", XDEVICE_TIMEOUT="7.5", XDEVICE_JOIN_TIMEOUT=9, XDEVICE_CHECK=0)
+    assert tuple(xdevice.processes().options) == ("paddle", 7.5, 9.0, False)
+    assert tuple(xdevice.processes(engine="torch", check=True).options) == ("torch", 7.5, 9.0, True)
+    say(monkeypatch, XDEVICE_CHECK="yes")
+    with pytest.raises(xdevice.SettingError, match="XDEVICE_CHECK"):
+        xdevice.processes()
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": "3"}, {"join_timeout": -1}, {"check": 1}, {"engine": 3}])
+def test_arguments_that_are_none(wrong):
+    with pytest.raises(xdevice.ArgumentError):
+        xdevice.processes(**wrong)
+
+
+def test_there_is_no_world_outside_of_a_block():
+    with pytest.raises(xdevice.LaunchError, match="not in a block"):
+        xdevice.world()

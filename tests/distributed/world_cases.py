@@ -1,0 +1,397 @@
+"""What ranks do in the tests of `test_worlds.py`; each function runs in every rank, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+from process_runs import LATE, met, report
+
+import xdevice
+
+LONG = 2.5 * LATE
+
+
+def verbs() -> None:
+    with met() as world:
+        rank, size = world.rank, world.size
+        x = np.arange(4.0) + rank
+        assert world.all_reduce(x) is x
+        assert x.tolist() == [1, 3, 5, 7]
+        assert world.all_reduce(np.array([rank, 5 - rank]), "max").tolist() == [1, 5]
+        assert world.all_reduce({"a": [np.array([rank], "float32")]}, "mean") == {"a": [0.5]}
+        assert world.all_reduce(np.float32(rank), "mean") == 0.5
+        assert world.all_gather(np.full((rank, 2), rank), even=False).tolist() == [[1, 1]]
+        assert world.all_gather(np.float64(rank)).tolist() == [0, 1]
+        assert world.reduce_scatter(np.arange(4)).tolist() == [[0, 2], [4, 6]][rank]
+        source = np.arange(6).reshape(3, 2) * 1j if rank == 1 else np.zeros((3, 2), complex)
+        assert world.broadcast(source, root=1) is source
+        assert source[2, 1] == 5j
+        if rank == 0:
+            world.send([np.arange(3), np.ones(2, "int16")], 1)
+        else:
+            assert [x.tolist() for x in world.recv([np.zeros(3, int), np.zeros(2, "int16")], 0)] == [[0, 1, 2], [1, 1]]
+        assert world.split_batch(np.arange(5), even=False).tolist() == [[0, 1, 2], [3, 4]][rank]
+        empty = np.full(2, np.nan) if rank else np.array([1.0, 2.0])
+        assert world.all_reduce(empty, "mean", weight=0 if rank else 7).tolist() == [1, 2]
+        assert world.all_reduce(np.ones(2) * rank, "mean", weight=1 + 2 * rank).tolist() == [0.75] * 2
+        half = world.all_reduce(np.full(3, 3e4 + rank, "float16"), "mean")
+        assert half.tolist() == [30000.0] * 3, "16-bit floats are added as float32"
+        gradients = [np.full(n, float(rank)) for n in (3, 1, 4)] + [None, np.ones((2, 2), "float32")]
+        averaged = world.average_gradients(gradients, weight=3 - 2 * rank)
+        assert averaged[3] is None
+        assert [x.tolist() for x in averaged[:3]] == [[0.25] * n for n in (3, 1, 4)]
+        for one, another in zip(averaged, gradients, strict=True):
+            assert one is another
+        big = [np.full(5 * 2**20, rank + 1.0, "float32") for _ in range(3)]
+        assert all(x.min() == x.max() == 1.5 for x in world.average_gradients(big))
+        with world.first() as is_first:
+            assert is_first is (rank == 0)
+        assert world.engine == "torch:gloo"
+        assert repr(world) == f"<world: rank {rank} of {size} by xdevice launch, engine torch:gloo>"
+    report(good=True)
+
+
+def errors_before_anything_is_said() -> None:
+    """A verb that refuses its argument on one rank leaves the others to their own calls."""
+    with met() as world:
+        wrong = [
+            (xdevice.ArgumentError, lambda: world.all_reduce(np.ones(2), "median")),
+            (xdevice.ArgumentError, lambda: world.all_reduce(np.ones(2), weight=2)),
+            (xdevice.ArgumentError, lambda: world.all_reduce(np.ones(2), "mean", weight=-1)),
+            (xdevice.ArgumentError, lambda: world.broadcast(np.ones(2), root=2)),
+            (xdevice.ArgumentError, lambda: world.send(np.ones(2), world.rank)),
+            (xdevice.DTypeError, lambda: world.all_reduce(np.ones(2, int), "mean")),
+            (xdevice.DTypeError, lambda: world.all_reduce(np.ones(2, bool))),
+            (xdevice.DTypeError, lambda: world.all_reduce(np.ones(2, complex), "max")),
+            (xdevice.ShapeError, lambda: world.reduce_scatter(np.ones(3))),
+            (xdevice.ShapeError, lambda: world.split_batch(np.ones(3))),
+            (xdevice.NotATensorError, lambda: world.all_reduce({"a": 1})),
+            (xdevice.NotATensorError, lambda: world.broadcast("text")),
+            (xdevice.NotATensorError, lambda: world.average_gradients([])),
+            (xdevice.ArgumentError, lambda: xdevice.processes(engine="paddle")),
+        ]
+        for error, call in wrong if world.rank == 0 else ():
+            try:
+                call()
+            except error:
+                continue
+            raise AssertionError(f"no {error.__name__}")
+        assert xdevice.processes() is world
+        with xdevice.processes(timeout=LATE) as inner:
+            assert inner is world is xdevice.world()
+        world.barrier()
+    report(good=True)
+
+
+def weights_of_nothing() -> None:
+    with met() as world:
+        try:
+            world.all_reduce(np.ones(2), "mean", weight=0)
+        except xdevice.ArgumentError:
+            report(good=True)
+
+
+def none_on_one() -> None:
+    with met() as world:
+        try:
+            world.average_gradients({"w": np.ones(2), "b": np.ones(1) if world.rank else None})
+        except xdevice.CollectiveMismatchError as error:
+            report(text=str(error))
+        world.barrier()
+
+
+def keys_differ() -> None:
+    with met() as world:
+        try:
+            world.all_reduce({"ab"[world.rank]: np.ones(2)})
+        except xdevice.CollectiveMismatchError as error:
+            report(text=str(error))
+        world.barrier()
+
+
+def two_worlds() -> None:
+    for _ in range(3):
+        with met() as world:
+            world.barrier()
+    try:
+        world.barrier()
+    except xdevice.LaunchError:
+        report(good=True)
+
+
+def first_raises() -> None:
+    with met() as world:
+        try:
+            with world.first() as is_first:
+                if is_first:
+                    raise OSError("the disk is full")
+        except (OSError, xdevice.PeerError) as error:
+            report(text=str(error), error=type(error).__name__)
+        assert world.all_reduce(np.ones(1)).tolist() == [2]
+    report(good=True)
+
+
+def verb_in_first() -> None:
+    with met() as world, world.first():
+        try:
+            world.barrier()
+        except xdevice.ScopeError:
+            report(good=True)
+
+
+# what takes long and is not late
+
+
+def computes() -> None:
+    with met() as world:
+        until = time.monotonic() + LONG * world.rank
+        while time.monotonic() < until:
+            pass
+        world.barrier()
+    report(good=True)
+
+
+def loads_slowly() -> None:
+    with met() as world:
+        for _ in range(int(LONG / 0.05) * world.rank):
+            time.sleep(0.05)
+        world.barrier()
+    report(good=True)
+
+
+def waits_for_a_child() -> None:
+    with met() as world:
+        if world.rank:
+            subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    f"import time\nend = time.monotonic() + {LONG}\nwhile time.monotonic() < end: pass",
+                ],
+                check=True,
+            )
+        world.barrier()
+    report(good=True)
+
+
+def long_first() -> None:
+    with met() as world:
+        with world.first() as is_first:
+            if is_first:
+                time.sleep(LONG)
+        world.barrier()
+    report(good=True)
+
+
+# what ends it
+
+
+def stopped() -> None:
+    with met() as world:
+        pids = world.all_gather(np.array(os.getpid()))
+        if world.rank:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        report(failed=time.monotonic())
+        try:
+            world.barrier()
+        finally:
+            os.kill(int(pids[1]), signal.SIGKILL)
+
+
+def first_rank_stopped() -> None:
+    with met() as world:
+        pids = world.all_gather(np.array(os.getpid()))
+        if world.rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        report(failed=time.monotonic())
+        try:
+            world.barrier()
+        finally:
+            os.kill(int(pids[0]), signal.SIGKILL)
+
+
+def first_rank_killed() -> None:
+    with met() as world:
+        report(failed=time.monotonic())
+        if world.rank == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.all_reduce(np.ones(3))
+
+
+def stopped_in_the_engine() -> None:
+    """Unchecked: the others are in the engine already."""
+    with met(check=False) as world:
+        pids = world.all_gather(np.array(os.getpid()))
+        if world.rank:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        report(failed=time.monotonic())
+        try:
+            world.all_reduce(np.ones(3))
+        finally:
+            os.kill(int(pids[1]), signal.SIGKILL)
+
+
+def order_unchecked() -> None:
+    with met(check=False) as world:
+        report(failed=time.monotonic())
+        world.all_reduce(np.ones(3)) if world.rank else world.broadcast(np.ones(300))
+        world.barrier() if world.rank else world.all_reduce(np.ones(3))
+        world.barrier()
+
+
+def stuck_unchecked() -> None:
+    with met(check=False) as world:
+        report(failed=time.monotonic())
+        if world.rank:
+            threading.Event().wait(8)
+        world.all_reduce(np.ones(3))
+
+
+def leaves() -> None:
+    with met() as world:
+        report(failed=time.monotonic())
+        if world.rank == 0:
+            world.all_reduce(np.ones(3))
+
+
+def exits_with_0() -> None:
+    with met() as world:
+        if world.rank:
+            sys.exit(0)
+        report(failed=time.monotonic())
+        world.all_reduce(np.ones(3))
+
+
+def all_exit_with_0() -> None:
+    with met():
+        report(good=True)
+        sys.exit(0)
+
+
+def exits_with_3() -> None:
+    with met() as world:
+        if world.rank:
+            sys.exit(3)
+        world.all_reduce(np.ones(3))
+
+
+def ends_without_a_word() -> None:
+    with met() as world:
+        if world.rank:
+            os._exit(0)
+        report(failed=time.monotonic())
+        world.all_reduce(np.ones(3))
+
+
+def interrupted() -> None:
+    with met() as world:
+        if world.rank == 0:
+            report(failed=time.monotonic())
+            world.all_reduce(np.ones(3))
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+
+
+def interrupted_while_waiting() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with met() as world:
+        if world.rank:
+            threading.Event().wait(1)
+            world.barrier()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        world.barrier()
+
+
+def closed_for_good() -> None:
+    with met() as world:
+        if world.rank:
+            os._exit(0)
+        told = []
+        for call in (world.barrier, lambda: world.all_reduce(np.ones(2)), lambda: world.broadcast(np.ones(2))):
+            try:
+                call()
+            except xdevice.PeerError as error:  # noqa: PERF203  # each is to raise
+                told.append(error)
+        report(good=len(told) == 3 and len(set(map(id, told))) == 1)
+        report(begun=time.monotonic())
+    try:
+        with xdevice.processes():
+            pass
+    except xdevice.PeerError:
+        report(again=True)
+
+
+def forks() -> None:
+    """A child that outlives its parent does not hide its death, and cannot speak for it."""
+    with met() as world:
+        if world.rank:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    world.barrier()
+                except xdevice.UnsupportedError as error:
+                    report(child=str(error))
+                time.sleep(5)
+                os._exit(0)
+            time.sleep(0.3)
+            report(failed=time.monotonic())
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.all_reduce(np.ones(3))
+
+
+def two_threads() -> None:
+    with met() as world:
+        raised = []
+
+        def other() -> None:
+            try:
+                world.barrier()
+            except xdevice.ScopeError as error:
+                raised.append(error)
+
+        if world.rank == 0:
+            thread = threading.Timer(0.3, other)
+            thread.start()
+            world.barrier()
+            thread.join()
+            report(good=len(raised) == 1)
+        else:
+            time.sleep(0.8)
+            world.barrier()
+
+
+def hanging_hooks() -> None:
+    """As JAX's: a hook that waits for a rank which has died."""
+    import atexit
+
+    with met() as world:
+        atexit.register(time.sleep, 1000)
+        if world.rank:
+            raise ValueError("a bug in rank 1")
+        world.barrier()
+
+
+def hanging_hooks_and_caught() -> None:
+    import atexit
+
+    try:
+        with met() as world:
+            atexit.register(time.sleep, 1000)
+            if world.rank:
+                os._exit(0)
+            world.barrier()
+    except xdevice.PeerError:
+        report(good=True)
+
+
+def options_differ() -> None:
+    rank = int(os.environ["XDEVICE_RANK"])
+    with met(check=rank == 0):
+        pass

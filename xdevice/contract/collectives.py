@@ -1,0 +1,37 @@
+"""What the adapters' engines for several processes have in common."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+
+def refusal_of_order(verb: str, op: str | None, dtype: str) -> str | None:
+    """Why no framework can do this: complex numbers are not larger or smaller, and truth values are not added."""
+    if verb not in ("all_reduce", "reduce_scatter"):
+        return None
+    if op != "sum" and dtype.startswith("complex"):
+        return "complex numbers have no order"
+    if op == "sum" and dtype == "bool":
+        return "truth values have no sum; count them as int64"
+    return None
+
+
+def own_part(x: Any, rank: int, size: int) -> Any:
+    """The part of one rank along the first axis, as a view."""
+    length = x.shape[0] // size
+    return x[rank * length : (rank + 1) * length]
+
+
+def free_port(host: str) -> int:
+    """A port of `host` that nobody listens at now. It is bound later, and until then another program could take it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def address(host: str, port: int) -> str:
+    """As gRPC and others spell it: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

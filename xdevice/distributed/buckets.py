@@ -1,0 +1,78 @@
+"""`average_gradients`: many small gradients go as a few long vectors, each of one dtype and of 25 MB at most."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.base.dtypes import host_dtype
+from xdevice.containers import trees
+from xdevice.core import registry
+from xdevice.errors import NotATensorError, shown
+from xdevice.replicas.held import Held, dtype_of, read, shape_of
+
+if TYPE_CHECKING:
+    from .carrying import Carrier, Weight
+
+MOST: Final = 25 * 2**20
+"""Bytes of a bucket. A longer gradient goes by itself."""
+
+
+class Gradient(NamedTuple):
+    """A gradient by its name, or None where there is none."""
+
+    name: str
+    held: Held | None
+
+
+def gradients_in(x: Any) -> list[Gradient]:
+    """The gradients of a model, or those in a container, in their order."""
+    found = registry.kind_of(type(x))
+    if found is not None and found.kind == "model" and found.backend.tensor_of(x) is None:
+        pairs: list[tuple[str, Any]] = list(found.backend.gradients(x))
+    elif found is not None:
+        pairs = [("gradient", x)]
+    else:
+        pairs = [(f"gradients{leaf.path}", leaf.value) for leaf in trees.leaves(x)]
+    if not pairs:
+        raise NotATensorError(f"{shown(x)} holds no gradient")
+    return [Gradient(name, None if value is None else _held(name, value)) for name, value in pairs]
+
+
+def _held(name: str, value: Any) -> Held:
+    owner = registry.kind_of(type(value))
+    if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
+        raise NotATensorError(
+            f"{name} is {shown(value)} of type {type(value).__qualname__}, expected a gradient: a tensor or None"
+        )
+    return Held(name, value, *owner)
+
+
+def filled(gradients: list[Held]) -> list[list[Held]]:
+    """Buckets of gradients of one dtype, backend and device, in the same order on all ranks; each object once."""
+    buckets: list[list[Held]] = []
+    open_ones: dict[tuple[Any, ...], tuple[list[Held], int]] = {}
+    for held in {id(held.value): held for held in gradients}.values():
+        kind = held.backend.name, dtype_of(held), held.backend.device_of(read(held))
+        size = prod(shape_of(held)) * host_dtype(kind[1]).itemsize
+        bucket, used = open_ones.get(kind, ([], 0))
+        if not bucket or used + size > MOST:
+            bucket, used = [], 0
+            buckets.append(bucket)
+        bucket.append(held)
+        open_ones[kind] = bucket, used + size
+    return buckets
+
+
+def averaged(carrier: Carrier, bucket: list[Held], weight: Weight | None) -> dict[int, Any]:
+    """The mean over the ranks of each gradient of a bucket, by `id`: itself where it can be written."""
+    if len(bucket) == 1:
+        return {id(bucket[0].value): carrier.reduced(bucket[0], "mean", weight)}
+    engine, backend = carrier.engine, carrier.backend
+    flat = [engine.reshaped(carrier.read_only(held), (-1,)) for held in bucket]
+    total = carrier.summed(backend.join(flat), dtype_of(bucket[0]), "mean", weight, "all_reduce")
+    parts = backend.split(total, [prod(shape_of(held)) for held in bucket])
+    return {
+        id(held.value): carrier.placed(held, engine.reshaped(part, shape_of(held)))
+        for held, part in zip(bucket, parts, strict=True)
+    }

@@ -1,0 +1,203 @@
+"""One tensor through the engine: into its framework and back, means, weights and 16-bit floats.
+
+A tensor that can be written is written, in its own memory where the engine's framework can take that over; any other
+gives a new one. Nothing here looks at other ranks: what is done was agreed on before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.base.dtypes import SHORT_FLOATS
+from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, shown
+from xdevice.replicas.held import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
+from xdevice.tensors.conversion import convert
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+    from xdevice.contract.processes import Engine
+    from xdevice.replicas.held import Held
+
+OPS: Final = ("sum", "mean", "max", "min")
+_WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
+"""What 16-bit floats are summed as."""
+
+
+def check_op(held: Held, op: str) -> None:
+    """Raises for a dtype that has no such sum."""
+    dtype = dtype_of(held)
+    if op in ("max", "min"):
+        if dtype.startswith("complex"):
+            raise DTypeError(f"{held.name} is {dtype}, which has no {op}: complex numbers have no order")
+        if dtype in SHORT_FLOATS:
+            raise DTypeError(f"{held.name} is {dtype}, which has no {op}; make it float16 first")
+        return
+    check_sum(held, op)
+
+
+class Weight(NamedTuple):
+    """What this rank's tensors count in a mean."""
+
+    own: float
+    total: float
+
+
+def weight_of(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise ArgumentError(f"weight is a number of 0 or more, as the number of samples, not {shown(value)}")
+    return float(value)
+
+
+class Carrier:
+    """An engine and the backend whose tensors it takes."""
+
+    def __init__(self, backend: Backend, engine: Engine, size: int, device: Device) -> None:
+        self.backend = backend
+        self.engine = engine
+        self.size = size
+        self.device = device
+        self._known: set[tuple[str, Any, str, str | None]] = set()
+
+    def require(self, held: Held, verb: str, op: str | None = None) -> None:
+        """Raises for a tensor that cannot go, before anything is said to the others."""
+        backend, x = held.backend, read(held)
+        key = backend.name, x.dtype, verb, op
+        if key not in self._known:
+            self._require_dtype(held, verb, op)
+            self._known.add(key)
+        if held.kind != "model":
+            refuse_symbol(held)
+            refuse_sparse(held, verb)
+        place = backend.device_of(x)
+        if place is not self.device and place.kind != "cpu":
+            raise DeviceMismatchError(
+                f"{held.name} is on {place}, and this process works on {self.device}, as world.device says; move it"
+            )
+
+    def _require_dtype(self, held: Held, verb: str, op: str | None) -> None:
+        dtype = dtype_of(held)
+        if op is not None:
+            check_op(held, op)
+        target = self.backend
+        reason = target.dtype_refusal(dtype) if dtype in target.dtypes else f"{target.name} does not have that dtype"
+        why = reason or self.engine.refusal(
+            verb, "sum" if op == "mean" else op, _WIDE.get(dtype, dtype) if op else dtype
+        )
+        if why is not None:
+            what = f"{verb} by {op}" if op else verb
+            raise DTypeError(
+                f"{held.name} is {dtype}, and the engine {self.engine.name} does not support {what} of it: {why}; "
+                "choose another engine: xdevice.processes(engine=...), or another dtype"
+            )
+
+    # verbs
+
+    def reduced(self, held: Held, op: str, weight: Weight | None) -> Any:
+        y, is_own = self._lent(held)
+        total = self.summed(y, dtype_of(held), op, weight, "all_reduce")
+        return self._given(held, y, is_own, total)
+
+    def scattered(self, held: Held, op: str) -> Any:
+        y, is_own = self._lent(held)
+        if is_own:  # the engine may write into it, and the verb must not
+            y = self.backend.copy(y, self.backend.device_of(y))
+        part = self.summed(y, dtype_of(held), op, None, "reduce_scatter")
+        return self._back(part, held.backend)
+
+    def summed(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
+        """The sum, mean, max or min of a tensor of the engine's, which may be written."""
+        engine, wide = self.engine, _WIDE.get(dtype)
+        if wide is not None:
+            y = engine.cast(y, wide)
+        if weight is not None:
+            y = self._weighted(y, wide or dtype, weight.own)
+        found = getattr(engine, verb)(y, "sum" if op == "mean" else op)
+        if op == "mean":
+            found = engine.over(found, weight.total if weight is not None else self.size)
+        return engine.cast(found, dtype) if wide is not None else found
+
+    def _weighted(self, y: Any, dtype: str, own: float) -> Any:
+        if own == 0:  # the mean of no samples is NaN in many frameworks, and NaN times 0 too
+            return self.backend.full(tuple(y.shape), 0.0, self.backend.device_of(y), dtype)
+        return self.engine.times(y, own)
+
+    def broadcast(self, held: Held, root: int) -> Any:
+        y, is_own = self._lent(held)
+        return self._given(held, y, is_own, self.engine.broadcast(y, root))
+
+    def gathered(self, held: Held, lengths: list[int] | None) -> Any:
+        y = self.read_only(held)
+        if lengths is None:
+            parts = self.engine.all_gather(y)
+        else:
+            longest = max(lengths)
+            parts = self.engine.all_gather(self._padded(y, dtype_of(held), longest))
+            pairs = zip(parts, lengths, strict=True)
+            parts = [self.backend.split(part, [n, longest - n])[0] if n < longest else part for part, n in pairs]
+        return self._back(self.backend.join(parts), held.backend)
+
+    def _padded(self, y: Any, dtype: str, longest: int) -> Any:
+        length, *rest = y.shape
+        if length == longest:
+            return y
+        more = self.backend.full((longest - length, *rest), 0, self.backend.device_of(y), dtype)
+        return self.backend.join([y, more])
+
+    def send(self, found: list[Held], to: int) -> None:
+        for held in found:
+            self.engine.send(self.read_only(held), to)
+
+    def received(self, held: Held, source: int) -> Any:
+        y, is_own = self._lent(held)
+        return self._given(held, y, is_own, self.engine.recv(y, source))
+
+    # in and out
+
+    def read_only(self, held: Held) -> Any:
+        """The tensor as one of the engine's, which is only read."""
+        x = read(held)
+        held.backend.finish(x)
+        return convert(x, self.backend)
+
+    def _lent(self, held: Held) -> tuple[Any, bool]:
+        """The tensor as one of the engine's that may be written, and whether that is in the tensor's own memory."""
+        backend, x = held.backend, read(held)
+        backend.finish(x)
+        plain = backend.detached(x)
+        if not backend.can_write(plain):
+            return convert(plain, self.backend, copy=True), False
+        if backend is self.backend:
+            return plain, True
+        try:
+            return convert(plain, self.backend, copy=False), True
+        except SharingError:
+            return convert(plain, self.backend, copy=True), False
+
+    def _given(self, held: Held, y: Any, is_own: bool, new: Any) -> Any:
+        """What the verb gives: what came in, written, or a new tensor where it cannot be written."""
+        if is_own:
+            if new is not y:
+                self.backend.write(y, new)
+            return held.value
+        return self.placed(held, new)
+
+    def placed(self, held: Held, new: Any) -> Any:
+        """A tensor of the engine's written into what came in, or as a new one where that cannot be written."""
+        back = self._back(new, held.backend)
+        if held.kind != "model" and not held.backend.can_write(held.backend.detached(held.value)):
+            return back
+        held.backend.write(held.value, back)
+        return held.value
+
+    def _back(self, new: Any, backend: Backend) -> Any:
+        return new if backend is self.backend else convert(new, backend)
+
+
+def signature(held: Held, but_length: bool = False) -> str:
+    """What is voted on of a tensor: dtype, shape, and the kind of its device."""
+    shape = shape_of(held)
+    told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
+    place = held.backend.device_of(read(held))
+    name = held.name if held.name != "x" else ""
+    return f"{name}{' ' * bool(name)}{dtype_of(held)} {told}{'' if place.kind == 'cpu' else f' on {place.kind}'}"

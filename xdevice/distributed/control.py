@@ -1,0 +1,453 @@
+"""A rank's side of the control connection: joining, votes, waiting for the engine, and what is told of failures.
+
+Every rank has two connections to rank 0's `hub`, rank 0 by pairs of sockets of its own. On one its program says what it
+is about to call, and waits for the answer; on the other a thread answers whether anything moves here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.errors import CollectiveMismatchError, LaunchError, PeerError
+
+from . import wire
+from .hub import Clock, Hub, Terms, beat_of
+from .launchers import LOOPBACK, is_loopback
+from .signs import Signs
+from .wire import Conn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .launchers import Place
+
+TOKEN: Final = "XDEVICE_TOKEN"
+SOCKET: Final = "XDEVICE_SOCKET"
+"""The number of a listening socket that rank 0 has inherited from who started it."""
+
+_EXPLAINED: Final = 1.5
+"""Seconds after an engine's error in which the reason for it comes, if another rank is the reason."""
+_listeners: dict[tuple[str, int | None, str], socket.socket] = {}
+"""Rank 0's, which are kept as long as the process lives: a second world listens where the first one did."""
+_worlds = 0
+
+
+class Line:
+    """What a rank says to the hub and hears from it. `started` counts the collectives that have begun."""
+
+    def __init__(self, vote: socket.socket, pulse: socket.socket, host: str, timeout: float, hub: Hub | None) -> None:
+        self.host = host
+        """Where the others reach this process."""
+        self.started = 0
+        self.is_first_busy = False
+        """Whether rank 0 is in a block of `first`, in which nobody asks how long it takes."""
+        self.failure: PeerError | CollectiveMismatchError | None = None
+        """What every verb raises from now on."""
+        self.signs = Signs()
+        self.hub = hub
+        self._vote = Conn(vote)
+        self._pulse = pulse
+        self._timeout = timeout
+        self._beat = beat_of(timeout)
+        self._clock = Clock(4 * self._beat)
+        self._heard = 0.0
+        self._lock = threading.RLock()
+        """Held by who reads: the program's thread, or the engine's while it starts."""
+        self._poll = _poller(self._vote)
+        self._answers = Conn(pulse)
+        thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
+        self.signs.ours += [thread, *([hub] if hub is not None else [])]
+        thread.start()
+
+    def wait_for_all(self, join_timeout: float) -> None:
+        """Until the hub says that all have come; its deadline is the shorter one."""
+        self._timeout += join_timeout
+        self._heard = self._clock.tick()
+        while not any(kind == b"J" for kind, _ in self._frames(self._beat)):
+            pass
+        self._timeout -= join_timeout
+
+    # what is said
+
+    def vote(self, call: str, payload: str = "") -> list[str]:
+        """Says what this rank is about to call, waits until all have said the same, and gives their payloads by rank:
+        an empty list where nobody had one.
+
+        Raises:
+            PeerError: a rank has failed or does not come. CollectiveMismatchError: a rank says something else.
+        """
+        return self._asked(b"V", call, payload)
+
+    def pair(self, verb: str, other: int, what: str) -> None:
+        """The same between two: `verb` is "send" or "recv", `what` the dtype and shape."""
+        self._asked(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
+
+    def exchange(self, text: str) -> list[str]:
+        """Every rank's text, by rank."""
+        return json.loads(self._all("exchange", json.dumps(text)))  # type: ignore[no-any-return]
+
+    def _all(self, call: str, payload: str) -> str:
+        return "[" + ",".join(self.vote(call, payload)) + "]"
+
+    def _asked(self, kind: bytes, call: str, payload: str) -> list[str]:
+        if self.failure is not None:
+            raise self.failure
+        with self._lock:
+            self._heard = self._clock.tick()
+            self._vote.send(kind, f"{self.started}\n{call}\n{payload}")
+            while True:
+                for kind, text in self._frames(self._beat):
+                    if kind == b"G":
+                        return json.loads(text) if text else []
+                    if kind == b"M":
+                        raise _mismatch(json.loads(text), "nothing was sent or written, and the world can be used on")
+
+    def fail(self, why: str, text: str) -> None:
+        """Tells all that this rank has failed."""
+        if self.failure is None:
+            self._vote.send(b"F", json.dumps({"why": why, "text": text}))
+            until = time.monotonic() + 1
+            while self._vote.out and time.monotonic() < until:
+                self._poll(0.05)
+                self._vote.flush()
+
+    # what is heard
+
+    def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
+        """What the hub says within this time; raises what ends the world."""
+        ready = self._poll(seconds)
+        now = self._clock.tick()
+        if not ready and now - self._heard > self._timeout + self._beat:
+            text = (
+                f"rank 0 has been silent for {self._timeout:g} s: its process is stopped, or its machine out of reach"
+            )
+            raise self.ended(PeerError(text, 0, "silent"))
+        if not ready:
+            return []
+        self._heard = now
+        self._vote.flush()
+        frames = list(self._vote.frames())
+        for kind, text in frames:
+            if kind == b"E":
+                raise self.ended(_error(json.loads(text)))
+        if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
+            raise self.ended(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
+        return frames
+
+    def ended(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
+        """The error that is raised from now on."""
+        if self.failure is None:
+            self.failure = error
+        return self.failure
+
+    # while the engine works
+
+    def wait(self, done: Callable[[float], bool], told: Callable[[], tuple[str, float]], is_counted: bool) -> None:
+        """Until `done(seconds)`, which waits as long at most, says so, or a rank fails. `told` gives the call and the
+        seconds that it may take: it is asked where it takes long."""
+        if done(0.1):
+            return
+        call, seconds = told()
+        begun = self._heard = self._clock.tick()
+        is_said = False
+        while not done(0.1):
+            if not self._lock.acquire(blocking=False):
+                begun = self._clock.tick()  # an engine that starts exchanges addresses, which has its own deadline
+                continue
+            try:
+                now = self._clock.tick()
+                if not is_said:
+                    self._heard = now
+                self._frames(0)
+                if not is_said and now - begun > self._beat:
+                    is_said = True
+                    self._vote.send(b"S", f"{self.started if is_counted else -1}\n{call}\n{seconds}")
+            finally:
+                self._lock.release()
+        if is_said and self.failure is None:
+            self._vote.send(b"D")
+
+    def explained(self, seconds: float = _EXPLAINED) -> None:
+        """Waits for the reason of a failure that the engine has met, and raises it if it comes."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._heard = self._clock.tick()
+            self._frames(0.05)
+
+    def _answer(self) -> None:
+        """The thread of the other connection."""
+        poll = _poller(self._answers)
+        with suppress(OSError, ValueError):  # closed
+            while self._answers.is_open:
+                poll(None)
+                for _ in self._answers.frames():
+                    moved = self.signs.moved() or self.is_first_busy
+                    told = {"moved": moved, "at": self.signs.at(), "started": self.started}
+                    self._answers.send(b"a", json.dumps(told))
+        self._answers.close()
+
+    def close(self) -> None:
+        """After the last word. Waits for the hub to have told all, where rank 0 is."""
+        self._vote.close()
+        if self.hub is not None:
+            self.hub.join(3)
+        self._shut_pulse()
+
+    def _shut_pulse(self) -> None:
+        with suppress(OSError):
+            self._answers.sock.shutdown(socket.SHUT_RDWR)
+        self._answers.is_open = False
+
+
+def _poller(conn: Conn) -> Callable[[float | None], bool]:
+    """Waits so many seconds until a connection can be read, or written where something is kept for it."""
+    if not hasattr(select, "poll"):
+        return lambda seconds: bool(select.select([conn], [conn] if conn.out else [], [], seconds)[0])
+    reading, both = select.poll(), select.poll()
+    reading.register(conn, select.POLLIN)
+    both.register(conn, select.POLLIN | select.POLLOUT)
+
+    def poll(seconds: float | None) -> bool:
+        waiting = both if conn.out else reading
+        return bool(waiting.poll(None if seconds is None else seconds * 1000))
+
+    return poll
+
+
+def _error(told: dict[str, Any]) -> PeerError | CollectiveMismatchError:
+    if "calls" in told:
+        return _mismatch(told["calls"], "they were not voted on (check=False), so that the world is closed")
+    return PeerError(told["text"], told["rank"], told["why"])
+
+
+def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
+    listed = [(int(rank), call) for rank, call in calls.items()]
+    by_call: dict[str, list[int]] = {}
+    for rank, call in listed:
+        by_call.setdefault(call, []).append(rank)
+    told = "; ".join(f"{_named(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items())
+    return CollectiveMismatchError(f"the calls differ: {told}; {then}", tuple(call for _, call in listed))
+
+
+def _named(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
+
+
+def _short(call: str, calls: list[str], most: int = 300) -> str:
+    """A call of many tensors from where it begins to differ."""
+    if len(call) <= most:
+        return call
+    items = [one.split("; ") for one in calls]
+    first = next((i for i, row in enumerate(zip(*items, strict=False)) if len(set(row)) > 1), min(map(len, items)))
+    own = call.split("; ")
+    return f"{own[0][:100]} ... {'; '.join(own[first : first + 2])[:most] if first < len(own) else '(no more)'} ..."
+
+
+# joining
+
+
+def join(place: Place, timeout: float, join_timeout: float) -> Line:
+    """Opens the control connection of this process, rank 0's after all others have come.
+
+    Raises:
+        PeerError: a process has not joined in time. LaunchError: beyond loopback without a token, or refused.
+    """
+    global _worlds
+    token = (os.environ.get(TOKEN) or "").strip()
+    if not token and not is_loopback(place.host):
+        raise LaunchError(
+            f"rank 0 is on {place.host}, beyond this machine: set {TOKEN} to a secret, the same for all processes, for "
+            "instance of python -c 'import secrets; print(secrets.token_hex())'"
+        )
+    _worlds += 1
+    terms = Terms(token, place.run, _worlds, place.size)
+    line = (
+        _served(place, terms, timeout, join_timeout)
+        if place.rank == 0
+        else _joined(place, terms, timeout, join_timeout)
+    )
+    try:
+        line.wait_for_all(join_timeout)
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+def _served(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    _allow_files(2 * place.size + 256)
+    hub = Hub(_listener(place), terms, timeout, join_timeout)
+    (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
+    hub.attach(0, hubs_vote, hubs_pulse)
+    line = Line(vote, pulse, place.host, timeout, hub)
+    hub.start()
+    return line
+
+
+def _allow_files(count: int) -> None:
+    """Two connections a rank are more than many systems allow a process that does not ask."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (-1, resource.RLIM_INFINITY) or soft >= count:
+        return
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
+        raise LaunchError(f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def _after_fork() -> None:
+    """A child that outlives rank 0 would keep its port."""
+    for listener in _listeners.values():
+        listener.close()
+    _listeners.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _listener(place: Place) -> socket.socket:
+    key = place.host, place.port, place.run
+    if key not in _listeners:
+        _listeners[key] = _inherited() or _bound(place)
+    return _listeners[key]
+
+
+def _inherited() -> socket.socket | None:
+    number = os.environ.pop(SOCKET, "")
+    if not number.isdigit():
+        return None
+    sock = socket.socket(fileno=int(number))
+    sock.set_inheritable(False)
+    sock.listen(1024)
+    return sock
+
+
+def _bound(place: Place) -> socket.socket:
+    refused: OSError | None = None
+    for port in place.ports():
+        for family, kind, protocol, _, address in _addresses(place.host, port, passive=True):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                if os.name == "posix":  # elsewhere it would let another process listen there too
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(address)
+                sock.listen(1024)
+                return sock
+            except OSError as error:
+                refused = error
+                sock.close()
+    raise LaunchError(
+        f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
+        "of its machine by XDEVICE_ADDRESS=host:port"
+    )
+
+
+def _addresses(host: str, port: int, passive: bool = False) -> list[Any]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if passive else 0)
+    except OSError as error:
+        raise LaunchError(f"the host {host!r} of rank 0 is not known here: {error}") from None
+
+
+def _joined(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    until = time.monotonic() + join_timeout
+    while True:
+        for port in place.ports():
+            vote = _connected(place, port, terms, "vote")
+            if vote is None:
+                continue
+            pulse = _connected(place, port, terms, "pulse")
+            if pulse is not None:
+                host = LOOPBACK if is_loopback(place.host) else vote.getsockname()[0]
+                return Line(vote, pulse, host, timeout, None)
+            vote.close()
+        if time.monotonic() > until:
+            raise PeerError(
+                f"rank 0 has not joined within {join_timeout:g} s: nobody of this run listens on {place.host}, port "
+                f"{', '.join(map(str, place.ports()[:4]))}",
+                0,
+                "never joined",
+            )
+        time.sleep(0.05)
+
+
+def _connected(place: Place, port: int, terms: Terms, line: str) -> socket.socket | None:
+    """A connection to the hub of this run; None where there is none at this port."""
+    try:
+        family, kind, protocol, _, address = _addresses(place.host, port)[0]
+        sock = socket.socket(family, kind, protocol)
+    except (LaunchError, OSError):
+        return None  # the name may be known later
+    sock.settimeout(5)
+    try:
+        sock.connect(address)
+        refusal = _greet(sock, place, terms, line)
+    except (OSError, ValueError):
+        sock.close()
+        return None
+    if refusal is None:
+        return sock
+    sock.close()
+    if refusal.get("why") == "run":
+        return None
+    if refusal.get("why") == "token":
+        text = f"refuses this process: its {TOKEN} is another one, or its run is"
+        if place.port is None and is_loopback(place.host):
+            return None  # a run that happens to listen where this one might
+    else:
+        text = f"refuses this process: {refusal.get('text')}"
+    raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
+
+
+def _greet(sock: socket.socket, place: Place, terms: Terms, line: str) -> dict[str, Any] | None:
+    """Shows that this process belongs here, and sees that the other side does; gives why it was refused."""
+    kind, text = _read(sock)
+    greeting = wire.GREETING.decode()
+    if kind != b"H" or not text.startswith(greeting):
+        return {"why": "run"}
+    own = wire.nonce()
+    told: list[object] = [place.rank, line, terms.run, terms.world, terms.size, own]
+    hello = dict(zip(("rank", "line", "run", "world", "size", "nonce"), told, strict=True))
+    hello |= {"proof": wire.proof(terms.key, text[len(greeting) :], *told), "pid": _pid()}
+    body = json.dumps(hello).encode()
+    sock.sendall(len(body).to_bytes(4, "big") + b"h" + body)
+    kind, text = _read(sock)
+    if kind == b"K":
+        return None if wire.is_proof(text, terms.key, own, "hub") else {"why": "token"}
+    return wire.parsed(text) or {"why": "run"}
+
+
+def _pid() -> str:
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+def _read(sock: socket.socket) -> tuple[bytes, str]:
+    """One frame, and no byte behind it."""
+    head = _exactly(sock, 5)
+    length = int.from_bytes(head[:4], "big")
+    if length > wire.MOST_BEFORE:
+        raise ValueError("another protocol")
+    return head[4:], _exactly(sock, length).decode("utf-8", "replace")
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = sock.recv(count - len(data))
+        if not more:
+            raise OSError("closed")
+        data += more
+    return data

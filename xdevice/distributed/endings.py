@@ -1,0 +1,60 @@
+"""How a process ends after a failure: with its traceback, and without the exit hooks of engines that wait for ever.
+
+JAX's and MXNet's wait for the very rank that has died, and a thread of gloo's that is still waiting can end the
+process by a signal. So an error that nobody catches ends the process with 1 as soon as it has been printed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+PATIENCE: Final = 5
+"""Seconds that the exit hooks of others have, where the program has caught the error and ends by itself."""
+
+_armed_in: int | None = None
+_status: int | None = None
+
+
+def arm(error: BaseException | None) -> None:
+    """After a failure; `error` is what leaves the block, if something does."""
+    global _armed_in, _status
+    if isinstance(error, SystemExit):
+        _status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    if _armed_in == os.getpid():
+        return
+    _armed_in = os.getpid()
+    previous = sys.excepthook
+
+    def uncaught(kind: type[BaseException], value: BaseException, where: TracebackType | None) -> Any:
+        previous(kind, value, where)
+        if _armed_in == os.getpid() and not sys.flags.interactive and not hasattr(sys, "ps1"):
+            _exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    sys.excepthook = uncaught
+    atexit.register(_at_exit)  # the last to be registered is the first to be called
+
+
+def _at_exit() -> None:
+    if _armed_in != os.getpid():
+        return
+    if _status is not None:
+        _exit(_status)
+    if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process whatever hangs
+        signal.alarm(PATIENCE)
+
+
+def _exit(status: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(status)

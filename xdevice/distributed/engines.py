@@ -1,0 +1,109 @@
+"""Which engine moves the tensors: what was asked for, or the best by what was measured, among those that all have."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from xdevice.contract import Backend
+from xdevice.contract.processes import Group
+from xdevice.core import registry
+from xdevice.errors import ArgumentError, LaunchError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.base.devices import Device
+    from xdevice.contract.processes import Engine
+
+    from .launchers import Place
+
+
+def candidates(asked: str, own: Backend, device: Device) -> list[str]:
+    """The engines that this process could start, the best first, as "torch:gloo".
+
+    `auto` takes PyTorch's gloo on the host, wherever PyTorch is installed: it has every dtype, and was measured 2 to 5
+    times as fast as the frameworks' own, but for Paddle's, which sums float16 to infinity. Without PyTorch it takes the
+    framework's own, and on GPUs always. `asked` may be "auto", "torch", "torch:gloo".
+
+    Raises:
+        LaunchError: `auto` finds none. BackendNotFoundError, UnsupportedError: what was asked for is not there.
+    """
+    if asked == "auto":
+        return _automatic(own, device)
+    name, _, kind = asked.partition(":")
+    backend = registry.load(name)
+    there = [f"{backend.name}:{one}" for one in backend.engines()]
+    wanted = f"{backend.name}:{kind}" if kind else (there[0] if there else "")
+    if wanted not in there:
+        if not there:
+            raise backend.unsupported(f"several processes by itself: {backend.why_no_engine()}", "choose engine='auto'")
+        raise backend.unsupported(
+            f"the engine {kind or name!r} here", f"choose engine='auto' or one of {', '.join(there) or 'none'}"
+        )
+    return [wanted]
+
+
+def _automatic(own: Backend, device: Device) -> list[str]:
+    names = [own.name]
+    if own.name != "torch" and registry.is_installed("torch"):
+        names = ["torch", own.name] if device.kind == "cpu" else [own.name, "torch"]
+    found = [f"{name}:{kind}" for name in names for kind in registry.load(name).engines()]
+    if device.kind == "cpu":
+        found = [name for name in found if not name.endswith(":nccl")]
+    if not found:
+        raise LaunchError(
+            f"nothing here moves tensors of {own.name} between processes: install PyTorch, "
+            "as pip install 'xdevice-dl[torch]' does, whose gloo does so for every framework"
+        )
+    return found
+
+
+def agreed(asked: str, lists: list[str]) -> str:
+    """The first engine of rank 0's list that all have, from every rank's list."""
+    rows: list[list[str]] = [json.loads(text) for text in lists]
+    for name in rows[0]:
+        if all(name in row for row in rows):
+            return name
+    told = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
+    raise LaunchError(f"no engine is there on all ranks ({told}); install the same everywhere, or name one")
+
+
+def group(
+    place: Place,
+    device: Device,
+    host: str,
+    timeout: float,
+    exchange: Callable[[str], list[str]],
+    wait: Callable[[Callable[[float], bool]], None],
+) -> Group:
+    """What an engine is told."""
+    return Group(place.rank, place.size, place.local_rank, place.local_size, device, host, timeout, exchange, wait)
+
+
+def start(name: str, group: Group) -> tuple[Backend, Engine]:
+    """Starts an engine; gives it with the backend whose tensors it takes."""
+    framework, _, kind = name.partition(":")
+    backend = registry.load(framework)
+    return backend, backend.start_engine(kind, group)
+
+
+def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
+    """An argument, or what the environment says in its place, or the default."""
+
+    if value is not None:
+        return value
+    text = (os.environ.get(name) or "").strip()
+    if not text:
+        return default
+    try:
+        return read(text)
+    except (ValueError, KeyError):
+        raise SettingError(f"{name} is {text!r}, and should be {what}") from None
+
+
+def require_seconds(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
+        raise ArgumentError(f"{name} is a number of seconds above 0, not {value!r}")
+    return float(value)

@@ -1,0 +1,555 @@
+"""Rank 0's side of the control connection: who has come, what each calls, who has died, who does not come.
+
+One thread, which holds no tensor and blocks for nobody. The ranks, rank 0 too, send it what they are about to call, and
+it answers when all have said the same; a rank that has failed is told to all. It asks a rank that the others wait for
+whether anything moves there (`signs`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import selectors
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from . import wire
+from .wire import Conn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+LEAVE: Final = "leave the block"
+"""What a rank calls that leaves the block in good order."""
+
+_HANDSHAKE: Final = 10.0
+"""Seconds in which who connects has to say who it is."""
+_LINGER: Final = 2.0
+"""Seconds for which the end is kept open, so that all can read why."""
+_log: Final = logging.getLogger("xdevice")
+
+
+class Terms(NamedTuple):
+    """What all of a world's processes have to agree on before anything is said."""
+
+    key: str
+    """The secret, or nothing on loopback without one."""
+    run: str
+    world: int
+    """Which world of these processes it is: they may have one after the other."""
+    size: int
+
+
+class Pending(NamedTuple):
+    """What a rank has called, and waits for the others to call."""
+
+    kind: bytes
+    """b"V": a vote of all; b"P": one of a pair; b"S": a call of the engine that takes long."""
+    number: int
+    call: str
+    payload: str
+
+
+class Peer:
+    """One rank, as the hub knows it."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.vote: Conn | None = None
+        self.pulse: Conn | None = None
+        self.pending: Pending | None = None
+        self.quiet: float | None = None
+        """Since when nothing is known to have moved, while others wait for it."""
+        self.answered = False
+        """Whether it has answered since `quiet`."""
+        self.at = ""
+        self.pid = ""
+
+    @property
+    def has_come(self) -> bool:
+        return self.vote is not None and self.pulse is not None
+
+
+class _Stranger:
+    """Who has connected and has not shown yet that it belongs here."""
+
+    def __init__(self, conn: Conn, until: float) -> None:
+        self.conn = conn
+        self.until = until
+        self.nonce = wire.nonce()
+
+
+class Clock:
+    """Seconds in which this process was running: where it was stopped, or its machine asleep, nobody else is late."""
+
+    def __init__(self, step: float) -> None:
+        self.now = 0.0
+        self._step = step
+        self._last = time.monotonic()
+
+    def tick(self) -> float:
+        now = time.monotonic()
+        self.now += min(now - self._last, self._step)
+        self._last = now
+        return self.now
+
+
+def beat_of(timeout: float) -> float:
+    """Seconds between two questions to a rank that does not come."""
+    return min(0.5, timeout / 4)
+
+
+class Hub(threading.Thread):
+    """`start` it where rank 0 is, and `join` it after the last word."""
+
+    def __init__(
+        self,
+        listener: socket.socket | None,
+        terms: Terms,
+        timeout: float,
+        join_timeout: float,
+    ) -> None:
+        super().__init__(name="xdevice control", daemon=True)
+        self.terms = terms
+        self.timeout = timeout
+        self.join_timeout = join_timeout
+        self.peers = [Peer(rank) for rank in range(terms.size)]
+        self.ended = False
+        self._beat = beat_of(timeout)
+        self._clock = Clock(4 * self._beat)
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._strangers: list[_Stranger] = []
+        self._joined = False
+        self._waiting: dict[int, Peer] = {}
+        """The ranks that have called something and wait for an answer."""
+        self._slow: set[int] = set()
+        """Those of them whose engine takes long."""
+        self._left: Peer | None = None
+        self._all_here = 0.0
+        """Since when no rank is missing."""
+        self._waiting_since: float | None = None
+        self._said = timeout
+
+    def attach(self, rank: int, vote: socket.socket, pulse: socket.socket) -> None:
+        """Adds a rank without a handshake: rank 0 itself, before the thread is started."""
+        peer = self.peers[rank]
+        peer.vote, peer.pulse = Conn(vote), Conn(pulse)
+        self._register(peer.vote, lambda: self._hear(peer))
+        self._register(peer.pulse, lambda: self._hear_pulse(peer))
+
+    # the loop
+
+    def run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            _log.exception("xdevice: the control connection of rank 0 has failed")
+            self._end(0, "died", f"rank 0's control connection has failed: {type(error).__name__}: {error}")
+        self._linger()
+
+    def _serve(self) -> None:
+        begun = self._clock.tick()
+        if self._listener is not None:
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        next_beat = 0.0
+        self._see_who_has_come()
+        while not self.ended:
+            ready = self._selector.select(self._beat if self._needs_time() else None)
+            now = self._clock.tick()
+            for key, events in ready:
+                if events & selectors.EVENT_WRITE:
+                    self._flush(key.fileobj)  # type: ignore[arg-type]
+                if events & selectors.EVENT_READ and not self.ended:
+                    key.data()
+            if not self._joined:
+                self._drop_strangers(now)
+                if now - begun > self.join_timeout and not self.ended:
+                    self._end_never_joined()
+            if now >= next_beat and not self.ended:
+                next_beat = now + self._beat
+                self._watch(now)
+
+    def _needs_time(self) -> bool:
+        return not self._joined or bool(self._waiting)
+
+    def _register(self, conn: Conn, heard: Callable[[], None]) -> None:
+        self._selector.register(conn, selectors.EVENT_READ, heard)
+
+    def _send(self, conn: Conn | None, kind: bytes, text: str = "") -> None:
+        if conn is None or not conn.is_open:
+            return
+        conn.send(kind, text)
+        if conn.out:
+            key = self._selector.get_key(conn)
+            self._selector.modify(conn, selectors.EVENT_READ | selectors.EVENT_WRITE, key.data)
+
+    def _flush(self, conn: Conn) -> None:
+        conn.flush()
+        if not conn.out and conn.is_open:
+            self._selector.modify(conn, selectors.EVENT_READ, self._selector.get_key(conn).data)
+
+    def _close(self, conn: Conn) -> None:
+        if conn.sock.fileno() >= 0:
+            self._selector.unregister(conn)
+        conn.close()
+
+    def _linger(self) -> None:
+        """Until all have read the end, or have gone."""
+        until = time.monotonic() + _LINGER
+        conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
+        for one in conns:
+            if not one.out:
+                _finish(one)
+        while not all(map(_is_delivered, conns)) and time.monotonic() < until:
+            for key, events in self._selector.select(0.02):
+                conn = key.fileobj
+                if not isinstance(conn, Conn) or conn not in conns:
+                    self._selector.unregister(key.fileobj)
+                    continue
+                if events & selectors.EVENT_WRITE:
+                    self._flush(conn)
+                    if not conn.out:
+                        _finish(conn)
+                for _ in conn.frames():
+                    pass
+                if not conn.is_open:
+                    conns.remove(conn)
+                    self._close(conn)
+        for peer in self.peers:
+            for either in (peer.vote, peer.pulse):
+                if either is not None:
+                    either.close()
+        self._selector.close()
+
+    # who comes
+
+    def _accept(self) -> None:
+        if self._listener is None:
+            return
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        stranger = _Stranger(Conn(sock, wire.MOST_BEFORE), self._clock.now + _HANDSHAKE)
+        self._strangers.append(stranger)
+        self._register(stranger.conn, lambda: self._hear_stranger(stranger))
+        self._send(stranger.conn, b"H", f"{wire.GREETING.decode()}{stranger.nonce}")
+
+    def _hear_stranger(self, stranger: _Stranger) -> None:
+        for kind, text in stranger.conn.frames():
+            self._strangers.remove(stranger)
+            hello = wire.parsed(text) if kind == b"h" else {}
+            refusal = self._refusal(hello, stranger.nonce)
+            if refusal is not None:
+                self._send(stranger.conn, b"R", json.dumps(refusal))
+                self._close(stranger.conn)
+                return
+            self._admit(stranger.conn, hello)
+            return
+        if not stranger.conn.is_open:
+            self._strangers.remove(stranger)
+            self._close(stranger.conn)
+
+    def _refusal(self, hello: dict[str, Any], nonce: str) -> dict[str, str] | None:
+        terms = self.terms
+        told = [hello.get(name) for name in ("rank", "line", "run", "world", "size", "nonce")]
+        if not wire.is_proof(hello.get("proof"), terms.key, nonce, *told):
+            return {"why": "token"}
+        rank, line, run, world, size, _ = told
+        if run != terms.run or world != terms.world:
+            return {"why": "run"}
+        if type(rank) is not int or type(size) is not int or line not in ("vote", "pulse"):
+            return {"why": "said", "text": "it does not say who it is"}
+        if size != terms.size or not 0 <= rank < terms.size:
+            return {"why": "said", "text": f"it is rank {rank} of {size}, and here are {terms.size} processes"}
+        peer = self.peers[rank]
+        if (peer.vote if line == "vote" else peer.pulse) is not None or (
+            peer.pid and peer.pid != str(hello.get("pid"))
+        ):
+            return {"why": "said", "text": f"another process is rank {rank} already; each needs a rank of its own"}
+        return None
+
+    def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
+        peer = self.peers[hello["rank"]]
+        conn.most = wire.MOST
+        peer.pid = str(hello.get("pid"))
+        if hello["line"] == "vote":
+            peer.vote = conn
+            heard = lambda: self._hear(peer)  # noqa: E731
+        else:
+            peer.pulse = conn
+            heard = lambda: self._hear_pulse(peer)  # noqa: E731
+        self._selector.modify(conn, selectors.EVENT_READ, heard)
+        self._send(conn, b"K", wire.proof(self.terms.key, hello["nonce"], "hub"))
+        self._see_who_has_come()
+
+    def _see_who_has_come(self) -> None:
+        if self._joined or not all(peer.has_come for peer in self.peers):
+            return
+        self._joined = True
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+        for stranger in self._strangers:
+            self._close(stranger.conn)
+        self._strangers.clear()
+        for peer in self.peers:
+            self._send(peer.vote, b"J")
+
+    def _drop_strangers(self, now: float) -> None:
+        for stranger in [stranger for stranger in self._strangers if stranger.until < now]:
+            self._strangers.remove(stranger)
+            self._close(stranger.conn)
+
+    def _end_never_joined(self) -> None:
+        missing = [peer.rank for peer in self.peers if not peer.has_come]
+        named = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {_listed(missing)} have"
+        self._end(
+            missing[0],
+            "never joined",
+            f"{named} not joined within {self.join_timeout:g} s; is each process started, and does it reach rank 0?",
+        )
+
+    # what they say
+
+    def _hear(self, peer: Peer) -> None:
+        if peer.vote is None:
+            return
+        for kind, text in peer.vote.frames():
+            if self.ended:
+                return
+            if kind == b"F":
+                told = wire.parsed(text)
+                self._end(peer.rank, str(told.get("why")), str(told.get("text")))
+            elif kind == b"D":
+                self._answered(peer)
+            else:
+                number, call, payload = text.split("\n", 2)
+                self._calls(peer, Pending(kind, int(number), call, payload))
+                self._decide(peer)
+        if not peer.vote.is_open and not self.ended:
+            self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
+
+    def _hear_pulse(self, peer: Peer) -> None:
+        if peer.pulse is None:
+            return
+        for _, text in peer.pulse.frames():
+            told = wire.parsed(text)
+            peer.answered, peer.at = True, str(told.get("at", ""))
+            started = told.get("started", 0)
+            calls = [p.pending for p in self._waiting.values() if p.pending]
+            is_past = bool(calls) and all(p.kind == b"S" and p.number <= started for p in calls)
+            if told.get("moved") or is_past:
+                peer.quiet = self._clock.now
+        if not peer.pulse.is_open and not self.ended:
+            self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
+
+    def _calls(self, peer: Peer, pending: Pending) -> None:
+        peer.pending, peer.quiet = pending, None
+        self._waiting[peer.rank] = peer
+        if pending.kind == b"S":
+            self._slow.add(peer.rank)
+        else:
+            self._slow.discard(peer.rank)
+        if pending.call == LEAVE:
+            self._left = peer
+
+    def _answered(self, peer: Peer) -> None:
+        peer.pending = None
+        self._waiting.pop(peer.rank, None)
+        self._slow.discard(peer.rank)
+
+    def _decide(self, came: Peer) -> None:
+        """After a rank has called something: whether that can go, or never can. It takes as long with many ranks as
+        with few, until the last one has come."""
+        pending = came.pending
+        if pending is None or self._left_alone():
+            return
+        if pending.kind == b"P":
+            self._decide_pair(came, pending)
+        elif self._unchecked():
+            return
+        if len(self._waiting) < len(self.peers) or self._slow:
+            return
+        calls = {(p.pending.kind, p.pending.call) for p in self.peers if p.pending}
+        if len(calls) == 1 and pending.kind == b"V":
+            self._go(pending.call == LEAVE)
+        else:
+            self._differ(self.peers)
+
+    def _go(self, is_last: bool) -> None:
+        payloads = [p.pending.payload for p in self.peers if p.pending]
+        text = json.dumps(payloads) if any(payloads) else ""
+        for peer in self.peers:
+            self._answered(peer)
+            self._send(peer.vote, b"G", text)
+        self.ended = is_last
+        self._rest()
+
+    def _decide_pair(self, came: Peer, pending: Pending) -> None:
+        verb, other, what = pending.payload.split(" ", 2)
+        peer = self.peers[int(other)]
+        theirs = peer.pending
+        if theirs is None or theirs.kind != b"P":
+            return
+        their_verb, back, their_what = theirs.payload.split(" ", 2)
+        if int(back) != came.rank or their_verb == verb:
+            return
+        if what == their_what:
+            for one in (came, peer):
+                self._answered(one)
+                self._send(one.vote, b"G")
+            self._rest()
+        else:
+            self._differ([came, peer])
+
+    def _differ(self, peers: Iterable[Peer]) -> None:
+        peers = sorted(peers, key=lambda peer: peer.rank)
+        calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
+        for peer in peers:
+            self._answered(peer)
+            self._send(peer.vote, b"M", json.dumps(calls))
+        self._rest()
+
+    def _left_alone(self) -> bool:
+        """Ends it where a rank has left, and another calls what needs it."""
+        left = self._left
+        if left is None or left.pending is None:
+            return False
+        for peer in self.peers:
+            if peer.pending is None or peer.pending.call == LEAVE:
+                continue
+            if peer.pending.kind == b"S" and peer.pending.number <= left.pending.number:
+                continue  # it only has to finish what all have begun
+            if peer.pending.kind == b"P" and int(peer.pending.payload.split(" ", 2)[1]) != left.rank:
+                continue
+            self._end(
+                left.rank,
+                "left",
+                f"rank {left.rank} has left the block, and rank {peer.rank} calls {peer.pending.call}",
+            )
+            return True
+        return False
+
+    def _unchecked(self) -> bool:
+        """Ends it where calls that were not voted on are seen to differ: the engine is in the middle of one."""
+        for one in [self.peers[rank] for rank in self._slow]:
+            for peer in self.peers:
+                if one.pending is None or peer.pending is None or peer is one:
+                    continue
+                is_behind = peer.pending.kind == b"V" and peer.pending.number < one.pending.number
+                is_other = (
+                    peer.pending.kind == b"S"
+                    and peer.pending.number == one.pending.number >= 0
+                    and peer.pending.call != one.pending.call
+                )
+                if is_behind or is_other:
+                    calls = {p.rank: p.pending.call for p in self.peers if p.pending}
+                    self._tell_end({"calls": calls})
+                    return True
+        return False
+
+    # who does not come
+
+    def _watch(self, now: float) -> None:
+        waiting = list(self._waiting.values())
+        if not waiting and self._joined:
+            return
+        for peer in self.peers:  # that rank 0 is there
+            if peer.pending or not self._joined:
+                self._send(peer.vote, b".")
+        if not self._joined:
+            return
+        if self._waiting_since is None:
+            self._waiting_since, self._said = now, self.timeout
+        absent = [peer for peer in self.peers if not peer.pending]
+        if absent or not self._slow:
+            self._all_here = now
+        elif self._is_stuck(now):
+            return
+        for peer in absent:
+            if peer.quiet is None:
+                peer.quiet, peer.answered = now, False
+            elif now - peer.quiet > self.timeout:
+                self._end_late(peer, waiting)
+                return
+            self._send(peer.pulse, b"p")
+        if now - self._waiting_since > self._said and absent:
+            self._said *= 2
+            places = "; ".join(f"rank {peer.rank} is at {peer.at or 'an unknown line'}" for peer in absent[:4])
+            _log.warning(
+                "xdevice: rank %d waits for %d s with %s: %s",
+                waiting[0].rank,
+                now - self._waiting_since,
+                waiting[0].pending.call if waiting[0].pending else "",
+                places,
+            )
+
+    def _is_stuck(self, now: float) -> bool:
+        """Ends it where all have come, and the engine has not done in the time that it may take."""
+        rank = min(self._slow)
+        pending = self.peers[rank].pending
+        seconds = float(pending.payload) if pending is not None else 0.0
+        if pending is None or now - self._all_here < seconds:
+            return False
+        self._end(
+            rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came"
+        )
+        return True
+
+    def _rest(self) -> None:
+        self._waiting_since = None
+        for peer in self.peers:
+            peer.quiet = None
+
+    def _end_late(self, peer: Peer, waiting: list[Peer]) -> None:
+        calls = f"rank {waiting[0].rank} calls {waiting[0].pending.call}" if waiting[0].pending else ""
+        others = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else ""
+        if peer.answered:
+            text = f"rank {peer.rank} has not come in {self.timeout:g} s, while nothing moves in it: it is at"
+            self._end(peer.rank, "late", f"{text} {peer.at}; {calls}{others}")
+        else:
+            text = f"rank {peer.rank} has been silent for {self.timeout:g} s: its process is stopped, or holds Python's"
+            self._end(peer.rank, "silent", f"{text} lock, or its machine is out of reach; {calls}{others}")
+
+    # the end
+
+    def _end(self, rank: int, why: str, text: str) -> None:
+        self._tell_end({"rank": rank, "why": why, "text": text})
+
+    def _tell_end(self, told: dict[str, Any]) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        for peer in self.peers:
+            self._send(peer.vote, b"E", json.dumps(told))
+
+
+def _finish(conn: Conn) -> None:
+    """Nothing more is sent: who reads sees the end behind the last frame."""
+    try:
+        conn.sock.shutdown(socket.SHUT_WR)
+    except OSError:
+        conn.is_open = False
+
+
+def _is_delivered(conn: Conn) -> bool:
+    """Whether the other side's system has all that was sent; its program may read it whenever it likes."""
+    if conn.out:
+        return False
+    try:
+        import fcntl
+        import termios
+
+        return int.from_bytes(fcntl.ioctl(conn.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
+    except (ImportError, OSError):
+        return False
+
+
+def _listed(numbers: list[int]) -> str:
+    text = ", ".join(map(str, numbers[:8]))
+    return f"{text} and {len(numbers) - 8} more" if len(numbers) > 8 else text

@@ -1,0 +1,92 @@
+"""Signs of life: whether anything moves in this process, and where its program is.
+
+A rank that does not come to a collective may be compiling, loading or saving, which takes as long as it takes; or it
+may stand still for ever: asleep, in a deadlock, waiting for what never answers. What tells them apart is whether
+anything moves. Nothing can tell a loop without an end from work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+BUSY: Final = 0.01
+"""The share of a core that the other threads, and the processes started from here, use together if they work."""
+_STILL: Final = 5e-6
+"""Seconds of its own time that a thread which only waits does not use; one turn of a loop that sleeps uses more."""
+
+
+class _Reading(NamedTuple):
+    when: float
+    place: tuple[int, int]
+    own: float
+    rest: float
+
+
+class Signs:
+    """Watches the thread that calls the verbs, and beside it the whole process."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+        """The thread that calls the verbs."""
+        self.ours: list[threading.Thread] = []
+        """Threads of the control connection, whose work is no sign of life."""
+        self._last: _Reading | None = None
+
+    def moved(self) -> bool:
+        """Whether anything has moved since this was last asked; True at first."""
+        reading = self._read()
+        last, self._last = self._last, reading
+        if last is None or reading.place != last.place or reading.own - last.own > _STILL:
+            return True
+        return reading.rest - last.rest > BUSY * (reading.when - last.when) or self._waits_for_disk()
+
+    def at(self) -> str:
+        """Where the program is: the innermost line that is not of xdevice."""
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        while frame is not None and frame.f_globals.get("__name__", "").startswith("xdevice."):
+            frame = frame.f_back
+        if frame is None:
+            return "a line that is not known"
+        return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+    def _read(self) -> _Reading:
+        frame = sys._current_frames().get(self.thread.ident or 0)
+        own = _time_of(self.thread)
+        reaped = os.times()
+        rest = time.process_time() + reaped.children_user + reaped.children_system + _children_time(os.getpid())
+        rest -= own + sum(map(_time_of, self.ours))
+        return _Reading(time.monotonic(), (id(frame), frame.f_lasti if frame is not None else 0), own, rest)
+
+    def _waits_for_disk(self) -> bool:
+        with suppress(OSError, IndexError), open(f"/proc/self/task/{self.thread.native_id}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "D"
+        return False
+
+
+def _time_of(thread: threading.Thread) -> float:
+    """Seconds of a core that a thread has used; 0 where the system does not tell."""
+    if thread.ident is None or not thread.is_alive() or not hasattr(time, "pthread_getcpuclockid"):
+        return 0.0
+    with suppress(OSError):
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return 0.0
+
+
+def _children_time(pid: int) -> float:
+    """Seconds of a core that the living descendants of a process have used, where the system tells."""
+    total = 0.0
+    with suppress(OSError, ValueError, IndexError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                children = file.read().split()
+            for child in children:
+                with open(f"/proc/{child}/stat", encoding="ascii") as file:
+                    fields = file.read().rpartition(")")[2].split()
+                total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                total += _children_time(int(child))
+    return total

@@ -1,0 +1,435 @@
+"""`xdevice launch`: the processes of one world on this machine, from the start of the first to the end of the last.
+
+Each rank is the leader of a group of its own, so that what it has started ends with it, and a terminal's Ctrl-C reaches
+the launcher alone, which passes it on. A guard, a process of ten lines, ends the groups where the launcher itself was
+killed and could not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import ExitStack, contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import IO, TYPE_CHECKING, Final, NamedTuple, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PATIENCE: Final = 3.0
+"""Seconds from the request to end until SIGKILL."""
+_ECHO: Final = 0.25
+"""Seconds after the first failure in which the others may tell theirs: of a bug that all ranks have, and to let the
+rank that failed be heard before those that failed because of it."""
+_UPDATE: Final = 1.0
+"""Seconds between two states of a line that its program overwrites, such as a progress bar."""
+_KEPT: Final = 400
+"""Lines of a rank's errors that are kept, to be shown again at the end."""
+_SHOWN: Final = 5
+"""How many of them where there is no traceback among them."""
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_DERIVED: Final = "PeerError: "
+"""What a rank prints that ends because of another."""
+_HAS_GROUPS: Final = hasattr(os, "killpg")
+_ASKS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
+_PR_SET_CHILD_SUBREAPER: Final = 36
+"""In linux/prctl.h."""
+_NOTHING: Final = 0
+"""The signal that only asks whether somebody is there."""
+_GUARD: Final = f"""
+import os, signal, sys, time
+def end(number):
+    for group in groups:
+        try: os.killpg(group, number)
+        except OSError: pass
+groups = set()
+for line in sys.stdin:
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+if groups:
+    end(signal.SIGTERM)
+    time.sleep({PATIENCE})
+    end(signal.SIGKILL)
+"""
+
+
+class Failure(NamedTuple):
+    """The process that failed first, by itself and not because of another."""
+
+    rank: int
+    status: int
+    """As `subprocess` counts: negative for a signal."""
+    last_lines: Sequence[str]
+    """Its traceback, or the last it said on standard error."""
+
+
+def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str, str]) -> int:
+    """Runs `command` once for each rank, on this machine, and gives the exit status: 0 if all ranks ended with 0.
+
+    The first that does not ends the others: SIGTERM to each rank's group, SIGKILL three seconds later. Its status is
+    the result, 128 + n where a signal n ended it, and its traceback is shown last. SIGINT, SIGTERM and SIGHUP are
+    passed on and end the run likewise, with 128 + n; a second one kills at once.
+
+    The ranks find each other by `XDEVICE_ADDRESS`, or torch's `MASTER_ADDR` and `MASTER_PORT`; both ports stay reserved
+    until the end. Each gets `variables`, too.
+    """
+    with ExitStack() as stack:
+        ports = [stack.enter_context(reserved(host)) for _ in range(2)]
+        ranks = _Ranks(stack.enter_context(_guard()))
+        with ranks.listening():
+            for rank in range(size):
+                environment = {**os.environ, **environment_of(rank, size, host, ports), **variables}
+                ranks.start(command, environment, rank, is_prefixed=True)
+            return ranks.run()
+
+
+def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
+    """Runs another launcher's command, which prints by itself, and ends as `launch` does."""
+    with ExitStack() as stack:
+        launcher = _Ranks(stack.enter_context(_guard()), tells=False)
+        with launcher.listening():
+            launcher.start(command, {**os.environ, **_usual(size), **variables}, 0, is_prefixed=False)
+            return launcher.run()
+
+
+def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dict[str, str]:
+    """What tells a process its place, in xdevice's names and in torch's."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": size, "LOCAL_SIZE": size}
+    torch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    return {
+        **_usual(size),
+        **{f"XDEVICE_{name}": str(value) for name, value in own.items()},
+        **{name: str(value) for name, value in torch.items()},
+        "XDEVICE_ADDRESS": address(host, ports[0]),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(ports[1]),
+    }
+
+
+def _usual(size: int) -> dict[str, str]:
+    """What several processes on one machine are better off with, where it is not set."""
+    usual = {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # each would take all cores, and all would wait
+    }
+    return {name: text for name, text in usual.items() if name not in os.environ}
+
+
+def address(host: str, port: int) -> str:
+    """Host and port in one text; an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def new_token() -> str:
+    """A secret that only the children of this launch know; that of `XDEVICE_TOKEN` where it is set."""
+    return os.environ.get("XDEVICE_TOKEN") or secrets.token_hex(16)
+
+
+@contextmanager
+def reserved(host: str) -> Iterator[int]:
+    """A free port that no one else is given until the end of the block, and that a child can listen on.
+
+    Linux lets two sockets have one port if both say SO_REUSEADDR, as servers do, and neither listens yet; the kernel
+    gives such a port to nobody who asks for any. Where a system does not, the port is free again before the children
+    start, and another program may take it in between: then the roll call fails and says so.
+    """
+    family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+    with socket.socket(family, socket.SOCK_STREAM) as keeper:
+        if _HAS_GROUPS:  # on Windows the option lets anybody in
+            keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind((host, 0))
+        port = keeper.getsockname()[1]
+        try:
+            socket.create_server((host, port), family=family).close()
+        except OSError:
+            keeper.close()
+        yield port
+
+
+class _Ranks:
+    """The processes, and what becomes of them."""
+
+    def __init__(self, guard: IO[bytes] | None, tells: bool = True) -> None:
+        self._guard = guard
+        self._tells = tells
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._screens: list[_Screen] = []
+        self._waiting: list[threading.Thread] = []
+        self._alive: set[int] = set()
+        self._failed: dict[int, int] = {}
+        self._asked = 0
+        self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
+        """Which rank has ended, with which status; or which signal has come."""
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Ends everything at the end of the block; signals are events in it."""
+        _adopt_orphans()
+        before = {number: signal.getsignal(number) for number in _ASKS}
+        for number in before:
+            if before[number] is signal.SIG_IGN:  # as nohup wants it
+                continue
+            signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
+        try:
+            yield
+        finally:
+            if self._alive:
+                self._end(signal.SIGTERM)
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int, is_prefixed: bool) -> None:
+        pipe = subprocess.PIPE if is_prefixed else None
+        reads = None if not is_prefixed or (rank == 0 and not _is_terminal(sys.stdin)) else subprocess.DEVNULL
+        process = subprocess.Popen(
+            command, stdin=reads, stdout=pipe, stderr=pipe, bufsize=0, env=environment, start_new_session=_HAS_GROUPS
+        )
+        self._tell_guard(f"+{process.pid}")
+        self._processes.append(process)
+        self._alive.add(rank)
+        self._screens.append(_Screen(rank, process))
+        thread = threading.Thread(target=self._wait, args=(rank,), daemon=True)
+        self._waiting.append(thread)
+        thread.start()
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is not None:
+            with suppress(OSError):  # somebody has killed it
+                self._guard.write(f"{line}\n".encode())
+
+    def _wait(self, rank: int) -> None:
+        """In a thread: what outlives a rank in its group has as long as a rank that is asked to end."""
+        process = self._processes[rank]
+        status = process.wait()
+        self._events.put(("ended", rank, status))
+        if not _HAS_GROUPS:
+            return
+        deadline = time.monotonic() + PATIENCE
+        is_left = _send(process.pid, signal.SIGTERM)
+        while is_left and time.monotonic() < deadline:
+            time.sleep(0.02)
+            _bury(process.pid)
+            is_left = _send(process.pid, _NOTHING)
+        if is_left:
+            _send(process.pid, _KILL)
+        self._tell_guard(f"-{process.pid}")
+
+    def run(self) -> int:
+        """Until the last has ended. The exit status."""
+        while self._alive and not self._failed and not self._asked:
+            self._take(None)
+        if self._asked:
+            _say(f"{signal.Signals(self._asked).name}: it is passed on, and what does not end by it is killed")
+        if self._failed:
+            self._collect(time.monotonic() + _ECHO)
+        is_cut_off = bool(self._alive)
+        self._end(self._asked or signal.SIGTERM)
+        if self._asked:
+            return 128 + self._asked
+        if not self._failed:
+            return 0
+        failure = self._first()
+        if self._tells:
+            _report(failure, is_cut_off)
+        return failure.status if failure.status > 0 else 128 - failure.status
+
+    def _take(self, timeout: float | None) -> None:
+        """The next event."""
+        what, number, status = self._events.get(timeout=timeout)
+        if what == "signal":
+            self._asked, is_first = number, not self._asked
+            if not is_first:
+                self._send_all(_KILL)
+            return
+        self._alive.discard(number)
+        self._screens[number].close()
+        if status != 0 and not self._asked:
+            self._failed.setdefault(number, status)
+
+    def _collect(self, deadline: float) -> None:
+        with suppress(Empty):
+            while self._alive:
+                self._take(max(0.0, deadline - time.monotonic()))
+
+    def _end(self, number: int) -> None:
+        """Asks all to end, and kills those that do not."""
+        failed = dict(self._failed)
+        self._send_all(number)
+        self._collect(time.monotonic() + PATIENCE)
+        self._send_all(_KILL)
+        self._collect(time.monotonic() + PATIENCE)
+        if failed:
+            self._failed = failed  # the others failed because they were told to
+        for thread in self._waiting:
+            thread.join(2 * PATIENCE)
+
+    def _send_all(self, number: int) -> None:
+        for rank in self._alive:
+            _send(self._processes[rank].pid, number)
+
+    def _first(self) -> Failure:
+        found = [Failure(rank, status, self._screens[rank].last_lines()) for rank, status in self._failed.items()]
+        own = [failure for failure in found if not any(_DERIVED in line for line in failure.last_lines)]
+        return (own or found)[0]
+
+
+def _send(process: int, number: int) -> bool:
+    """Whether there was anybody in the group of a process to get the signal."""
+    try:
+        if _HAS_GROUPS:
+            os.killpg(process, number)
+        else:  # Windows has no groups to kill, and a command that follows parents to their children
+            done = subprocess.run(["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False)
+            return done.returncode == 0
+    except (ProcessLookupError, PermissionError):  # macOS says the latter of zombies
+        return False
+    return True
+
+
+def _adopt_orphans() -> None:
+    """What outlives its rank becomes a child of the launcher, which learns when it ends.
+
+    Linux only: elsewhere process 1 has to notice, and where it is slow, the end takes up to three seconds longer.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _bury(group: int) -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG) != (0, 0):
+            pass
+
+
+@contextmanager
+def _guard() -> Iterator[IO[bytes] | None]:
+    """Where to say which groups there are. The guard reads until the launcher's end closes the pipe."""
+    if not _HAS_GROUPS:
+        yield None
+        return
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD], bufsize=0, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        yield process.stdin
+
+
+def _report(failure: Failure, is_cut_off: bool) -> None:
+    others = "; the others were ended" if is_cut_off else ""
+    _say(f"rank {failure.rank} failed first, {_status_text(failure.status)}{others}")
+    for line in failure.last_lines:
+        _write(sys.stderr, f"[{failure.rank}] {line}\n".encode())
+
+
+def _status_text(status: int) -> str:
+    if status > 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
+
+
+def _say(text: str) -> None:
+    _write(sys.stderr, f"xdevice launch: {text}\n".encode())
+
+
+# what is printed
+
+_printing = threading.Lock()
+
+
+def _write(stream: TextIO, lines: bytes) -> None:
+    """Whole lines at once, as their program encoded them."""
+    with _printing, suppress(BrokenPipeError):  # nobody reads any more, which is no reason to stop training
+        stream.buffer.write(lines)
+        stream.flush()
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is None or stream.closed or stream.isatty()
+
+
+class _Screen:
+    """What one rank prints, read by a thread for each of its two streams."""
+
+    def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        self._said: deque[str] = deque(maxlen=_KEPT)
+        self._threads = []
+        for source, target, kept in ((process.stdout, sys.stdout, None), (process.stderr, sys.stderr, self._said)):
+            if source is not None:
+                lines = Lines(f"[{rank}] ".encode(), target, kept)
+                thread = threading.Thread(target=_read, args=(source, lines), daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def close(self) -> None:
+        """Waits for what the rank printed last; a process that it left behind may keep the stream open."""
+        for thread in self._threads:
+            thread.join(0.5)
+
+    def last_lines(self) -> Sequence[str]:
+        lines = list(self._said)
+        starts = [number for number, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+        return lines[starts[-1] :] if starts else lines[-_SHOWN:]
+
+
+def _read(source: IO[bytes], lines: Lines) -> None:
+    with source:
+        while read := os.read(source.fileno(), 65536):
+            lines.take(read)
+    lines.end()
+
+
+class Lines:
+    """Bytes as they come in, whole lines with a prefix as they go out.
+
+    A line that its program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
+    state. Colours pass, and end with their line.
+    """
+
+    def __init__(self, prefix: bytes, target: TextIO, kept: deque[str] | None = None) -> None:
+        self._prefix, self._target, self._kept = prefix, target, kept
+        self._rest = b""
+        self._updated = 0.0
+
+    def take(self, read: bytes) -> None:
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        self._show(*map(_last_state, lines))
+        *states, current = self._rest.split(b"\r")
+        state = next((state for state in reversed(states) if state), b"")
+        if not state:
+            return
+        self._rest = current or state + b"\r"
+        now = time.monotonic()
+        if now - self._updated >= _UPDATE:
+            self._updated = now
+            self._show(state)
+            self._rest = current
+
+    def end(self) -> None:
+        if self._rest:
+            self._show(_last_state(self._rest))
+
+    def _show(self, *lines: bytes) -> None:
+        if self._kept is not None:
+            self._kept.extend(line.decode(errors="replace") for line in lines)
+        _write(self._target, b"".join(self._prefix + line + _reset(line) + b"\n" for line in lines))
+
+
+def _reset(line: bytes) -> bytes:
+    return b"\x1b[0m" if b"\x1b[" in line else b""
+
+
+def _last_state(line: bytes) -> bytes:
+    """What a terminal shows at the end of a line; \r\n ends one as \n does."""
+    return next((state for state in reversed(line.split(b"\r")) if state), b"")

@@ -1,0 +1,136 @@
+"""What goes over the control connection: frames of text, and the handshake that opens it. No tensor goes this way."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import socket
+import struct
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GREETING: Final = b"xdevice control 1 "
+NONCE: Final = 32
+"""Hexadecimal digits of a nonce."""
+MOST: Final = 64 * 2**20
+"""Bytes of a frame, at most."""
+MOST_BEFORE: Final = 4096
+"""The same of who has not shown the token yet."""
+
+_HEAD: Final = struct.Struct("!Ic")
+_open: weakref.WeakSet[Conn] = weakref.WeakSet()
+
+
+class Conn:
+    """One end of a connection that never blocks: frames are kept until they can go, or are whole."""
+
+    def __init__(self, sock: socket.socket, most: int = MOST) -> None:
+        sock.setblocking(False)
+        if sock.family != getattr(socket, "AF_UNIX", None):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = sock
+        self.most = most
+        self.out = bytearray()
+        self.is_open = True
+        self._in = bytearray()
+        _open.add(self)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, kind: bytes, text: str = "") -> None:
+        """Sends a frame, or keeps what does not fit for `flush`. A connection that is gone is found by `frames`."""
+        body = text.encode("utf-8", "backslashreplace")
+        frame = _HEAD.pack(len(body), kind) + body
+        if self.out:
+            self.out += frame
+            return
+        try:
+            sent = self.sock.send(frame)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            return
+        if sent < len(frame):
+            self.out += memoryview(frame)[sent:]
+
+    def flush(self) -> None:
+        while self.out:
+            try:
+                sent = self.sock.send(self.out)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                self.out.clear()
+                return
+            del self.out[:sent]
+
+    def frames(self) -> Iterator[tuple[bytes, str]]:
+        """The frames that are there; afterwards `is_open` is False if the other end is gone."""
+        while True:
+            try:
+                data = self.sock.recv(65536)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.is_open = False
+                break
+            self._in += data
+            if len(data) < 65536:
+                break
+        while len(self._in) >= _HEAD.size:
+            length, kind = _HEAD.unpack_from(self._in)
+            if length > self.most:
+                self.is_open = False
+                return
+            if len(self._in) < _HEAD.size + length:
+                return
+            body = bytes(self._in[_HEAD.size : _HEAD.size + length])
+            del self._in[: _HEAD.size + length]
+            yield kind, body.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        self.is_open = False
+        self.sock.close()
+
+
+def _after_fork() -> None:
+    """A forked child that held a connection open would hide its parent's death from the others."""
+    for conn in list(_open):
+        conn.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+# the handshake: either side proves that it knows the key, and sends it to nobody
+
+
+def nonce() -> str:
+    return os.urandom(NONCE // 2).hex()
+
+
+def proof(key: str, *parts: object) -> str:
+    """What only who knows the key can say."""
+    return hmac.new(key.encode(), json.dumps(parts).encode(), hashlib.sha256).hexdigest()
+
+
+def is_proof(claimed: object, key: str, *parts: object) -> bool:
+    return isinstance(claimed, str) and hmac.compare_digest(claimed.encode(), proof(key, *parts).encode())
+
+
+def parsed(text: str) -> dict[str, Any]:
+    """A frame that should be an object of JSON; an empty one where it is not."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

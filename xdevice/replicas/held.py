@@ -1,0 +1,200 @@
+"""The tensors and models in an argument, each with how to name it in an error: found, checked, and put back.
+
+What the verbs of several devices in one process and those of several processes check alike is here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.containers import trees
+from xdevice.core import registry
+from xdevice.errors import ContainerError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.tensors.refusals import refuse_non_container, traced
+
+from . import overlaps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xdevice.base.devices import Device
+    from xdevice.contract import Backend
+
+FLOATS: Final = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+"""The dtypes that can hold a mean."""
+_names: dict[tuple[str, Any], str] = {}
+"""Of each framework's dtypes that were met: `dtype_name` takes 1 us."""
+
+
+class Held(NamedTuple):
+    """A tensor or model inside of an argument: how to name it in an error, and whose it is."""
+
+    name: str
+    value: Any
+    backend: Backend
+    kind: str
+
+
+def leaves_in(x: Any, name: str) -> list[Held]:
+    """The tensors and models in `x`."""
+    found = registry.kind_of(type(x))
+    if found is not None:
+        return [Held(name, x, *found)]
+    owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in trees.leaves(x)]
+    return [Held(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
+
+
+def tensors_in(x: Any, name: str, verb: str) -> list[Held]:
+    """The tensors in `x`, of which there is one at least, and no models."""
+    refuse_strangers(x)
+    found = leaves_in(x, name)
+    if not found:
+        refuse_non_container(x, verb)
+        raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
+    for held in found:
+        if held.kind == "model":
+            raise NotATensorError(
+                f"{held.name} is a model of type {type(held.value).__qualname__}, expected a tensor; "
+                "xdevice.replicate(model, devices) copies a model to several devices"
+            )
+        refuse_sparse(held, verb)
+    return found
+
+
+def summands_in(x: Any, name: str, who: str = "this replica") -> list[Held]:
+    """The tensors and variables in `x`; everything in it has to be one."""
+    found = registry.kind_of(type(x))
+    every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
+    rows = []
+    for path, value in every:
+        if value is None:
+            raise NotATensorError(
+                f"{name}{path} is None: {who} has no gradient there; run its backward pass first, and leave out "
+                "the parameters that the loss does not depend on"
+            )
+        owner = registry.kind_of(type(value))
+        if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
+            raise NotATensorError(
+                f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
+                "of a model pass the gradients or the parameters, as a list"
+            )
+        held = Held(name + path, value, *owner)
+        if held.kind != "model":
+            refuse_symbol(held)
+            refuse_sparse(held, "all_reduce")
+        owner.backend.device_of(read(held))  # raises for one that is spread over devices
+        rows.append(held)
+    return rows
+
+
+def refuse_strangers(x: Any) -> None:
+    if not is_leaf(x):
+        trees.Tree(x).refuse_strangers()
+
+
+def refuse_symbol(held: Held) -> None:
+    if held.kind == "symbol":
+        raise traced(held.backend, held.name)
+
+
+def refuse_sparse(held: Held, verb: str) -> None:
+    if not held.backend.is_dense(held.value):
+        raise held.backend.unsupported(
+            f"{verb} of {held.name}, a {type(held.value).__qualname__} that is not dense", "make it dense first"
+        )
+
+
+def require_built(found: Iterable[Held]) -> None:
+    for held in found:
+        if held.kind == "model":
+            held.backend.require_built(held.value)
+
+
+def read(held: Held) -> Any:
+    return held.backend.tensor_of(held.value) if held.kind == "model" else held.value
+
+
+def rebuilt(x: Any, row: list[Held], new: list[Any]) -> Any:
+    """`x` with its tensors replaced; `x` itself where they are the same ones."""
+    by_id = {id(held.value): value for held, value in zip(row, new, strict=True)}
+    if id(x) in by_id:
+        return by_id[id(x)]
+    return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])
+
+
+def length_of(found: list[Held]) -> int:
+    first = found[0]
+    for held in found:
+        shape = tuple(held.value.shape)
+        if not shape:
+            raise ShapeError(f"{held.name} is a single number and has no first axis to split")
+        if shape[0] is None:
+            raise ShapeError(f"the length of {held.name} is not known while {held.backend.name} traces a function")
+        if shape[0] != first.value.shape[0]:
+            raise ShapeError(
+                f"{held.name} has {shape[0]} along its first axis, expected {first.value.shape[0]} as {first.name} has"
+            )
+    return int(first.value.shape[0])
+
+
+def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
+    size, rest = divmod(length, count)
+    sizes = [size + (i < rest) for i in range(count)]
+    if even and rest:
+        raise ShapeError(
+            f"{length} along the first axis cannot be split evenly over {count} {what}; even=False gives parts of "
+            f"{', '.join(map(str, sizes))}"
+        )
+    return sizes
+
+
+def is_leaf(x: Any) -> bool:
+    return registry.kind_of(type(x)) is not None
+
+
+def shape_of(held: Held) -> tuple[int, ...]:
+    return tuple(held.value.shape)
+
+
+def dtype_of(held: Held) -> str:
+    key = held.backend.name, held.value.dtype
+    name = _names.get(key)
+    if name is None:
+        name = _names[key] = dtype_name(held.value.dtype)
+    return name
+
+
+def check_sum(held: Held, op: str) -> None:
+    dtype = dtype_of(held)
+    if dtype == "bool":
+        raise DTypeError(f"{held.name} is bool, which has no {op}; make it int32 first")
+    if dtype in SHORT_FLOATS:
+        raise DTypeError(f"{held.name} is {dtype}, which has no {op}; make it float16 first")
+    if op == "mean" and dtype not in FLOATS:
+        raise DTypeError(f"{held.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
+
+
+def refuse_overlaps(found: list[Held]) -> None:
+    """What is written into a tensor must change no other one, of the same replica or of another."""
+    blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
+    for held in found:
+        tensor = read(held)
+        block = _block(held, tensor) if held.backend.can_write(tensor) else None
+        if block is not None:
+            blocks.setdefault((held.backend, held.backend.device_of(tensor)), {})[id(held.value)] = block
+    for together in blocks.values():
+        twins = overlaps.first_overlap(together.values())
+        if twins is not None:
+            raise ContainerError(
+                f"{twins[0].name} and {twins[1].name} share memory and are not one tensor, so that a sum "
+                "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
+            )
+
+
+def _block(held: Held, tensor: Any) -> overlaps.Block | None:
+    shape = shape_of(held)
+    memory = held.backend.memory_of(tensor) if 0 not in shape else None
+    if memory is None:
+        return None
+    return overlaps.Block(held.name, *memory, shape, host_dtype(dtype_of(held)).itemsize)

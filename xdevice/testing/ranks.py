@@ -1,0 +1,222 @@
+"""One rank of the checks of several processes: `python -m xdevice.testing.ranks`, once for each, as a launcher would.
+
+Prints what did not hold as one line of JSON. Every rank makes the numbers of all, so each knows what is right.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import xdevice
+from xdevice.base.dtypes import host_dtype
+from xdevice.testing import values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from xdevice.distributed.world import World
+
+    Array = np.ndarray[Any, Any]
+    Check = Callable[["Ranks", str], None]
+
+_ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e-6}
+
+
+class Ranks:
+    """The checks of one world, dtype by dtype."""
+
+    def __init__(self, world: World, engine: str) -> None:
+        self.world = world
+        self.engine = engine
+        self.backend = xdevice.backend()
+
+    # what each rank holds
+
+    def telling(self, rank: int, name: str) -> Array:
+        """Of the verbs that move: other bits on each rank."""
+        return np.roll(values.telling(name), rank).copy()
+
+    def plain(self, rank: int, name: str) -> Array:
+        """Of the verbs that compute: small numbers, which every dtype adds exactly."""
+        return np.roll(values.plain(name), rank).copy()
+
+    def tensor(self, array: Array, name: str) -> Any:
+        return xdevice.tensor(array, dtype=name, device="cpu")
+
+    def all(self, one: Callable[[int, str], Array], name: str) -> list[Array]:
+        return [one(rank, name) for rank in range(self.world.size)]
+
+    def same(self, x: Any, wanted: Array, what: str) -> None:
+        got = xdevice.to_numpy(x)
+        assert got.dtype == wanted.dtype, f"{what}: {got.dtype}, expected {wanted.dtype}"
+        assert got.shape == wanted.shape, f"{what}: shape {got.shape}, expected {wanted.shape}"
+        assert got.tobytes() == wanted.tobytes(), f"{what}: {got} is not {wanted}"
+
+    def near(self, x: Any, wanted: Array, name: str, what: str) -> None:
+        got = xdevice.to_numpy(x)
+        assert got.dtype == host_dtype(name), f"{what}: {got.dtype}, expected {name}"
+        off = np.abs(got.astype("complex128") - wanted.astype("complex128")).max()
+        assert off <= _ROUNDING.get(name, 1e-15) * max(1.0, np.abs(wanted).max()), f"{what}: off by {off}"
+
+    # the checks
+
+    def sums(self, name: str) -> None:
+        rows = self.all(self.plain, name)
+        if name == "bool":
+            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name)))
+            return
+        x = self.mine(self.plain, name)
+        result = self.world.all_reduce(x)
+        self.same(result, sum(rows[1:], rows[0]), "sum")
+        self.in_place(x, result, self.plain(self.world.rank, name), "sum")
+
+    def means(self, name: str) -> None:
+        rows = self.all(self.plain, name)
+        x = self.mine(self.plain, name)
+        if name not in values.FLOATS:
+            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(x, "mean"))
+            return
+        wide = [row.astype("complex128") for row in rows]
+        self.near(self.world.all_reduce(x, "mean"), sum(wide) / len(wide), name, "mean")  # type: ignore[arg-type]
+        weights = [rank + 0.5 for rank in range(len(rows))]
+        mean = sum(w * row for w, row in zip(weights, wide, strict=True)) / sum(weights)
+        weighed = self.world.all_reduce(self.mine(self.plain, name), "mean", weight=weights[self.world.rank])
+        self.near(weighed, np.asarray(mean), name, "weighted mean")
+
+    def extremes(self, name: str) -> None:
+        if name.startswith("complex"):
+            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name), "max"))
+            return
+        rows = self.all(self.plain, name)
+        for op, function in (("max", np.maximum), ("min", np.minimum)):
+            wanted = rows[0]
+            for row in rows[1:]:
+                wanted = function(wanted, row)
+            self.same(self.world.all_reduce(self.mine(self.plain, name), op), wanted, op)
+
+    def broadcasts(self, name: str) -> None:
+        for root in range(self.world.size):
+            result = self.world.broadcast(self.mine(self.telling, name), root=root)
+            self.same(result, self.telling(root, name), f"broadcast from {root}")
+
+    def gathers(self, name: str) -> None:
+        x = self.mine(self.telling, name)
+        self.same(self.world.all_gather(x), np.concatenate(self.all(self.telling, name)), "all_gather")
+        self.same(x, self.telling(self.world.rank, name), "the input of all_gather")
+        own = self.tensor(self.telling(self.world.rank, name)[: self.world.rank], name)
+        rows = [row[:rank] for rank, row in enumerate(self.all(self.telling, name))]
+        self.same(self.world.all_gather(own, even=False), np.concatenate(rows), "uneven all_gather")
+
+    def scatters(self, name: str) -> None:
+        if name == "bool":
+            return
+        size, rank = self.world.size, self.world.rank
+        rows = [np.concatenate([row] * size) for row in self.all(self.plain, name)]
+        x = self.tensor(rows[rank], name)
+        wanted = np.split(sum(rows[1:], rows[0]), size)[rank]
+        self.same(self.world.reduce_scatter(x), wanted, "reduce_scatter")
+        self.same(x, rows[rank], "the input of reduce_scatter")
+
+    def sends(self, name: str) -> None:
+        if self.world.rank == 0:
+            x = self.mine(self.telling, name)
+            self.world.send(x, 1)
+            self.same(x, self.telling(0, name), "the input of send")
+        elif self.world.rank == 1:
+            like = self.tensor(np.zeros((3, 4), host_dtype(name)), name)
+            self.same(self.world.recv(like, 0), self.telling(0, name), "recv")
+
+    def shapes(self, name: str) -> None:
+        if name == "bool":
+            return
+        size = self.world.size
+        number = self.world.all_reduce(self.tensor(np.array(2, host_dtype(name)), name))
+        self.same(number, np.array(2 * size, host_dtype(name)), "sum of numbers")
+        self.same(self.world.all_gather(number), np.full(size, 2 * size, host_dtype(name)), "all_gather of numbers")
+        empty = np.zeros((0, 3), host_dtype(name))
+        self.same(self.world.all_reduce(self.tensor(empty, name)), empty, "sum of nothing")
+        self.same(self.world.broadcast(self.tensor(empty, name)), empty, "broadcast of nothing")
+
+    # tools
+
+    def mine(self, one: Callable[[int, str], Array], name: str) -> Any:
+        return self.tensor(one(self.world.rank, name), name)
+
+    def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
+        """Written where it can be, else not."""
+        if self.backend.can_write(self.backend.detached(x)):
+            assert result is x, f"{what}: another tensor, though it can be written"
+        else:
+            self.same(x, before, f"the input of {what}, which cannot be written")
+
+    def refused(self, error: type[Exception], call: Callable[[], object]) -> None:
+        try:
+            call()
+        except error:
+            return
+        raise AssertionError(f"no {error.__name__}")
+
+
+CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers", "scatters", "sends", "shapes")
+
+
+def faults(world: World) -> Iterator[str]:
+    """What does not hold, as "sums of float16: ..."; what an engine refuses by name on all ranks is no fault."""
+    ranks = Ranks(world, world.engine)
+    for dtype in sorted(ranks.backend.dtypes):
+        if ranks.backend.dtype_refusal(dtype) is not None:
+            continue
+        for check in CHECKS:
+            try:
+                getattr(ranks, check)(dtype)
+            except AssertionError as error:
+                yield f"{check} of {dtype}: {error}"
+            except (xdevice.DTypeError, xdevice.UnsupportedError) as error:
+                if "the engine" not in str(error):
+                    raise
+                refused.append(f"{check} of {dtype}: {error}")
+            world.barrier()
+
+
+refused: list[str] = []
+"""What the engine has refused by name."""
+
+
+def trained(world: World) -> Iterator[str]:
+    """Whether a step of several processes, of uneven parts, is that of one."""
+    for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
+        if xdevice.backend().dtype_refusal(dtype) is not None or dtype not in xdevice.backend().dtypes:
+            continue
+        generator = np.random.default_rng(0)
+        x, y = generator.normal(size=(2 * world.size + 1, 4)), generator.normal(size=(2 * world.size + 1,))
+        w = generator.normal(size=4)
+
+        def gradient(x: Array, y: Array, w: Array = w) -> Array:
+            return np.asarray(2 * x.T @ (x @ w - y) / max(1, len(y)))
+
+        own_x, own_y = world.split_batch([x, y], even=False)
+        own = xdevice.tensor(gradient(own_x, own_y), dtype=dtype, device="cpu")
+        mean = xdevice.to_numpy(world.average_gradients([own], weight=len(own_y))[0])
+        off = np.abs(mean - gradient(x, y)).max() / np.abs(gradient(x, y)).max()
+        if not off <= most:
+            yield f"the gradient of {dtype} is off by {off}"
+        rows = world.all_gather(xdevice.tensor(mean[None], dtype=dtype, device="cpu"))
+        if len({row.tobytes() for row in xdevice.to_numpy(rows)}) != 1:
+            yield f"the ranks' gradients of {dtype} differ"
+
+
+def main() -> None:
+    engine = os.environ.get("XDEVICE_ENGINE", "auto")
+    with xdevice.processes(timeout=float(os.environ.get("XDEVICE_TIMEOUT", "30"))) as world:
+        found = [*faults(world), *trained(world)]
+        told = {"rank": world.rank, "engine": world.engine, "asked": engine, "faults": found, "refused": refused}
+    print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
