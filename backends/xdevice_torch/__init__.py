@@ -153,7 +153,10 @@ class TorchBackend(Backend):
         if cls not in _PLAIN:
             return self.device_of
         other = self.device_of
-        return lambda x: _CPU if x.is_cpu else other(x)
+        if self._gpu != "cuda" or not self._gpus:
+            return lambda x: _CPU if x.is_cpu else other(x)
+        gpus = [devices.of("gpu", index) for index in range(self._gpus)]
+        return lambda x: gpus[x.get_device()] if x.is_cuda else _CPU if x.is_cpu else other(x)
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
         if cls in _PLAIN and all(map(_is_cpu, tensors)):
@@ -586,7 +589,9 @@ class TorchBackend(Backend):
         sharing.require_values(x)
 
     def _place_at(self, native: torch.device) -> Device:
-        place = self._places[native] = self.from_native(native)
+        place = self.from_native(native)
+        assert place is not None
+        self._places[native] = place
         return place
 
     def _streams(self, device: Device, what: str) -> Any:
