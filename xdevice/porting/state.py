@@ -154,10 +154,11 @@ def convert_state(
     Without `like`, names are the source's paths and the target's parameters: `fc.weight` of PyTorch is `fc.kernel` for
     Keras. With it, layers are paired by their paths if both models have the same ones; else in the order of definition,
     if kinds and shapes agree in that order, and no two layers of one kind and shape have names that would fit better
-    exchanged; else each with the only one of its kind and shape. A layer that is then still unpaired is an error. The order
-    of definition is not that of the calls: two alike layers that one model calls in another order than it defines them
-    are exchanged where no name speaks against it, and only `inputs=` sees that. Of a functional Keras model it is the
-    order of the graph.
+    exchanged; else each with the only one of its kind and shape. A layer that is then still unpaired is an error.
+
+    The order of definition is not that of the calls: two alike layers that one model calls in another order than it
+    defines them are exchanged where no name speaks against it, and only `inputs=` sees that. Of a functional Keras
+    model it is the order of the graph.
 
     | layer, in PyTorch | torch | paddle | mxnet (Gluon) | tensorflow (Keras) |
     |---|---|---|---|---|
@@ -182,8 +183,9 @@ def convert_state(
     The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
     Where both are empty, every layer of one model has its counterpart in the other, set alike: the outputs agree,
     unless a `forward` computes by functions, or calls its layers in another order, which only `inputs=` sees. Layers
-    without parameters are compared by where they stand behind those with parameters: in the order of definition, and with
-    `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside decoder.
+    without parameters are compared by where they stand behind those with parameters: in the order of definition, and
+    with `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside
+    decoder.
     Dtypes stay; nothing is cast. The tensors share no memory with the source, and do not require gradients.
 
     Raises:
