@@ -399,6 +399,12 @@ class MxnetBackend(Backend):
 
     # several processes
 
+    def why_no_engine(self) -> str:
+        return (
+            "its key-value store sends float64 through float32, overwrites what it is given, and its server aborts on "
+            "integers while the workers wait for ever"
+        )
+
     def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
         return models.gradients(model)
 

@@ -129,6 +129,16 @@ def test_strangers_disturb_nobody(serving, said):
         stranger.close()
 
 
+def test_what_the_control_connection_cannot_read_ends_the_world(serving, caplog):
+    port, first = serving()
+    second = joined(port)
+    second._vote.send(b"V", "no number")
+    with pytest.raises(xdevice.PeerError, match="control connection has failed: ValueError"):
+        first.vote("a call")
+    second.close()
+    assert "has failed" in caplog.text
+
+
 def test_a_proof_is_not_a_proof_of_anything_else():
     proof = wire.proof("a secret", "nonce", 1, "vote")
     assert wire.is_proof(proof, "a secret", "nonce", 1, "vote")

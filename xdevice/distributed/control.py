@@ -66,6 +66,14 @@ class Line:
         self.signs.ours += [thread, *([hub] if hub is not None else [])]
         thread.start()
 
+    def wait_for_all(self, join_timeout: float) -> None:
+        """Until the hub says that all have come; its deadline is the shorter one."""
+        self._timeout += join_timeout
+        self._heard = self._clock.tick()
+        while not any(kind == b"J" for kind, _ in self._frames(self._beat)):
+            pass
+        self._timeout -= join_timeout
+
     # what is said
 
     def vote(self, call: str, payload: str = "") -> list[str]:
@@ -267,22 +275,47 @@ def join(place: Place, timeout: float, join_timeout: float) -> Line:
         if place.rank == 0
         else _joined(place, terms, timeout, join_timeout)
     )
-    # the hub answers when all have come; rank 0's own deadline is the hub's
-    line._timeout, heard = join_timeout + timeout, False
-    line._heard = line._clock.tick()
-    while not heard:
-        heard = any(kind == b"J" for kind, _ in line._frames(line._beat))
-    line._timeout = timeout
+    try:
+        line.wait_for_all(join_timeout)
+    except BaseException:
+        line.close()
+        raise
     return line
 
 
 def _served(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:
+    _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
     hub.attach(0, hubs_vote, hubs_pulse)
     line = Line(vote, pulse, place.host, timeout, hub)
     hub.start()
     return line
+
+
+def _allow_files(count: int) -> None:
+    """Two connections a rank are more than many systems allow a process that does not ask."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (-1, resource.RLIM_INFINITY) or soft >= count:
+        return
+    if hard not in (-1, resource.RLIM_INFINITY) and hard < count:
+        raise LaunchError(f"rank 0 may open {hard} files here, and needs {count} to hear of all: ulimit -Hn {count}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def _after_fork() -> None:
+    """A child that outlives rank 0 would keep its port."""
+    for listener in _listeners.values():
+        listener.close()
+    _listeners.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _listener(place: Place) -> socket.socket:

@@ -37,8 +37,8 @@ def candidates(asked: str, own: Backend, device: Device) -> list[str]:
     there = [f"{backend.name}:{one}" for one in backend.engines()]
     wanted = f"{backend.name}:{kind}" if kind else (there[0] if there else "")
     if wanted not in there:
-        if type(backend).start_engine is Backend.start_engine:
-            raise backend.unsupported("an engine for several processes", "choose engine='auto'")
+        if not there:
+            raise backend.unsupported(f"several processes by itself: {backend.why_no_engine()}", "choose engine='auto'")
         raise backend.unsupported(
             f"the engine {kind or name!r} here", f"choose engine='auto' or one of {', '.join(there) or 'none'}"
         )

@@ -144,6 +144,14 @@ class Hub(threading.Thread):
     # the loop
 
     def run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            _log.exception("xdevice: the control connection of rank 0 has failed")
+            self._end(0, "died", f"rank 0's control connection has failed: {type(error).__name__}: {error}")
+        self._linger()
+
+    def _serve(self) -> None:
         begun = self._clock.tick()
         if self._listener is not None:
             self._listener.setblocking(False)
@@ -165,7 +173,6 @@ class Hub(threading.Thread):
             if now >= next_beat and not self.ended:
                 next_beat = now + self._beat
                 self._watch(now)
-        self._linger()
 
     def _needs_time(self) -> bool:
         return not self._joined or bool(self._waiting)
@@ -489,7 +496,9 @@ class Hub(threading.Thread):
         seconds = float(pending.payload) if pending is not None else 0.0
         if pending is None or now - self._all_here < seconds:
             return False
-        self._end(rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came")
+        self._end(
+            rank, "late", f"the engine of rank {rank} has not done {pending.call} in {seconds:g} s after all came"
+        )
         return True
 
     def _rest(self) -> None:

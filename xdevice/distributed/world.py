@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +36,7 @@ from .runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from xdevice.base.devices import Device
@@ -300,7 +301,6 @@ class World:
         if line is not None:
             line.close()
         self._line = self._carrier = self._runner = None
-        self._closed = LaunchError("this world is closed: its block was left")
 
     def _shut(self, error: BaseException | None) -> None:
         """After a failure, of this rank's or of another's."""
@@ -335,6 +335,8 @@ class World:
             NotATensorError, DTypeError, ArgumentError, UnsupportedError: as `xdevice.all_reduce`. ArgumentError also
                 for a weight below 0, or weights of 0 on all ranks.
         """
+        if self.size == 1 and _is_known(x, op) and (weight is None or (op == "mean" and _is_plain(weight))):
+            return x
         if op not in OPS:
             raise ArgumentError(f"all_reduce makes one of {', '.join(OPS)}, not {shown(op)}")
         own = None if weight is None else carrying.weight_of(weight)
@@ -346,6 +348,7 @@ class World:
             for held in found:
                 carrying.check_op(held, op)
             _require_weight(own)
+            _know(x, op)
             return x
         return self._all_reduce(x, found, op, own)
 
@@ -385,6 +388,8 @@ class World:
                 a root that is not a rank.
         """
         self._require_rank(root, "root")
+        if self.size == 1 and _is_known(x, "all_gather"):
+            return x
         x = registry.as_array(x)
         helds.refuse_strangers(x)
         found = helds.leaves_in(x, "x")
@@ -392,6 +397,7 @@ class World:
             helds.tensors_in(x, "x", "broadcast")
         helds.require_built(found)
         if self.size == 1:
+            _know(x, "all_gather")
             return x
         carrier = self._ready("broadcast")
         parts = [part for held in found for part in _variables(held)]
@@ -417,6 +423,8 @@ class World:
         Raises:
             NotATensorError: a model, or nothing that holds a tensor.
         """
+        if self.size == 1 and _is_known(x, "all_gather"):
+            return x
         x = registry.as_array(x)
         found = helds.tensors_in(x, "x", "all_gather")
         for held in found:
@@ -424,6 +432,7 @@ class World:
         if self.size == 1:
             numbers = [held for held in found if not helds.shape_of(held)]
             new = {id(held.value): held.backend.join([held.value]) for held in numbers}
+            _know(x, "all_gather")
             return rebuilt(x, found, [new.get(id(held.value), held.value) for held in found]) if new else x
         carrier = self._ready("all_gather")
         for held in found:
@@ -457,6 +466,8 @@ class World:
         Raises:
             ShapeError: a length of the first axis that the number of ranks does not divide. Others as `all_reduce`.
         """
+        if self.size == 1 and _is_known(x, op):
+            return x
         if op not in OPS:
             raise ArgumentError(f"reduce_scatter makes one of {', '.join(OPS)}, not {shown(op)}")
         x = registry.as_array(x)
@@ -469,6 +480,7 @@ class World:
                     f"{held.name} has {length} along its first axis, which {self.size} ranks do not divide evenly"
                 )
         if self.size == 1:
+            _know(x, op)
             return x
         carrier = self._ready("reduce_scatter")
         for held in found:
@@ -533,10 +545,13 @@ class World:
         Raises:
             ShapeError, NotATensorError, UnsupportedError: as `xdevice.split_batch`.
         """
+        if self.size == 1 and _is_known(x, "all_gather"):
+            return x
         x = registry.as_array(x)
         found = helds.tensors_in(x, "x", "split")
         sizes = helds.sizes_of(helds.length_of(found), self.size, even, "ranks")
         if self.size == 1:
+            _know(x, "all_gather")
             return x
         parts = {id(held.value): held.backend.split(held.value, sizes)[self.rank] for held in found}
         return rebuilt(x, found, [parts[id(held.value)] for held in found])
@@ -557,13 +572,13 @@ class World:
                 ArgumentError: as `all_reduce`.
         """
         own = None if weight is None else carrying.weight_of(weight)
+        if self.size == 1:
+            _require_weight(own)
+            return model_or_gradients
         gradients = buckets.gradients_in(model_or_gradients)
         found = [one.held for one in gradients if one.held is not None]
         for held in found:
             carrying.check_op(held, "mean")
-        if self.size == 1:
-            _require_weight(own)
-            return model_or_gradients
         carrier = self._ready("average_gradients")
         for held in found:
             carrier.require(held, "all_reduce", "mean")
@@ -583,8 +598,7 @@ class World:
             return model_or_gradients
         return rebuilt(model_or_gradients, found, [new[id(held.value)] for held in found])
 
-    @contextmanager
-    def first(self) -> Iterator[bool]:
+    def first(self) -> AbstractContextManager[bool]:
         """Rank 0 runs the block while the others wait before theirs; gives whether this is rank 0.
 
         So that rank 0 downloads and the others find what it has: `with world.first(): data = load()`. What is to run on
@@ -592,9 +606,10 @@ class World:
         may take as long as it likes, as long as its process lives. What it raises there is raised on all: on the others
         as a PeerError, after which the world can still be used. No verb of the world can be called inside.
         """
-        if self.size == 1:
-            yield True
-            return
+        return nullcontext(True) if self.size == 1 else self._first()
+
+    @contextmanager
+    def _first(self) -> Iterator[bool]:
         self._ready("first")
         line = self._needed_line()
         if self.rank != 0:
@@ -707,12 +722,28 @@ _failed: BaseException | None = None
 """What has ended a world of this process: the others have ended too, so that there is no second one."""
 
 
+_known: set[tuple[type, Any, str]] = set()
+"""Types and dtypes that a world of one has let through a verb: checking them takes longer than there is to do."""
+
+
+def _is_known(x: Any, what: str) -> bool:
+    return (type(x), getattr(x, "dtype", None), what) in _known and len(x.shape) > 0
+
+
+def _is_plain(weight: object) -> bool:
+    return type(weight) in (int, float) and 0 < weight < float("inf")  # type: ignore[operator]
+
+
+def _know(x: Any, what: str) -> None:
+    owner = registry.kind_of(type(x))
+    if owner is not None and owner.kind == "tensor":
+        _known.add((type(x), x.dtype, what))
+
+
 def _summands(x: Any) -> list[Held]:
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
-        held = Held("x", x, *owner)
-        helds.refuse_sparse(held, "all_reduce")
-        return [held]
+        return [Held("x", x, *owner)]
     found = helds.summands_in(x, "x", "this rank")
     if not found:
         helds.tensors_in(x, "x", "all_reduce")

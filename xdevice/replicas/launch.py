@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 RANKS: Final = (
+    "XDEVICE_LOCAL_RANK",  # xdevice launch, and who sets it by hand
     "LOCAL_RANK",  # torchrun, and launchers that imitate it (accelerate, deepspeed)
     "FLAGS_selected_gpus",  # paddle.distributed.launch: the GPU itself, which --gpus 2,3 makes another than the rank
     "PADDLE_LOCAL_RANK",  # the same where it has chosen no GPU
@@ -38,6 +39,7 @@ def local_device() -> Device:
 
     | launcher | what it says |
     |---|---|
+    | `xdevice launch` | `XDEVICE_LOCAL_RANK` |
     | `torchrun` | `LOCAL_RANK` |
     | `paddle.distributed.launch` | `FLAGS_selected_gpus`, `PADDLE_LOCAL_RANK` |
     | `mpirun`: Open MPI | `OMPI_COMM_WORLD_LOCAL_RANK` |
