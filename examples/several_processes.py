@@ -103,7 +103,8 @@ def begin_or_resume(world, checkpoint, parameters):
     """The state that rank 0 has, on all: its file may be on a disk that the others do not see."""
     state = {"epoch": xdevice.tensor(0, dtype="int32"), **parameters}
     if world.is_first and checkpoint is not None and checkpoint.exists():
-        state = xdevice.load(checkpoint)
+        saved = xdevice.load(checkpoint)
+        state = {name: saved[name] for name in state}  # in the order that all have
     state = xdevice.to_device(world.broadcast(state), world.device)
     return xdevice.item(state.pop("epoch")), state
 

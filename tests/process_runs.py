@@ -249,6 +249,7 @@ class Zygote:
         command = [sys.executable, "-W", "ignore", __file__, "--serve", *modules]
         here = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": here, "XDEVICE_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment.setdefault("OMP_NUM_THREADS", "1")  # the ranks would take each other's cores
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**environment, **variables}, text=True
         )

@@ -200,7 +200,7 @@ def _bits(x: jax.Array) -> jax.Array:
 
 
 def _from_bits(bits: jax.Array, dtype: Any) -> jax.Array:
-    if dtype == bool:
+    if dtype == np.dtype(bool):
         return bits.astype(bool)
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return jax.lax.complex(*_from_bits(bits, np.empty(0, dtype).real.dtype))

@@ -145,24 +145,18 @@ def show(reports: Sequence[Report]) -> None:
     from rich.table import Table
 
     table = Table(title="xdevice backends on this machine")
-    for heading in ("backend", "version", "imports", "devices", "engines", "notes"):
+    for heading in ("backend", "version", "imports", "devices", "notes"):
         table.add_column(heading, overflow="fold")
     for report in reports:
         state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
-        table.add_row(
-            report["backend"],
-            report["version"] or "-",
-            state,
-            _devices_text(report),
-            "\n".join(report["engines"]) or "-",
-            _note(report),
-        )
+        table.add_row(report["backend"], report["version"] or "-", state, _devices_text(report), _note(report))
     console = Console()
     console.print(table)
+    engines = ", ".join(engine for report in reports for engine in report["engines"])
+    console.print(f"Engines for several processes: {engines or 'none'}", markup=False, highlight=False)
     launcher = reports[0]["launcher"] if reports else None
-    console.print(
-        f"Launcher: {launcher or 'none; xdevice launch -n 2 script.py starts several processes'}", markup=False
-    )
+    none = "none; xdevice launch -n 2 script.py starts several processes"
+    console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
 
 
 def _devices_text(report: Report) -> str:

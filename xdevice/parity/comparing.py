@@ -166,10 +166,10 @@ def assert_parity(
     Models of one framework are compared by the names of their variables; so is what `convert_state` gives beside a
     model. Models of two frameworks are compared as `convert_state(actual, ..., like=expected)` pairs their layers, in
     the layouts of `expected`; of `actual` where that has one bias for the sum of two, as the LSTM of Keras. What it
-    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. If all variables agree, so must what the layers
-    are set to: eps, padding, pools, activations. A layer of which nothing tells whether the other model has it too is a
-    difference, and so is an activation that only one of two layers has inside; functions that a `forward` calls are not
-    seen: `inputs` compares what models return. Optimizers and lone variables go by their names.
+    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. If all variables agree, the settings of the
+    layers must agree too: eps, padding, pools, activations. A layer is a difference if nothing tells whether the other
+    model has it too, and so is an activation that only one of two layers has inside. Functions that a `forward` calls
+    are not seen: `inputs` compares what models return. Optimizers and lone variables go by their names.
 
     An element is equal if `|actual - expected|` is at most
 
