@@ -68,11 +68,13 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
             backend.namespace().leave()
 
 
-PEERS = Path(__file__).parent / "peers"
+PEERS, HARDWARE = Path(__file__).parent / "peers", Path(__file__).parent / "hardware"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """What needs the packages of other libraries runs when it is named, and then fails where one is missing."""
+    if collection_path == HARDWARE and not (config.option.markexpr or os.environ.get("XDEVICE_VIRTUAL_GPUS")):
+        return True  # all of it would be deselected
     return True if collection_path == PEERS and not _names_peers(config) else None
 
 

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from .replicas.virtual import virtual_gpus
     from .tensors.conversion import convert
     from .tensors.creation import item, ones, rand, tensor, to_numpy, zeros
-    from .tensors.memory import memory, reset_peak
+    from .tensors.memory import free_pinned, memory, reset_peak
     from .tensors.verbs import (
         check_same_device,
         copy_to,
@@ -107,6 +107,7 @@ _LAZY: dict[str, str] = {
     "device": "tensors.verbs",
     "device_of": "tensors.verbs",
     "errors": "errors",
+    "free_pinned": "tensors.memory",
     "gather": "replicas.spread",
     "gpu": "tensors.verbs",
     "grad": "arithmetic.gradients",
@@ -270,6 +271,7 @@ __all__ = [
     "cpu",
     "device",
     "device_of",
+    "free_pinned",
     "gather",
     "gpu",
     "grad",

@@ -37,7 +37,7 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import gradients, reducing, sharing, threads, unstarted
+    from . import gradients, reducing, sharing, staging, threads, unstarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -137,10 +137,19 @@ class JaxBackend(Backend):
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
         self._require_values(x)
+        native = self.to_native(device)
+        staged = self._read(x) if device is devices.CPU else staging.moved(x, native)
+        return jax.device_put(x, native, may_alias=False) if staged is None else staged
+
+    def start_move(self, x: jax.Array, device: Device) -> jax.Array:
+        self._require_values(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
         self._require_values(x)
+        staged = self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
+        if staged is not None:
+            return staged
         if isinstance(x, jax.core.Tracer) or len(x.sharding.device_set) > 1:
             x = jnp.copy(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
@@ -165,8 +174,11 @@ class JaxBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
-        own = np.array(array, dtype=_held(array.dtype.name, array), copy=True, order="C")
-        return jax.device_put(own, self.to_native(device))
+        native, held = self.to_native(device), _held(array.dtype.name, array)
+        if staging.is_put(array, native):
+            return staging.put(np.asarray(array, dtype=held, order="C"), native)
+        own = np.array(array, dtype=held, copy=True, order="C")
+        return jax.device_put(own, native)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
         if array.dtype.isbuiltin == 2:  # bfloat16 and 8-bit floats, which NumPy does not export
@@ -177,12 +189,16 @@ class JaxBackend(Backend):
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
         self.wait(x)
+        staged = staging.read(x) if staging.is_read(x) else None
         try:
-            return np.asarray(x)
+            return np.asarray(x) if staged is None else staged
         except TypeError as error:
             if not jnp.issubdtype(x.dtype, jax.dtypes.extended):
                 raise
             raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
+
+    def gives_away(self, x: jax.Array) -> bool:
+        return staging.is_read(x)  # what JAX itself gives can only be read
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
         held = _held(dtype, np.asarray(value))
@@ -294,8 +310,7 @@ class JaxBackend(Backend):
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)
         self._require_values(x)
-        native = self.to_native(device)
-        return x if x.sharding.device_set == {native} else jax.device_put(x, native, may_alias=False)
+        return x if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
 
     # seeing asynchrony
 
@@ -381,6 +396,16 @@ class JaxBackend(Backend):
             )
         self._places[key] = place
         return place
+
+    def _read(self, x: jax.Array) -> jax.Array | None:
+        """An array from a GPU on the CPU, through the ring; None where JAX's own way is to be taken."""
+        if isinstance(x, jax.core.Tracer) or not staging.is_read(x):
+            return None
+        if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:  # JAX would narrow what it takes over
+            return None
+        self.wait(x)
+        values = staging.read(x)
+        return None if values is None else self.from_buffer(values)
 
     def _require_values(self, x: jax.Array) -> None:
         """JAX gives a different error for each thing that is done with an array without them, and none where an array

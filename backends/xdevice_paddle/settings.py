@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from paddle import nn
+from paddle import Tensor, nn
 from paddle.nn.layer import norm
 
 from xdevice.contract import operations as ops
@@ -39,7 +39,11 @@ _ADAPTIVE_MAX: Final = {nn.AdaptiveMaxPool1D: 1, nn.AdaptiveMaxPool2D: 2, nn.Ada
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
     told: set[str] = set()
+    saved = {id(variable) for _, variable in backend.variables(model)}
     for path, layer in model.named_sublayers(include_self=True):
+        if path not in layers:  # those known keep counters and states of dropouts
+            held = [*layer.named_buffers(include_sublayers=False), *vars(layer).items()]
+            yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
         if path in layers:
             yield layers[path]
             if layers[path].settings.get("activation") is not None:

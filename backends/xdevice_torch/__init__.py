@@ -1,12 +1,14 @@
 """PyTorch.
 
 What this adapter must keep: `x.to(d)` aliases on the same device, so a copy says `copy=True`; nothing is copied with
-`non_blocking`, because a device-to-host copy then holds garbage until a wait; counting starts no CUDA context.
+`non_blocking`, because a device-to-host copy then holds garbage until a wait, except where nobody can read it before
+(staging.py); counting starts no CUDA context.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
@@ -22,6 +24,7 @@ with importing():
     from torch.fx import _symbolic_trace
 
     from . import (
+        batches,
         blocking,
         calls,
         gradients,
@@ -54,7 +57,12 @@ if TYPE_CHECKING:
     from .samples import TorchSamples
 
 _CPU = devices.CPU
+_HOST = torch.device("cpu")
 _ACCELERATORS = ("cuda", "xpu", "mps")
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+"""The types whose `is_cpu`, which is faster than `device`, agrees with it: a subclass may define its own `device`."""
+_is_cpu = attrgetter("is_cpu")
+_device = attrgetter("device")
 
 
 def _is_exporting() -> bool:
@@ -139,21 +147,49 @@ class TorchBackend(Backend):
         try:
             return self._places[native]
         except KeyError:
-            place = self.from_native(native)
-            assert place is not None
-            self._places[native] = place
-            return place
+            return self._place_at(native)
+
+    def probe(self, cls: type) -> Callable[[Any], Device]:
+        if cls not in _PLAIN:
+            return self.device_of
+        other = self.device_of
+        return lambda x: _CPU if x.is_cpu else other(x)
+
+    def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
+        if cls in _PLAIN and all(map(_is_cpu, tensors)):
+            return {_CPU}
+        natives = {*map(_device, tensors)}
+        return {self._places.get(native) or self._place_at(native) for native in natives}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        native = self.to_native(device)
         try:
-            return x.to(self.to_native(device))
+            staged = staging.moved(x, native)
+            return x.to(native) if staged is None else staged
         except NotImplementedError as error:
             raise self._no_copy(x) from error
 
+    def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
+        native = self.to_native(device)
+        try:
+            if device.kind == "meta":
+                return [x.to(native) for x in tensors]
+            if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
+                return batches.sent(tensors, native, lambda x: self.move(x, device))
+        except NotImplementedError:
+            pass  # `move` says of which
+        return super().move_all(tensors, device)
+
+    def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        started = staging.started(x, self.to_native(device)) if torch.version.cuda is not None else None
+        return self.move(x, device) if started is None else started
+
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         sharing.require_shape(x)
+        native = self.to_native(device)
         try:
-            return x.to(self.to_native(device), copy=True)
+            staged = staging.moved(x, native)
+            return x.to(native, copy=True) if staged is None else staged
         except NotImplementedError as error:
             raise self._no_copy(x) from error
 
@@ -166,6 +202,7 @@ class TorchBackend(Backend):
                 getattr(torch, self._gpu).synchronize(*(() if self._gpu == "mps" else (index,)))
 
     def wait(self, x: torch.Tensor) -> None:
+        staging.arrive(x)
         self.synchronize(self.device_of(x))
 
     # values
@@ -173,10 +210,16 @@ class TorchBackend(Backend):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
         # torch.tensor refuses negative strides
         straight = array if array.flags.c_contiguous else array.copy()
-        name = array.dtype.name
-        if name not in BITS_AS:
-            return torch.tensor(straight, device=self.to_native(device))
-        return torch.tensor(straight.view(BITS_AS[name]), device=self.to_native(device)).view(getattr(torch, name))
+        native, name = self.to_native(device), array.dtype.name
+        staged = staging.array(straight, native)
+        if staged is not None:
+            return staged
+        plain = straight.view(BITS_AS[name]) if name in BITS_AS else straight
+        if native.type == "cuda" and plain.flags.writeable:  # torch.tensor makes a copy on the host first
+            made = torch.from_numpy(plain).to(native)
+        else:
+            made = torch.tensor(plain, device=native)
+        return made.view(getattr(torch, name)) if name in BITS_AS else made
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
         if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
@@ -195,8 +238,9 @@ class TorchBackend(Backend):
             raise self.unsupported(f"reading a {_described(x)} as a NumPy array", instead) from error
 
     def _read(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
-        host = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
-        host = host.cpu().resolve_conj().resolve_neg()
+        dense = x.detach().to_dense() if x.layout is not torch.strided else x.detach()
+        staged = None if dense.is_cpu else staging.moved(dense, _HOST)
+        host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
         if host.itemsize > 2:  # finding the name takes longer than the rest
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
@@ -460,7 +504,10 @@ class TorchBackend(Backend):
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
             return staging.tensor(x, native)
-        return staging.array(x, native) if native.type == "cuda" else self.from_numpy(x, device)
+        if native.type != "cuda":
+            return self.from_numpy(x, device)
+        staged = staging.array(x, native)
+        return staging.pinned_array(x, native) if staged is None else staged
 
     # seeing asynchrony
 
@@ -537,6 +584,10 @@ class TorchBackend(Backend):
                 "reading a tensor on meta", "make one that has values: torch.empty_like(x, device=...)"
             )
         sharing.require_values(x)
+
+    def _place_at(self, native: torch.device) -> Device:
+        place = self._places[native] = self.from_native(native)
+        return place
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""

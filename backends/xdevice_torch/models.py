@@ -26,7 +26,7 @@ from torch.utils import _pytree
 from xdevice.contract import Way
 from xdevice.errors import UnsupportedError
 
-from . import tensordicts
+from . import staging, tensordicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -85,7 +85,8 @@ def move(model: Any, native: torch.device) -> Any:
     if isinstance(model, Module):
         _refuse_script(model, native)
         shared = _shared_buffers(model)
-        moved = model.to(native)
+        with staging.OfModules():  # type: ignore[no-untyped-call]
+            moved = model.to(native)
         for places in shared:
             first = places[0][0]._buffers[places[0][1]]
             for module, name in places[1:]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import batchnorm, dropout, instancenorm, padding, pooling
 
 from xdevice.contract import operations as ops
@@ -33,7 +33,11 @@ _PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._Repli
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
     told: set[str] = set()
+    saved = {id(variable) for _, variable in backend.variables(model)}
     for path, module in model.named_modules():
+        if path not in layers:  # those known keep counters and states of dropouts
+            held = [*module.named_buffers(recurse=False), *vars(module).items()]
+            yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
         if path in layers:
             yield layers[path]
         elif isinstance(module, _BLOCKS):

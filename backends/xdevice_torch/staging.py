@@ -1,40 +1,231 @@
-"""Copies to a GPU that leave the thread free, by way of pinned memory."""
+"""Copies between the host and GPUs: through the ring of page-locked memory, and such that the host goes on.
+
+What must be kept: the ring reads and writes memory behind PyTorch's back, so that it is for plain dense tensors only,
+and not where something traces, maps or watches operations, nor while a graph is recorded, whose replays would copy
+whatever is in the ring by then. Memory that is page-locked already is copied faster as it is.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.autograd.forward_ad import unpack_dual
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_map_only
+
+from xdevice.base.dtypes import BITS_AS
+from xdevice.contract import ring
+
+from .sharing import is_wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
+
+TO_GPU: Final = 24 << 20
+TO_HOST: Final = 32 << 20
+"""Bytes from which the ring gains. Below, malloc gives host memory that was touched before."""
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+
+
+def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
+    """`x` between the host and a GPU through the ring; None where PyTorch's own way is to be taken."""
+    if torch.compiler.is_compiling() or type(x) not in _PLAIN or x.numel() * x.element_size() < TO_GPU:
+        return None
+    if not (_is_plain(x) and _is_staged(x, native)):
+        return None
+    if x.requires_grad and torch.is_grad_enabled():
+        result: torch.Tensor | None = _Move.apply(x, native)  # type: ignore[no-untyped-call]
+        return result
+    return _through_ring(x.detach(), native)
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Whether what is done with the memory of `x` is done with `x`, and with nothing else."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) in _PLAIN
+        and x.layout is torch.strided
+        and not (x.is_quantized or x.is_conj() or x.is_neg() or is_wrapped(x) or torch.jit.is_tracing())
+        and not _get_current_dispatch_mode_stack()
+        and unpack_dual(x).tangent is None
+    )
+
+
+def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
+    if x.is_cuda and native.type == "cpu":
+        return x.numel() * x.element_size() >= TO_HOST and ring.is_measured() and not _is_recorded(x.device)
+    if x.is_cpu and native.type == "cuda":
+        return ring.is_measured() and not _is_recorded(native) and not x.is_pinned()
+    return False
+
+
+def _is_recorded(gpu: torch.device) -> bool:
+    with torch.cuda.device(gpu):
+        return torch.cuda.is_current_stream_capturing()
+
+
+class _Move(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, native: torch.device) -> torch.Tensor:
+        ctx.back = x.device
+        through = _through_ring(x.detach(), native)
+        return x.detach().to(native) if through is None else through
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (grad,) = grads
+        through = moved(grad, ctx.back)
+        return grad.to(ctx.back) if through is None else through, None
+
+
+def _through_ring(source: torch.Tensor, native: torch.device) -> torch.Tensor | None:
+    made = torch.empty_like(source, device=native)  # dense, with the strides that `to` gives
+    if source.stride() != made.stride():
+        source = torch.empty_like(source).copy_(source)
+    is_done = _to_host(source, made) if source.is_cuda else _to_gpu(source, source.data_ptr(), made)
+    return made if is_done else None
+
+
+def _to_host(source: torch.Tensor, made: torch.Tensor) -> bool:
+    stream = torch.cuda.current_stream(source.device).cuda_stream
+    return ring.to_host(source, source.data_ptr(), made, made.data_ptr(), made.nbytes, stream)
+
+
+def _to_gpu(owner: Any, address: int, made: torch.Tensor) -> bool:
+    stream = torch.cuda.current_stream(made.device).cuda_stream
+    return ring.to_gpu(owner, address, made, made.data_ptr(), made.nbytes, stream)
+
+
+def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
+    """A NumPy array on a GPU, through the ring; None where another way is to be taken."""
+    if native.type != "cuda" or values.nbytes < TO_GPU or not ring.is_measured() or not values.flags.c_contiguous:
+        return None
+    if _get_current_dispatch_mode_stack() or _is_recorded(native):
+        return None
+    made = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), device=native)
+    return made if _to_gpu(values, values.ctypes.data, made) else None
+
+
+class OfModules(TorchFunctionMode):
+    """Sends what `Module.to` moves to a device through the ring."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        through = None
+        if func is torch.Tensor.to and not kwargs and isinstance(args[1], torch.device) and not any(args[2:]):
+            through = moved(*args[:2])
+        return func(*args, **(kwargs or {})) if through is None else through
+
+
+# copies that the host does not wait for
+
+
+def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
+    """`x` on another device, the copy under way where it can be: to a GPU it is ordered with what is computed there,
+    to the host nobody can read it before it is there. None where another way is to be taken."""
+    if not _is_plain(x):
+        return None
+    if x.is_cpu and native.type == "cuda":
+        return x.to(native, non_blocking=True) if x.is_pinned() else None
+    if not x.is_cuda or native.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()) or _is_recorded(x.device):
+        return None
+    made = x.to(native, non_blocking=True)  # in page-locked memory
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(x.device))
+    return arriving(made, event.synchronize)
+
+
+def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
+    """What becomes `values`, and cannot be read, before `wait` has returned."""
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        Arriving, values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
+    )
+    vars(made)[_COMING] = values, wait
+    return made
+
+
+def arrive(x: torch.Tensor) -> torch.Tensor:
+    """`x` when its values are there: an ordinary tensor from then on."""
+    with _arrival:
+        if type(x) is not Arriving:
+            return x
+        values: torch.Tensor
+        values, wait = vars(x)[_COMING]
+        wait()
+        try:
+            torch.utils.swap_tensors(x, values)
+        except RuntimeError:  # somebody has a weak reference to it
+            return values
+        return x
+
+
+_COMING: Final = "_xdevice_coming"
+_arrival: Final = threading.RLock()
+
+
+class Arriving(torch.Tensor):
+    """A tensor on the host whose values are still being copied. Whatever is done with it waits for them first.
+
+    It has no memory of its own to be read, so that C++ that knows nothing of it fails, instead of reading too early.
+    """
+
+    @classmethod
+    @torch.compiler.disable
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ABOUT:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called by what does not ask for the function above: `torch.tensor`, `torch.as_tensor`."""
+        args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+_ABOUT: Final = frozenset(
+    getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
+)
+"""What is known of a tensor without its values."""
+
+
+# copies to a GPU for `prefetch` and `load`
 
 
 def tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
+    """Read on return, and not an alias."""
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
     if x.device.type != "cpu":
         if x.is_cuda:  # else its memory could be given away as soon as its owner drops it
             x.record_stream(torch.cuda.current_stream(x.device))
         return x.to(native, copy=True)
+    staged = moved(x, native)
+    if staged is not None:
+        return staged
     if not x.is_pinned():
         # the allocator of pinned memory keeps this until the copy is done
         return x.pin_memory().to(native, non_blocking=True)
-    moved = x.to(native, non_blocking=True)
+    on_gpu = x.to(native, non_blocking=True)
     done = torch.cuda.Event(blocking=True)
     done.record(torch.cuda.current_stream(native))
     done.synchronize()  # the memory is the owner's, who may write into it next
-    return moved
+    return on_gpu
 
 
-def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
+def pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
     """A NumPy array straight into pinned memory, and from there to a GPU."""
     import numpy
 
     dtype = getattr(torch, values.dtype.name)
-    plain = values if values.dtype.isbuiltin == 1 else values.view(f"int{8 * values.dtype.itemsize}")
+    plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
     # with its device: else inside `with gpu:` it would be there, and nothing there can be pinned
     pinned = torch.empty(plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True)
     numpy.copyto(pinned.numpy(), plain)
-    moved = pinned.to(native, non_blocking=True)
-    return moved.view(dtype)
+    return pinned.to(native, non_blocking=True).view(dtype)

@@ -452,6 +452,7 @@ def test_gradients_in_threads(name, squares):
     assert found == [[2.0, 4.0]] * 100
 
 
+@pytest.mark.slow
 def test_a_whole_step_is_compiled_or_refused(name, xp):
     params = {"w": xdevice.tensor([1.0, 2.0]), "unused": xdevice.tensor([3.0])}
 

@@ -293,6 +293,7 @@ xdevice.parallel(lambda: xdevice.ones(2).sum() * 2)
     assert told.count("but does not call mxnet.npx.set_np()") == 1, told
 
 
+@pytest.mark.long
 def test_what_was_made_before_xdevice_came_is_seen():
     code = """
 import numpy

@@ -25,7 +25,7 @@ def reports():
     return {report["backend"]: report for report in json.loads(out)}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_info_tells_of_every_backend(reports):
     assert list(reports)[:6] == ["torch", "tensorflow", "paddle", "mxnet", "jax", "numpy"]
     for report in reports.values():

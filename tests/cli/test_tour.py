@@ -22,6 +22,7 @@ def shown(screen):
     return [lines[start:end] for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_the_code_of_the_tour_runs_when_it_is_pasted(name):
     done = python("-m", "xdevice", "tour", "--backend", name, bare=True)

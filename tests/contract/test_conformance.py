@@ -55,7 +55,7 @@ class TestPaddle(Rare):
 class TestMxnet(Rare):
     backend = "mxnet"
 
-    @pytest.mark.slow  # its threads compute for ten seconds, and JAX's show the same each time
+    @pytest.mark.long  # its threads compute for ten seconds, and JAX's show the same each time
     def test_sync_waits_for_work_under_way(self):
         super().test_sync_waits_for_work_under_way()
 

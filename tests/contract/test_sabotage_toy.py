@@ -489,6 +489,78 @@ swap("copy", "cuts the gradient", "gradients_flow_through_a_copy_on_the_same_dev
 swap("copy", "doubles the gradient", "gradients_flow_through_a_copy_on_the_same_device", _doubled)
 swap("copy", "forgets requires_grad", "requires_grad_stays", _cut)
 
+_LARGE = "large_tensors_move_whole_and_leave_their_source_free"
+_EARLY = "what_is_not_waited_for_cannot_be_read_early"
+
+
+def _loses_the_end(move, adapter):
+    def cut_short(x, device):
+        moved = move(x, device)
+        moved.wait()
+        if moved._values.nbytes > 1 << 24:
+            moved._values[-1, -1000:] = 0
+        return moved
+
+    return cut_short
+
+
+def _one_buffer(from_numpy, adapter):
+    """Every large array is copied through one buffer, which nobody waits for."""
+    buffer = []
+
+    def through_buffer(array, device):
+        if array.nbytes < 1 << 24:
+            return from_numpy(array, device)
+        if not buffer:
+            buffer.append(array.copy())
+        buffer[0][...] = array
+        threading.Event().wait(0.05)
+        return from_numpy(buffer[0], device)
+
+    return through_buffer
+
+
+def _not_waited_for(move, adapter):
+    """The result is there, and its values come when nobody waits for them."""
+
+    def started(x, device):
+        moved = move(x, device)
+        moved.wait()
+        values = moved._values.copy()
+        moved._values[...] = 0
+
+        def fill():
+            threading.Event().wait(0.2)
+            moved._values[...] = values
+
+        threading.Thread(target=fill).start()
+        return moved
+
+    return lambda x, device: started(x, device)
+
+
+for _method in ("move", "copy"):
+    swap(_method, "loses the end of what is large", _LARGE, _loses_the_end)
+swap(
+    "from_numpy",
+    "reads what is large later",
+    _LARGE,
+    lambda _, adapter: (
+        lambda array, device: toy()._op(
+            lambda: np.array(array), [], array.shape, array.dtype, [], native(adapter, device)
+        )
+    ),
+)
+swap(
+    "from_numpy",
+    "copies what is large through memory of another thread",
+    "large_moves_of_threads_do_not_meet",
+    _one_buffer,
+)
+swap("start_move", "gives what is not there yet", _EARLY, lambda start, adapter: _not_waited_for(adapter.move, adapter))
+swap("start_move", "does not move", _EARLY, lambda _, adapter: lambda x, device: x.clone())
+swap("start_move", "moves through float32", _EARLY, on_inputs(through("float32")))
+
 _WAITS = "sync_waits_for_work_under_way"
 swap("synchronize", "waits for nothing", _WAITS, lambda _, adapter: lambda device: None)
 swap(

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
-from support import BACKENDS, framework, python
+from support import BACKENDS, framework, python, sampled
 
 import xdevice
 from xdevice.contract.samples import Samples
@@ -39,6 +39,7 @@ def samples(backend) -> Samples:
     return backend.samples()
 
 
+@pytest.mark.parametrize("backend", sampled(BACKENDS, ["numpy", "torch", "jax"]), indirect=True)
 def test_a_thousand_tasks_give_what_they_give_one_after_another(backend):
     add = samples(backend).add
     x = xdevice.rand(8, 8)

@@ -55,10 +55,13 @@ def test_a_hundred_equivalents_raise_no_alarm(tmp_path):
 
 
 @pytest.mark.long
-def test_a_deep_network_raises_no_alarm(tmp_path):
-    _, measured = Calibrated(honest.vgg11_bn, tmp_path).held("paddle")
+@pytest.mark.filterwarnings("ignore:When training, we now always track:UserWarning")  # Paddle's, of any batch norm
+def test_a_deep_network_alarms_by_the_usual_rule_alone(tmp_path):
+    usual, measured = Calibrated(honest.vgg11_bn, tmp_path).held("paddle")
+    assert alarms(usual) == {"outputs"}
+    assert "may be rounding alone" in usual[0].comparison.text
     assert alarms(measured) == set()
-    assert 0 < measured[0].comparison.excess < 0.5
+    assert 0 < measured[0].comparison.excess < 0.8
 
 
 @pytest.mark.long

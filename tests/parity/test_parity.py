@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT, python
+from support import ROOT, python, sampled
 
 import xdevice
 from xdevice.parity import readings
@@ -474,7 +474,7 @@ def as_bfloat16(x):
     return x.astype(ml_dtypes.bfloat16).astype("float32")
 
 
-@pytest.mark.parametrize("backend", FRAMEWORKS)
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, [name for name in FRAMEWORKS if name != "jax"]))
 def test_honest_training_reports_nothing(backend, reference, tmp_path):
     findings = hold(recorded(backend, tmp_path / "a"), reference, Rule())
     assert len(findings) == 41

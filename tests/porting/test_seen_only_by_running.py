@@ -294,3 +294,24 @@ def test_functions_that_cut_off_are_one_function_with_one_name(theirs, most, lin
     found = told(xdevice.convert_state(source, "tensorflow", like=target))
     assert line in found
     assert bool(found) is bool(line)
+
+
+def test_tensors_that_no_state_holds_are_listed():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(6, 6)
+            self.scale = torch.ones(6)
+            self.register_buffer("shift", torch.ones(6), persistent=False)
+
+    class Mine(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.fc = paddle.nn.Linear(6, 6)
+            self.register_buffer("table", paddle.ones([6]), persistable=False)
+
+    line = told(xdevice.convert_state(Theirs(), "paddle", like=Mine()))
+    for name in ("scale", "shift", "table"):
+        assert f"1 tensor {name}, which is in no state," in line

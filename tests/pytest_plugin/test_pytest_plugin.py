@@ -410,6 +410,7 @@ def test_plain():
     assert 'tests="13"' in (project.path / "all.xml").read_text()
 
 
+@pytest.mark.slow
 def test_a_crash_costs_the_test_that_it_happens_in(project):
     write(
         project,

@@ -113,7 +113,7 @@ SCRIPT = (
         pytest.param(
             "torch",
             ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
         pytest.param(
             "paddle",

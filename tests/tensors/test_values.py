@@ -93,7 +93,7 @@ ints = st.one_of(st.sampled_from(EDGES), st.integers(-(2**65), 2**65), st.intege
 floats = st.one_of(st.sampled_from([float(edge) for edge in EDGES]), st.floats(width=64), st.floats(-300, 300))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(st.one_of(ints, floats, st.booleans()), min_size=1, max_size=4), st.sampled_from(REAL))
 @example([3.402823364973241e38, -3.402823364973241e38], "float32")  # whose nearest is the greatest that there is
 @example([3.3895313892515355e38, -3.3895313892515355e38], "bfloat16")
@@ -107,7 +107,7 @@ def test_numbers_of_python_keep_their_values_or_are_refused(numbers, name):
             check(numbers[0], numbers, name)
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(st.data(), st.sampled_from([*REAL, *SHORT_FLOATS, "longdouble"]), st.sampled_from(REAL))
 def test_arrays_of_each_dtype_keep_their_values_or_are_refused(data, source, name):
     kind = np.dtype(source) if source == "longdouble" else host_dtype(source)

@@ -8,6 +8,7 @@ import pytest
 from support import BACKENDS, ROOT, printed
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not {"torch", "paddle"} <= set(BACKENDS), reason="the page needs PyTorch and Paddle")
 def test_the_page_on_tracing_prints_what_it_shows():
     page = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")

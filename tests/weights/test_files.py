@@ -700,7 +700,7 @@ def mutated(draw):
     return bytes(text)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(header=mutated(), data=st.sampled_from([10, 10, 10, 9, 18, 0]))
 def test_a_mutated_header_is_read_or_a_named_error(header, data, path):
     write_header(path, header, bytes(data))

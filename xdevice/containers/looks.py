@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.core import registry
 from xdevice.errors import UnsupportedError, shown
 
+from .batches import PLAIN
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -27,9 +29,6 @@ _MOST: Final = 10_000
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
 _PLAIN: Final = (bool, int, float, str, bytes)
-PLAIN: Final = frozenset(map(id, (type(None), complex, *_PLAIN)))
-"""The `id`s of the types that hold nothing: a type may refuse to be hashed."""
-
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 _NEVER: Final = (type, types.ModuleType, types.FunctionType, types.GeneratorType)
 _FIELDS: Final[dict[type, tuple[str, ...]]] = {

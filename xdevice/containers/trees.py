@@ -15,6 +15,7 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, shown
 
 from . import looks, strangers
+from .batches import PLAIN
 from .ways import Entry, Whole, code, registered, way_into
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _way(x: Any, whole: bool) -> Entry | None:
 def stranger(x: Any) -> strangers.Stranger | None:
     """What to know of a leaf that is neither a tensor nor a model, if something in it may have to be moved."""
     cls = type(x)
-    if id(cls) in looks.PLAIN:
+    if id(cls) in PLAIN:
         return None
     way = _ways[id(cls)] if id(cls) in _ways else way_into(x)
     return strangers.find(x, way.way if type(way) is Whole else None)
@@ -193,7 +194,7 @@ def _walk(x: Any, entry: Entry, whole: bool, found: list[Any]) -> _Node:
             is_tensor = type(child) in tensors
         except Exception:  # a metaclass whose types cannot be hashed
             is_tensor = False
-        way = None if is_tensor or id(type(child)) in looks.PLAIN else _way(child, whole)
+        way = None if is_tensor or id(type(child)) in PLAIN else _way(child, whole)
         if way is None:
             found.append(child)
         else:

@@ -23,6 +23,7 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, shown
 
 from . import looks, strangers
+from .batches import PLAIN
 from .looks import attributes, beside
 
 Keys = Iterable[Any]
@@ -196,14 +197,14 @@ def _and_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Keys
 
 def _and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Keys, Children]:
     names, children = list(keys), list(values)
-    if looks.PLAIN.issuperset(map(id, map(type, names))):
+    if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
     found = looks.Keys(names)
     return (names, children) if strangers.find(found, None) is None else ([*names, _KEYS], [*children, found])
 
 
 def _read_dict(x: Any) -> tuple[Keys, Children]:
-    if looks.PLAIN.issuperset(map(id, map(type, x))):
+    if PLAIN.issuperset(map(id, map(type, x))):
         return x, list(x.values())
     return _and_keys(x, x.values())
 

@@ -62,6 +62,8 @@ class Memory(NamedTuple):
     """By this process, through the framework."""
     peak: int | None
     """The most that `allocated` has been since the start or `reset_peak`."""
+    pinned: int = 0
+    """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
 
 
 class Takes(NamedTuple):
@@ -191,9 +193,26 @@ class Backend(ABC):
     def device_of(self, x: Any) -> Device:
         """Where the memory of `x` is. It has to be as fast as possible: every verb calls it."""
 
+    def probe(self, cls: type) -> Callable[[Any], Device]:
+        """`device_of` for tensors of just this type, no subclass, where that can be told faster. Asked once per type."""
+        return self.device_of
+
+    def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:
+        """Where tensors of just this type are, one or more: each device once. Raises what `device_of` raises."""
+        return set(map(self.device_of, tensors))
+
     @abstractmethod
     def move(self, x: Any, device: Device) -> Any:
         """`x` on a device other than its own: same values, dtype, shape, `requires_grad`; gradients flow."""
+
+    def move_all(self, tensors: Sequence[Any], device: Device) -> list[Any]:
+        """Different tensors, none of which is on the device, there: what `move` gives for each."""
+        return [self.move(x, device) for x in tensors]
+
+    def start_move(self, x: Any, device: Device) -> Any:
+        """As `move`, but the values may arrive later: whatever reads them waits for them first, `wait` of the result
+        and `synchronize` of both devices do. What `x` is read from may not be written until then."""
+        return self.move(x, device)
 
     @abstractmethod
     def copy(self, x: Any, device: Device) -> Any:

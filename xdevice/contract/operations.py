@@ -150,6 +150,11 @@ def other(path: str, layer: object, told: str = "") -> Layer:
     return Layer(path, OTHER, (), {"type": f"{name}({told})" if told else name})
 
 
+def stateless(path: str, name: str) -> Layer:
+    """A tensor that a layer holds and its state does not: a buffer that is not persistent, or a mere attribute."""
+    return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name}, which is in no state,"})
+
+
 def _window(axes: int, kernel: Any, stride: Any, padding: Any) -> dict[str, object]:
     sizes = per_axis(kernel, axes)
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)

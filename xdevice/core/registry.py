@@ -52,6 +52,9 @@ GUESTS: Final = {"keras": ("keras.config", "backend")}
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
 """For each tensor type seen so far, the `device_of` of its backend: the verbs' fast path."""
 
+movable: Final[dict[type, Backend]] = {}
+"""Those of them that need not be on the host, by the backend that they belong to."""
+
 on_load: Final[list[Callable[[Backend], None]]] = []
 """Told of every backend that is loaded from now on."""
 
@@ -344,7 +347,9 @@ def _classify(cls: type) -> Owned | None:
         kind = backend.classify(cls)
         if kind is not None:
             if kind == "tensor":
-                probes[cls] = backend.device_of
+                probes[cls] = backend.probe(cls)
+                if not backend.is_host_only:
+                    movable[cls] = backend
             return Owned(backend, kind)
         if root in GUESTS:
             break
@@ -392,8 +397,10 @@ def _after_fork() -> None:
     for backend in loaded():
         backend.refusal = backend.after_fork()
         if backend.refusal is not None:
-            for cls in [cls for cls, probe in probes.items() if getattr(probe, "__self__", None) is backend]:
-                del probes[cls]
+            for cls, probe in tuple(probes.items()):
+                if backend in (movable.get(cls), getattr(probe, "__self__", None)):
+                    del probes[cls]
+                    movable.pop(cls, None)
 
 
 if hasattr(os, "register_at_fork"):

@@ -20,7 +20,7 @@ import numpy as np
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import calls as seeing
-from xdevice.errors import StateError
+from xdevice.errors import ArgumentError, StateError
 from xdevice.tracing import distances, inference, layerwise
 from xdevice.tracing.layerwise import Traced
 
@@ -178,7 +178,13 @@ class _Forcing:
         self._sure: dict[str, str] = {}
         self._before = ""
         self._same: dict[int, bool] = {}
-        result = inference.run(target.model, runs.theirs, self._give)
+        try:
+            result = inference.run(target.model, runs.theirs, self._give)
+        except ArgumentError as error:
+            raise StateError(
+                f"{target.backend.name} cannot run with what the layers of {source.backend.name} give, behind "
+                f"{self._before or 'the beginning'}, so that inputs= tells nothing: {str(error)[-300:]}"
+            ) from error
         if runs.outputs_apart(result) > runs.limit:
             self._apart.append(("", self._before))
         self.settled = Settled(self._chosen, self._ties, self._apart, self._open, self._sure, result)
@@ -304,7 +310,10 @@ def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple
     fixed = {there: here for here, there in renamed.items()}
     if all(here == there for there, here in guess.items() if there not in fixed):
         fixed = {**guess, **fixed}  # where both models have the same paths, these say which layer is which
-    settled = runs.settle(source.layers, target.layers, guess, fixed)
+    try:
+        settled = runs.settle(source.layers, target.layers, guess, fixed)
+    except StateError as error:
+        raise StateError(f"{error}. {refusal}"[:MOST] if refusal is not None else str(error)) from error
     ours, theirs = ({layer.path: layer for layer in side.layers} for side in (source, target))
     chosen = {**fixed, **settled.chosen}
     for there, here in guess.items():
@@ -329,7 +338,7 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
             chosen[there] = fitting[0]
     doubtful = [there for there in right if there not in chosen and right[there] in left.values()]
     if doubtful:
-        where = f"; the models come apart before: {settled.apart[0][1]} agrees" if settled.apart else ""
+        where = f"; the models come apart behind {settled.apart[0][1] or 'the beginning'}" if settled.apart else ""
         text = (
             f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. {refusal}"
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from contextlib import nullcontext, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
@@ -22,7 +23,7 @@ from xdevice.errors import BackendNotFoundError, DeviceNotFoundError, ParityErro
 from .choice import NOWHERE, BackendName, about, backend_of, named_by, needs_gpu, placed, tolerances
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from xdevice.base.devices import Device
@@ -530,7 +531,7 @@ def _installed_versions(names: Sequence[str]) -> dict[str, str]:
     from importlib import metadata
 
     modules = {known.name: known.modules[0] for known in registry.KNOWN}
-    owners = metadata.packages_distributions()
+    owners = _owners_of_modules()
     found = {}
     for name in names:
         distributions = owners.get(modules.get(name, ""), [])
@@ -539,3 +540,11 @@ def _installed_versions(names: Sequence[str]) -> dict[str, str]:
             distributions = [distribution.name] if distribution is not None else []
         found[name] = metadata.version(distributions[0]) if distributions else "?"
     return found
+
+
+@cache
+def _owners_of_modules() -> Mapping[str, list[str]]:
+    """Half a second where much is installed."""
+    from importlib import metadata
+
+    return metadata.packages_distributions()

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from xdevice.containers import looks, strangers, trees
+from xdevice.containers import strangers, trees
+from xdevice.containers.batches import PLAIN
 from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, shown
 
@@ -38,7 +39,6 @@ class _Contents:
         self.tree: Tree = trees.Tree(x, whole=True)
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = []
-        plain = looks.PLAIN
         kinds: dict[int, Owned | None] = {}
         for i, value in enumerate(self.tree.leaves):
             cls = id(type(value))  # some types cannot be hashed
@@ -48,7 +48,7 @@ class _Contents:
             if found is not None:
                 self.owned.append((i, value, found.backend, found.kind))
                 continue
-            stranger = trees.stranger(value) if cls not in plain else None
+            stranger = trees.stranger(value) if cls not in PLAIN else None
             if stranger is not None:
                 self.strangers.append((i, stranger))
         hosts = [backend.is_host_only for backend in {backend for _, _, backend, _ in self.owned}]

@@ -29,6 +29,12 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     return x if moved is None else moved
 
 
+def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
+    if kind == "tensor" and not is_on(backend, x, target):
+        return backend.start_move(x, target)
+    return move(backend, kind, x, target)
+
+
 def is_on(backend: Backend, x: Any, target: Device) -> bool:
     try:
         return backend.device_of(x) is target

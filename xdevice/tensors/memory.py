@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xdevice.base import devices
+from xdevice.contract import ring
 from xdevice.core import selection
 
 TYPE_CHECKING = False
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
 
 
 def memory(device: object) -> Memory:
-    """Bytes of a device's memory on the selected backend: total, free, allocated and peak.
+    """Bytes of a device's memory on the selected backend: total, free, allocated and peak; and pinned on the CPU.
 
     `total` and `free` are the device's, for all processes. `allocated` is what this process holds through the
     framework, in live tensors; `peak` is the most that it has held. What the framework does not tell is None.
+    `pinned`, of the CPU, is the page-locked memory that xdevice keeps for copies to and from GPUs, for all backends
+    together: 64 MB from the first large copy on, until `free_pinned`.
 
     | backend | on a GPU | on the CPU |
     |---|---|---|
@@ -37,12 +40,28 @@ def memory(device: object) -> Memory:
 
     Example:
         >>> xdevice.memory("cpu")._fields
-        ('total', 'free', 'allocated', 'peak')
+        ('total', 'free', 'allocated', 'peak', 'pinned')
     """
     place = devices.parse(device)
     backend = selection.current()
     backend.require(place)
-    return backend.memory(place)
+    found = backend.memory(place)
+    return found._replace(pinned=ring.held()) if place.kind == "cpu" else found
+
+
+def free_pinned() -> None:
+    """Gives back the page-locked memory that large copies between the host and GPUs go through.
+
+    Young: it may change in a minor version.
+
+    Waits for copies that are under way. The next large copy takes it again, which takes some 40 ms.
+
+    Example:
+        >>> xdevice.free_pinned()
+        >>> xdevice.memory("cpu").pinned
+        0
+    """
+    ring.free()
 
 
 def reset_peak(device: object) -> None:

@@ -12,10 +12,13 @@ import pytest
 
 import xdevice
 
-from .base import Suite, assert_same, need
+from .base import Suite, assert_same, need, side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_LARGE = (33, 1_017_001)
+"""Bytes: more than what adapters copy in one piece."""
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -63,6 +66,53 @@ class Moving(Suite):
             moved = xdevice.to_device(x, there)
             self.assert_apart(moved, x, name)
             self.assert_apart(xdevice.to_device(moved, self.home), x, name)
+
+    def test_large_tensors_move_whole_and_leave_their_source_free(self) -> None:
+        """What is written into the source at once is not in the copy, and what is read at once is there."""
+        pattern = np.resize(np.arange(251, dtype="uint8"), _LARGE)
+        places = (self.here(), self.there_with_values())
+        for source, target in (places, places[::-1]):
+            for verb in (xdevice.to_device, xdevice.copy_to):
+                buffer = pattern.copy()
+                x = xdevice.tensor(buffer, device=source)
+                buffer[...] = 255
+                moved = verb(x, target)
+                if self.computes and self.adapter.can_write(x):
+                    self.adapter.write(x, xdevice.zeros(_LARGE, dtype="uint8", device=source))
+                self.assert_holds(moved, pattern, f"{verb.__name__} from {source} to {target}")
+
+    def test_large_moves_of_threads_do_not_meet(self) -> None:
+        places = (self.here(), self.there_with_values())
+        arrays = [np.resize(np.arange(start, start + 101, dtype="uint8"), _LARGE) for start in (0, 101)]
+        backend = self.adapter
+
+        def there_and_back(array: np.ndarray[Any, Any]) -> Any:
+            with xdevice.use(backend):
+                return xdevice.to_device(xdevice.to_device(xdevice.tensor(array, device=places[0]), places[1]), "cpu")
+
+        for found, array in zip(side_by_side(there_and_back, arrays), arrays, strict=True):
+            self.assert_holds(found, array)
+
+    def test_what_is_not_waited_for_cannot_be_read_early(self) -> None:
+        there = self.there_with_values()
+        for source, target in ((self.here(), there), (there, self.here())):
+            for read in (xdevice.to_numpy, self._after_sync, lambda x: xdevice.to_numpy(xdevice.copy_to(x, "cpu"))):
+                x, expected = self.pending()
+                x = xdevice.to_device(x, source)
+                moved = xdevice.to_device(x, target, non_blocking=True)
+                assert moved is not x
+                assert xdevice.device_of(moved) is target
+                assert_same(read(moved), expected, f"from {source} to {target}")
+        x = self.make()
+        assert xdevice.to_device(x, self.home, non_blocking=True) is x
+        moved = xdevice.to_device({"x": [x]}, there, non_blocking=True)["x"][0]
+        self.assert_holds(moved, xdevice.to_numpy(x))
+        for name, x in self.odd_tensors().items():
+            self.assert_holds(xdevice.to_device(x, there, non_blocking=True), self.odd_arrays()[name], name)
+
+    def _after_sync(self, x: Any) -> Any:
+        xdevice.sync(x)
+        return xdevice.to_numpy(x)
 
     def test_a_move_waits_for_what_is_computed(self) -> None:
         there = self.there_with_values()

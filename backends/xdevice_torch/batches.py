@@ -1,0 +1,31 @@
+"""Many tensors to a GPU at once, with one wait for all of them.
+
+`x.to(gpu)` waits for the copy of each tensor on its own: of two H200s, 100 tensors of 16 bytes take 1.39 ms by it, and
+0.89 ms if only the last is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_SMALL: Final = 1 << 20
+"""Bytes up to which this was measured to gain."""
+
+
+def sent(
+    tensors: Sequence[torch.Tensor], gpu: torch.device, move: Callable[[torch.Tensor], torch.Tensor]
+) -> list[torch.Tensor]:
+    """The tensors on a CUDA device; those that are not small, or not on the host, by `move`."""
+    try:
+        return [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in tensors]
+    finally:
+        torch.cuda.current_stream(gpu).synchronize()  # memory that is pinned may be written next
+
+
+def _is_small(x: torch.Tensor) -> bool:
+    return x.is_cpu and x.layout is torch.strided and x.numel() * x.itemsize <= _SMALL

@@ -1,0 +1,357 @@
+"""Large copies between the host and real GPUs, through the ring of page-locked memory: `pytest -m gpu`."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from support import NO_KERNELS, python
+
+import xdevice
+from xdevice.contract import ring
+
+pytestmark = pytest.mark.gpu
+
+STAGED = [name for name in xdevice.backends() if name in ("torch", "jax") and name not in NO_KERNELS]
+GPU = xdevice.gpu()
+SIZE = (64 << 20) + 52
+
+
+@pytest.fixture(params=STAGED)
+def framework(request):
+    with suppress(xdevice.BackendImportError), xdevice.use(request.param) as backend:
+        yield backend
+
+
+@pytest.fixture
+def torch():
+    pytest.importorskip("torch")
+    with xdevice.use("torch") as backend:
+        yield backend.framework
+
+
+@pytest.fixture(autouse=True)
+def staged(monkeypatch):
+    """The copies that went through the ring."""
+    seen = []
+    done = ring._done
+
+    def watched(copy):
+        seen.append(copy.nbytes)
+        assert done(copy), "the ring did not do it"
+        return True
+
+    monkeypatch.setattr(ring, "_done", watched)
+    if not ring.is_measured():
+        pytest.skip("no ring on this machine")
+    return seen
+
+
+def numbers(seed, dtype="float32"):
+    return np.random.default_rng(seed).integers(0, 100, SIZE // np.dtype(dtype).itemsize).astype(dtype)
+
+
+def on_gpu(array, backend):
+    """By the framework's own call."""
+    native = backend.to_native(GPU)
+    if backend.name == "torch":
+        return backend.framework.from_numpy(array.copy()).to(native)
+    return backend.framework.device_put(array.copy(), native).block_until_ready()
+
+
+def read(x, backend):
+    return x.cpu().numpy() if backend.name == "torch" else np.asarray(x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "float16", "bool"])
+def test_values_come_through(framework, staged, dtype):
+    array = numbers(0, dtype)
+    for _ in range(2):  # JAX's own way is taken for a shape that is new
+        x = xdevice.tensor(array, device=GPU)
+        assert xdevice.device_of(x) is GPU
+        assert (read(x, framework) == array).all()
+    assert staged == [SIZE] * len(staged)
+    assert staged
+    before = len(staged)
+    for host in (
+        xdevice.to_numpy(x),
+        xdevice.to_numpy(xdevice.to_device(x, "cpu")),
+        read(xdevice.copy_to(x, "cpu"), framework),
+    ):
+        assert host.dtype == array.dtype
+        assert (host == array).all()
+    assert len(staged) == before + 3
+
+
+def test_the_source_may_be_written_at_once(framework, staged):
+    for turn in range(4):
+        array = numbers(turn)
+        source = array.copy()
+        x = xdevice.tensor(source, device=GPU)
+        source[:] = -1
+        assert (read(x, framework) == array).all()
+        batches = iter([source.__setitem__(slice(None), array) or source])
+        for y in xdevice.prefetch(batches, GPU):
+            source[:] = -1
+            assert (read(y, framework) == array).all()
+    assert len(staged) >= 7
+
+
+def test_what_is_being_computed_is_waited_for(framework, staged):
+    array = numbers(0)
+    z = on_gpu(array, framework)
+    for _ in range(200):
+        z = z + 1
+    assert (xdevice.to_numpy(z) == array + 200).all()
+    for _ in range(200):
+        z = z - 1
+    assert (read(xdevice.to_device(z, "cpu"), framework) == array).all()
+    assert len(staged) == 2
+
+
+def test_threads_do_not_disturb_each_other(framework):
+    wrong = []
+
+    def work(number):
+        with xdevice.use(framework):
+            for turn in range(4):
+                array = numbers(10 * number + turn)
+                x = xdevice.tensor(array, device=GPU)
+                if not (xdevice.to_numpy(x) == array).all():
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not wrong
+
+
+def test_two_gpus(framework, staged):
+    if xdevice.num_gpus() < 2:
+        pytest.skip("one GPU")
+    arrays = [numbers(0), numbers(1)]
+    for _ in range(2):
+        xs = [xdevice.tensor(array, device=xdevice.gpu(i)) for i, array in enumerate(arrays)]
+    assert [(xdevice.to_numpy(x) == array).all() for x, array in zip(xs, arrays, strict=True)] == [True, True]
+    assert len(staged) >= 4
+
+
+def test_an_error_half_way_is_mended_by_the_framework(framework, monkeypatch):
+    array = numbers(0)
+    x = on_gpu(array, framework)
+    call, calls = ring._call, []
+
+    def failing(name, *arguments):
+        if name.startswith("cuMemcpy"):
+            calls.append(name)
+            if len(calls) == 5:
+                raise ring.DriverError(name)
+        call(name, *arguments)
+
+    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring, "_call", failing)
+        assert (xdevice.to_numpy(x) == array).all()
+        assert len(calls) >= 5
+        calls.clear()
+        for _ in range(2):
+            y = xdevice.tensor(array, device=GPU)
+        assert (read(y, framework) == array).all()
+        assert len(calls) >= 5
+    assert (xdevice.to_numpy(xdevice.tensor(array, device=GPU)) == array).all()
+
+
+def test_the_memory_is_counted_and_given_back(framework):
+    xdevice.tensor(numbers(0), device=GPU)
+    xdevice.to_numpy(xdevice.tensor(numbers(0), device=GPU))
+    assert xdevice.memory("cpu").pinned == 64 << 20
+    xdevice.free_pinned()
+    assert xdevice.memory("cpu").pinned == 0
+    assert (xdevice.to_numpy(xdevice.tensor(numbers(1), device=GPU)) == numbers(1)).all()
+
+
+def test_saved_and_loaded(framework, tmp_path):
+    array = numbers(0)
+    for _ in range(2):
+        xdevice.save(tmp_path / "x.safetensors", on_gpu(array, framework))
+        x = xdevice.load(tmp_path / "x.safetensors", device=GPU)["tensor"]
+    assert (read(x, framework) == array).all()
+
+
+def test_non_blocking_both_ways(framework):
+    array = numbers(0)
+    host = xdevice.tensor(array, device="cpu")
+    x = xdevice.to_device(host, GPU, non_blocking=True)
+    assert (read(x, framework) == array).all()
+    for _ in range(4):
+        y = x
+        for _ in range(50):
+            y = y + 1
+        back = xdevice.to_device(y, "cpu", non_blocking=True)
+        assert xdevice.device_of(back) is xdevice.cpu()
+        assert (xdevice.to_numpy(back) == array + 50).all()
+    z = xdevice.to_device({"x": [y]}, "cpu", non_blocking=True)["x"][0]
+    xdevice.sync()
+    assert (np.asarray(z) == array + 50).all()
+
+
+class TestTorch:
+    def test_strides_are_those_of_to(self, torch, staged):
+        base = torch.arange(2 * 13 * (SIZE // 26), dtype=torch.float32).reshape(2, -1, 13)
+        for x in (
+            base,
+            base.mT,
+            base.permute(2, 0, 1),
+            base[:, 1:],
+            base[..., ::2],
+            base[:, :1].expand(-1, 4 * SIZE // 100, -1),
+        ):
+            moved = xdevice.to_device(x, GPU)
+            own = x.to("cuda:0")
+            assert moved.stride() == own.stride()
+            assert torch.equal(moved, own)
+            back, own = xdevice.to_device(moved[:, 1:], "cpu"), moved[:, 1:].to("cpu")
+            assert back.stride() == own.stride()
+            assert torch.equal(back, own)
+        assert staged
+
+    def test_gradients_flow_both_ways_and_twice(self, torch, staged):
+        x = torch.rand(SIZE // 4, requires_grad=True)
+        y = xdevice.to_device(x, GPU)
+        assert y.requires_grad
+        z = xdevice.to_device(y * y * y, "cpu")
+        (first,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        assert torch.allclose(first, 3 * x * x)
+        assert torch.allclose(second, 6 * x)
+        assert len(staged) >= 6
+        with torch.no_grad():
+            assert not xdevice.to_device(x, GPU).requires_grad
+        p = torch.nn.Parameter(x.detach())
+        assert type(xdevice.to_device(p, GPU)) is torch.Tensor
+        assert xdevice.to_device(p, GPU).requires_grad
+
+    def test_what_traces_maps_or_differentiates_forward_sees_the_move(self, torch, staged):
+        from torch.autograd import forward_ad
+
+        x = torch.rand(SIZE // 4)
+        with forward_ad.dual_level(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch's own use of torch.jit
+            y = xdevice.to_device(forward_ad.make_dual(x, torch.ones_like(x)), GPU)
+            assert forward_ad.unpack_dual(y).tangent is not None
+        assert torch.func.vmap(lambda v: xdevice.to_device(v, GPU))(x.reshape(4, -1)).is_cuda
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            traced = torch.jit.trace(lambda v: xdevice.to_device(v, GPU) + 1, x)
+        assert torch.equal(traced(x + 1).cpu(), x + 2)
+        compiled = torch.compile(lambda v: v.to("cuda:0") + 1, backend="eager")
+        assert compiled(x).is_cuda
+        assert not staged
+
+    def test_each_stream_has_its_order(self, torch, staged):
+        side = torch.cuda.Stream()
+        host = torch.rand(SIZE // 4)
+        for turn in range(3):
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(50_000_000)
+                x = xdevice.to_device(host + turn, GPU) * 2
+                back = xdevice.to_device(x, "cpu")
+            assert torch.equal(back, (host + turn) * 2)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda._sleep(50_000_000)
+        y = x + 1
+        assert torch.equal(xdevice.to_device(y, "cpu"), (host + 2) * 2 + 1)
+        assert len(staged) == 7
+
+    def test_memory_that_was_freed_is_not_written_too_early(self, torch):
+        """The new tensor gets the memory of one that queued work still reads."""
+        old = torch.zeros(SIZE // 4, device="cuda")
+        torch.cuda._sleep(100_000_000)
+        copy = old + 0
+        del old
+        new = xdevice.to_device(torch.ones(SIZE // 4), GPU)
+        assert not copy.any()
+        assert new.all()
+
+    def test_a_graph_is_not_recorded_through_the_ring(self, torch, staged):
+        host = torch.ones(SIZE // 4)
+        with pytest.raises(xdevice.XDeviceError):
+            xdevice.capture(lambda: xdevice.to_device(host, GPU), GPU)
+        pinned = host.pin_memory()
+        graph = torch.cuda.CUDAGraph()
+        out = torch.empty(SIZE // 4, device="cuda")
+        with torch.cuda.graph(graph):
+            out.copy_(xdevice.to_device(pinned, GPU, non_blocking=True))
+        pinned.fill_(3)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert (out == 3).all()
+        assert not staged
+
+    def test_modules_move_through_the_ring(self, torch, staged):
+        net = torch.nn.Linear(4096, 4096, bias=False)
+        before = net.weight.detach().clone()
+        xdevice.to_device(net, GPU)
+        assert isinstance(net.weight, torch.nn.Parameter)
+        assert net.weight.requires_grad
+        assert torch.equal(net.weight.cpu(), before)
+        xdevice.to_device(net, "cpu")
+        assert torch.equal(net.weight, before)
+        assert len(staged) == 2
+
+    def test_nothing_is_read_before_it_is_there(self, torch):
+        x = torch.zeros(SIZE // 4, device="cuda")
+        reads = {
+            "numpy": lambda y: y.numpy(), "add": lambda y: (y + 0).numpy(), "tensor": lambda y: y.clone().numpy(),
+            "as_tensor": lambda y: torch.as_tensor(y).numpy(), "asarray": np.asarray, "to_numpy": xdevice.to_numpy,
+            "detach": lambda y: y.detach().numpy(), "convert": lambda y: xdevice.convert(y, "numpy"),
+        }  # fmt: skip
+        for number, (name, read) in enumerate(reads.items(), 1):
+            torch.cuda._sleep(100_000_000)
+            x += 1
+            y = xdevice.to_device(x, "cpu", non_blocking=True)
+            assert not torch.cuda.current_stream().query(), "it was waited for"
+            assert (read(y) == number).all(), name
+        y = xdevice.to_device(x, "cpu", non_blocking=True)
+        xdevice.sync(y)
+        assert type(y) is torch.Tensor
+
+    def test_a_child_of_a_fork_does_without(self):
+        code = """
+import os, torch, xdevice
+x = torch.rand(1 << 24)
+xdevice.to_device(x, "gpu:0")
+child = os.fork()
+if child == 0:
+    ok = bool(torch.equal(xdevice.to_device(x, "cpu"), x)) and xdevice.memory("cpu").pinned == 0
+    try:
+        xdevice.to_device(x, "gpu:0")
+        ok = False
+    except RuntimeError as error:
+        ok = ok and "fork" in str(error)
+    os._exit(0 if ok else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert torch.equal(xdevice.to_device(x, "gpu:0").cpu(), x)
+"""
+        done = python("-c", code)
+        assert done.returncode == 0, done.stderr
+
+
+def test_jax_keeps_its_guards_and_traces():
+    jax = pytest.importorskip("jax")
+    with xdevice.use("jax") as backend:
+        array = numbers(0)
+        x = on_gpu(array, backend)
+        with jax.transfer_guard("disallow"), pytest.raises(Exception, match=r"[Dd]isallowed"):
+            xdevice.to_numpy(x)
+        traced = jax.jit(lambda y: y + xdevice.to_device(x, "gpu:0")[0])
+        assert np.asarray(traced(x))[0] == 2 * array[0]
+        host = xdevice.to_device(x, "cpu")
+        assert host.committed
+        assert xdevice.device_of(host + 1) is xdevice.cpu()
+        assert (np.asarray(jax.grad(lambda y: xdevice.to_device(y, "cpu").sum())(x)) == 1).all()

@@ -1,0 +1,326 @@
+"""Copies between ordinary host memory and NVIDIA's GPUs, by several threads, through a ring of page-locked memory.
+
+The driver copies ordinary memory with one thread, which also touches each new page for the first time: 2 GB/s to the
+host and 8 to the GPU, on a bus of 55 (docs/performance.md). Here each of some threads copies a chunk between the
+caller's memory and a slot of the ring, which the GPU reads or writes at the rate of the bus.
+
+What must be kept:
+
+- The GPU's part of each copy is work on the stream that the caller names: so it comes after what is on that stream, and
+  before what is put there later. A slot is given on with the event after which the GPU does not use it any more.
+- Only threads of the ring hold slots: an exception that Ctrl-C raises in the caller's thread could come between the
+  copy and its event. They keep the memory on both sides alive until they have done their part, caller or no caller.
+- Nobody may wait in `os.fork`: a child of a fork begins without a ring.
+- It is asked of CUDA's driver by ctypes, so that it is one ring for all frameworks, and no framework's allocator. What
+  was not measured keeps the framework's way: other systems than Linux, other GPUs, few cores, and sizes that gain
+  nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import Any, Final
+
+SLOT: Final = 4 << 20
+SLOTS: Final = 16
+"""64 MB in all."""
+_PER_THREAD: Final = 2
+"""The handle of a stream that is another one in each thread."""
+_THREADS_TO_GPU: Final = 12
+_LEAST_CORES: Final = 4
+_PORTABLE: Final = 1
+_NO_TIMING: Final = 2
+_NON_BLOCKING: Final = 1
+_DEVICE_MEMORY: Final = 2
+_MEMORY_TYPE: Final = 2
+_DEVICE_ORDINAL: Final = 9
+_HUGE_PAGE: Final = 2 << 20
+_MADV_HUGEPAGE: Final = 14
+
+
+class DriverError(Exception):
+    """CUDA's driver refused. The framework's own way follows, which raises the framework's own error if it must."""
+
+
+def is_measured() -> bool:
+    """Whether this machine is of a kind that the ring was measured on."""
+    global _driver
+    if _driver is None:
+        _driver = _loaded() or False
+    return _driver is not False
+
+
+def to_host(x: Any, address: int, array: Any, target: int, nbytes: int, stream: int | None) -> bool:
+    """Copies from a GPU: `nbytes` at `address`, which are those of `x`, to `target`, which are those of `array`, after
+    the work of a stream; None: at once. All is there on return. False if it must be done in another way."""
+    _advise(target, nbytes)
+    return _done(_ToHost((x, array), address, target, nbytes, stream))
+
+
+def to_gpu(array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None) -> bool:
+    """Copies to a GPU: `nbytes` at `source`, which are those of `array`, to `address`, which are those of `x`. On
+    return the source has been read; the rest is work on a stream, with None done. False as `to_host`."""
+    return _done(_ToGpu((x, array), address, source, nbytes, stream))
+
+
+def held() -> int:
+    """Bytes of page-locked memory that this process keeps for the ring."""
+    ring = _ring
+    return 0 if ring is None else SLOT * SLOTS
+
+
+def free() -> None:
+    """Waits for the copies under way, and gives the ring's memory back. The next copy makes another one."""
+    global _ring
+    with _making:
+        ring, _ring = _ring, None
+    if ring is not None:
+        ring.free()
+
+
+def _loaded() -> ctypes.CDLL | None:
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < _LEAST_CORES:
+        return None
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _call(name: str, *arguments: Any) -> None:
+    status = getattr(_driver, name)(*arguments)
+    if status:
+        raise DriverError(f"{name} gave {status}")
+
+
+def _asked(name: str, kind: Any, *arguments: Any) -> Any:
+    """What a function of the driver writes to where its first argument points."""
+    found = kind()
+    _call(name, ctypes.byref(found), *arguments)
+    return found
+
+
+def _done(copy: _Copy) -> bool:
+    global _ring
+    if copy.stream == _PER_THREAD:
+        return False
+    try:
+        copy.place = _place_of(copy.address)
+        with _making:  # so that nobody frees the ring between these lines
+            _ring = _ring or _Ring(copy.place)
+            _ring.begin(copy)
+        copy.wait()
+    except DriverError:
+        return False
+    return True
+
+
+def _place_of(address: int) -> _Place:
+    pointer = ctypes.c_uint64(address)
+    if _asked("cuPointerGetAttribute", ctypes.c_uint, _MEMORY_TYPE, pointer).value != _DEVICE_MEMORY:
+        raise DriverError("not the memory of a GPU")
+    index = _asked("cuPointerGetAttribute", ctypes.c_int, _DEVICE_ORDINAL, pointer).value
+    with _making:
+        if index not in _places:
+            _places[index] = _Place(index)
+        return _places[index]
+
+
+class _Place:
+    """A GPU: its context, which the runtimes of all frameworks share, and a stream for who has none."""
+
+    def __init__(self, index: int) -> None:
+        device = _asked("cuDeviceGet", ctypes.c_int, index)
+        self.context = _asked("cuDevicePrimaryCtxRetain", ctypes.c_void_p, device)
+        with _Current(self):
+            self.stream = _asked("cuStreamCreate", ctypes.c_void_p, _NON_BLOCKING)
+
+
+class _Current:
+    """Makes a context this thread's current one, and restores."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        _call("cuCtxPushCurrent_v2", self._place.context)
+
+    def __exit__(self, *raised: object) -> None:
+        _asked("cuCtxPopCurrent_v2", ctypes.c_void_p)
+
+
+class _Slot:
+    def __init__(self, address: int) -> None:
+        self.address = address
+        self._events: dict[_Place, Any] = {}
+        self._last: Any = None
+
+    def mark(self, place: _Place, stream: Any) -> None:
+        """To be called where the place is the current one."""
+        if place not in self._events:
+            self._events[place] = _asked("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
+        _call("cuEventRecord", self._events[place], stream)
+        self._last = self._events[place]
+
+    def wait(self) -> None:
+        """Until the GPU does not use it any more."""
+        if self._last is not None:
+            _call("cuEventSynchronize", self._last)
+
+    def free(self) -> None:
+        self.wait()
+        for event in self._events.values():
+            _call("cuEventDestroy_v2", event)
+
+
+class _Copy:
+    """One copy, chunk by chunk, on as many threads as come to it."""
+
+    threads = SLOTS
+
+    def __init__(self, owners: tuple[Any, Any], address: int, host: int, nbytes: int, stream: int | None) -> None:
+        self.address = address
+        self.place: Any = None
+        self.host = host
+        self.nbytes = nbytes
+        self.stream = stream
+        self.owners: Any = owners
+        self.error: BaseException | None = None
+        self._starts = deque(range(0, nbytes, SLOT))  # whose popleft is atomic
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self.parts = 0
+
+    def run(self, slots: SimpleQueue[_Slot]) -> None:
+        """In a thread of the ring."""
+        try:
+            stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
+            with _Current(self.place):
+                while self.error is None:
+                    try:
+                        start = self._starts.popleft()
+                    except IndexError:
+                        break
+                    slot = slots.get()
+                    try:
+                        self.step(slot, start, min(SLOT, self.nbytes - start), stream)
+                    finally:
+                        slots.put(slot)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ended.put(None)
+
+    def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """In the caller's thread; raises what went wrong."""
+        try:
+            for _ in range(self.parts):
+                self._ended.get()
+        except BaseException:
+            self._starts.clear()  # Ctrl-C: nobody waits for the rest
+            raise
+        self.owners = None  # the threads may still hold this object for a moment
+        if self.error is not None:
+            raise self.error
+
+
+class _ToHost(_Copy):
+    def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        slot.wait()
+        _call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(slot.address), ctypes.c_uint64(self.address + start),
+              ctypes.c_size_t(nbytes), stream)  # fmt: skip
+        slot.mark(self.place, stream)
+        slot.wait()
+        ctypes.memmove(self.host + start, slot.address, nbytes)
+
+
+class _ToGpu(_Copy):
+    threads = _THREADS_TO_GPU
+
+    def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
+        slot.wait()
+        ctypes.memmove(slot.address, self.host + start, nbytes)
+        _call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(self.address + start), ctypes.c_void_p(slot.address),
+              ctypes.c_size_t(nbytes), stream)  # fmt: skip
+        slot.mark(self.place, stream)
+
+    def wait(self) -> None:
+        super().wait()
+        if self.stream is None:
+            with _Current(self.place):
+                _call("cuStreamSynchronize", self.place.stream)
+
+
+class _Ring:
+    def __init__(self, place: _Place) -> None:
+        with _Current(place):
+            # page-locked for all GPUs
+            self._memory = _asked("cuMemHostAlloc", ctypes.c_void_p, ctypes.c_size_t(SLOT * SLOTS), _PORTABLE)
+        self._place = place
+        self._all = [_Slot(self._memory.value + SLOT * number) for number in range(SLOTS)]
+        self._slots: SimpleQueue[_Slot] = SimpleQueue()
+        for slot in self._all:
+            self._slots.put(slot)
+        self._copies: SimpleQueue[_Copy | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name="xdevice-ring", daemon=True)
+            for _ in range(min(SLOTS, len(os.sched_getaffinity(0))))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self, copy: _Copy) -> None:
+        copy.parts = min(copy.threads, len(self._threads), -(-copy.nbytes // SLOT))
+        for _ in range(copy.parts):
+            self._copies.put(copy)
+
+    def _work(self) -> None:
+        while True:
+            copy = self._copies.get()
+            if copy is None:
+                return
+            copy.run(self._slots)
+            del copy  # and with it the memory on both sides
+
+    def free(self) -> None:
+        for _ in self._threads:
+            self._copies.put(None)
+        for thread in self._threads:
+            thread.join()
+        with _Current(self._place):
+            for slot in self._all:
+                slot.free()
+            _call("cuMemFreeHost", self._memory)
+
+
+_driver: Any = None
+_ring: _Ring | None = None
+_places: dict[int, _Place] = {}
+_making = threading.Lock()
+
+
+def _advise(target: int, nbytes: int) -> None:
+    """New memory in large pages, of which there are 512 times fewer to touch for the first time. NumPy's are so."""
+    start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
+    length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
+    if length > 0:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _MADV_HUGEPAGE)
+
+
+def _after_fork() -> None:
+    global _ring, _making
+    _left_to_the_parent.append((_ring, dict(_places)))
+    _ring, _making = None, threading.Lock()
+    _places.clear()
+
+
+_left_to_the_parent: list[Any] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
