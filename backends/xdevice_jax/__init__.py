@@ -291,8 +291,11 @@ class JaxBackend(Backend):
         return processes.names(self.count("gpu") - self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        from xdevice.contract.collectives import require_fit
+
         from . import processes
 
+        require_fit(self, name, group.device)
         return processes.JaxEngine(name, group, self)
 
     # graphs

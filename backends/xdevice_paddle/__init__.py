@@ -392,8 +392,11 @@ class PaddleBackend(Backend):
         return processes.names(self.count("gpu") - self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        from xdevice.contract.collectives import require_fit
+
         from . import processes
 
+        require_fit(self, name, group.device)
         return processes.PaddleEngine(name, group)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:

@@ -208,6 +208,8 @@ def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
 
 def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """What stood for a tensor of the shape and dtype of `x`, as such a one."""
+    if x.numel() == 0:
+        return torch.empty_like(x)
     if held.dtype is torch.uint8 and held.numel() != x.numel():
         held = held.view(x.dtype)  # bytes
     elif held.dtype is torch.uint8 and x.itemsize == 1:
