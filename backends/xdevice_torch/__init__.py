@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype, name_of
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import import_apart, importing
@@ -213,7 +213,7 @@ class TorchBackend(Backend):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
         # torch.tensor refuses negative strides
         straight = array if array.flags.c_contiguous else array.copy()
-        native, name = self.to_native(device), array.dtype.name
+        native, name = self.to_native(device), name_of(array.dtype)
         staged = staging.array(straight, native)
         if staged is not None:
             return staged
