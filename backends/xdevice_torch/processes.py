@@ -237,8 +237,8 @@ def _store(group: Group) -> Any:
         sock.listen(1024)
     host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
     if sock is None:
-        return dist.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
-    return dist.TCPStore(
+        return _c10d.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
+    return _c10d.TCPStore(
         host, int(port), group.size, True, _DEADLINE, wait_for_workers=False, master_listen_fd=sock.detach()
     )
 
