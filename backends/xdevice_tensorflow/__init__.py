@@ -397,7 +397,8 @@ class TensorflowBackend(Backend):
 
         require_fit(self, name, group.device)
         engine = processes.TensorflowEngine(name, group, self.to_native(group.device), _is_started())
-        self._counts.clear()
+        if not self.virtual:  # else they were set, and hold
+            self._counts.clear()
         return engine
 
     # graphs
