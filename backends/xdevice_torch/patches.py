@@ -78,10 +78,8 @@ PRIVATE: Final = (
         ("_CircularPadNd", "_ConstantPadNd", "_ReflectionPadNd", "_ReplicationPadNd"), "the same",
     ),
     Private("torch.nn.MultiheadAttention", ("_qkv_same_embed_dim",), "which parameters it has"),
-    Private(
-        "torch.distributed.ProcessGroupGloo", ("_Options",),
-        "several processes: a group that listens on one address only",
-    ),
+    Private("torch.distributed.ProcessGroupGloo", ("_Options",), "several processes: listening on one address"),
+    Private("torch.distributed.ProcessGroupGloo._Options", ("_devices", "_timeout"), "the same"),
     Private("torch.TypedStorage", ("_untyped_storage",), "past a warning that the type will go"),
     Private("torch.Tensor", ("_make_wrapper_subclass",), "a tensor on its way to the host; documented, without a name"),
     Private("torch._C", ("DisableTorchFunctionSubclass",), "the same: what is known of it before it is there"),
