@@ -163,7 +163,7 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
         return x
 
 
-_COMING: Final = "_xdevice_coming"
+_COMING: Final = "xdevice_coming"
 _arrival: Final = threading.RLock()
 
 

@@ -57,9 +57,10 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
 
     | backend | copies to a GPU |
     |---|---|
-    | torch | through pinned memory, on a side stream |
+    | torch | through pinned memory, from 24 MB on xdevice's own ring of it, on a side stream |
     | paddle | through pinned memory, on the stream of the computation: Paddle's current stream is the process's |
-    | tensorflow, jax | from the thread, by the framework's own scheduler |
+    | jax | from the thread, from 16 MB on through xdevice's ring of pinned memory; one more batch of room is kept |
+    | tensorflow | from the thread, by the framework's own scheduler |
     | mxnet | through pinned memory, by MXNet's engine |
 
     Raises:

@@ -54,7 +54,7 @@ def free_pinned() -> None:
 
     Young: it may change in a minor version.
 
-    Waits for copies that are under way. The next large copy takes it again, which takes some 40 ms.
+    Waits for copies that are under way. The next large copy takes it again.
 
     Example:
         >>> xdevice.free_pinned()
