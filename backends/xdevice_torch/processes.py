@@ -164,7 +164,7 @@ class TorchEngine(Engine):
             if x.dtype is torch.uint64:
                 held = x.view(torch.int64)
             return self._here(held.to(_AS[x.dtype])).contiguous()
-        return self._here(x).contiguous()
+        return self._here(x.resolve_neg()).contiguous()
 
     def _bytes(self, x: torch.Tensor) -> torch.Tensor:
         """The bytes of `x` in C order: in its own memory where that is possible."""
@@ -202,13 +202,15 @@ def _is_idle(stream: Any, seconds: float) -> bool:
 def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
     """`x` with the values of what stood for it."""
     if held.data_ptr() == x.data_ptr() and held.device == x.device:
+        if not x.is_inference():
+            torch.autograd.graph.increment_version(x)  # a backward pass that needs the old values then says so
         return x
     return x.copy_(_like(held, x))
 
 
 def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """What stood for a tensor of the shape and dtype of `x`, as such a one."""
-    if held.dtype is torch.uint8 and held.numel() != x.numel():
+    if held.dtype is torch.uint8 and (held.numel() != x.numel() or held.numel() == 0):
         held = held.view(x.dtype)  # bytes
     elif held.dtype is torch.uint8 and x.itemsize == 1:
         held = held.view(x.dtype)
