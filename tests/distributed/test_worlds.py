@@ -64,6 +64,8 @@ def test_what_is_refused_on_one_rank_is_not_the_others_business(run):
     [
         pytest.param("none_on_one", "gradients['b'] None", marks=pytest.mark.slow),
         ("keys_differ", "x['b'] float64 [2]"),
+        ("twice_on_one", "x[1] float64 [2] is tensor 0"),
+        pytest.param("line_breaks_in_names", r"x[a\nb] int64 [2]", marks=pytest.mark.slow),
     ],
 )
 def test_calls_that_look_alike_and_are_not(run, case, words):
@@ -90,6 +92,23 @@ def test_the_error_of_the_first_reaches_all(run):
     first, second = run("first_raises")
     assert (first.said["error"], second.said["error"]) == ("OSError", "PeerError")
     assert "rank 0 raised OSError: the disk is full" in second.said["text"]
+
+
+@pytest.mark.slow
+def test_an_error_whose_text_raises_reaches_all(run):
+    assert_told(run("error_without_a_text")[0], "PeerError", "raised", 1, "rank 1 raised Unsaid")
+
+
+@pytest.mark.slow
+def test_a_child_of_a_rank_is_refused_at_once(run):
+    first, second = run("child_of_a_rank")
+    assert (first.status, second.status) == (0, 0), second.printed
+    assert "another process is rank 1 already" in second.said["text"]
+
+
+@pytest.mark.slow
+def test_tensors_of_torch_that_a_backward_pass_needs_and_odd_ones(run):
+    assert_good(run("tensors_of_torch"))
 
 
 @pytest.mark.parametrize(

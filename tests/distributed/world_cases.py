@@ -115,6 +115,79 @@ def keys_differ() -> None:
         world.barrier()
 
 
+def twice_on_one() -> None:
+    with met() as world:
+        x = np.ones(2)
+        try:
+            world.all_reduce([x, x] if world.rank else [x, np.ones(2)])
+        except xdevice.CollectiveMismatchError as error:
+            told = str(error)
+        assert world.all_reduce(np.ones(2)).tolist() == [2, 2]
+    report(text=told)
+
+
+class Name(str):
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def line_breaks_in_names() -> None:
+    with met() as world:
+        try:
+            world.all_reduce({Name("a\nb"): np.ones(2, "int64")} if world.rank else {Name("a\nc"): np.ones(2)})
+        except xdevice.CollectiveMismatchError as error:
+            told = str(error)
+        assert world.all_reduce({Name("a\nb"): np.ones(2)}, "mean", weight=1)["a\nb"].tolist() == [1, 1]
+    report(text=told)
+
+
+class Unsaid(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def error_without_a_text() -> None:
+    try:
+        with met() as world:
+            if world.rank == 1:
+                raise Unsaid
+            world.barrier()
+    except xdevice.PeerError as error:
+        report(error="PeerError", why=error.why, peer=error.rank, text=str(error))
+        raise
+
+
+def child_of_a_rank() -> None:
+    """A child that a rank starts has the rank's variables."""
+    with met() as world:
+        if world.rank == 1:
+            code = "import xdevice\nwith xdevice.processes():\n    pass"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+            report(text=done.stderr.splitlines()[-1])
+        world.barrier()
+
+
+def tensors_of_torch() -> None:
+    import torch
+
+    with met() as world:
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp()
+        world.all_reduce(y.detach())
+        try:
+            y.sum().backward()
+        except RuntimeError as error:
+            assert "inplace" in str(error)
+        else:
+            raise AssertionError("the backward pass has used what was overwritten")
+        negative = torch.tensor([1 + 2j]).conj().imag if world.rank else torch.tensor([5.0])
+        assert world.all_reduce(negative, "max").tolist() == [5]
+        assert world.all_gather(torch.ones((0, 2), dtype=torch.complex64)).shape == (0, 2)
+        with torch.inference_mode():
+            assert world.all_reduce(torch.ones(2), "mean").tolist() == [1, 1]
+    report(good=True)
+
+
 def two_worlds() -> None:
     for _ in range(3):
         with met() as world:
