@@ -96,7 +96,7 @@ def test_the_error_of_the_first_reaches_all(run):
 
 @pytest.mark.slow
 def test_an_error_whose_text_raises_reaches_all(run):
-    assert_told(run("error_without_a_text")[0], "PeerError", "raised", 1, "rank 1 raised Unsaid")
+    assert_told(run("error_without_a_text")[0], "PeerError", "raised", 1, "rank 1 raised UnsaidError")
 
 
 @pytest.mark.slow

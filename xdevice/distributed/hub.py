@@ -167,9 +167,8 @@ class Hub(threading.Thread):
                 if events & selectors.EVENT_READ and not self.ended:
                     key.data()
             self._drop_strangers(now)
-            if not self._joined:
-                if now - begun > self.join_timeout and not self.ended:
-                    self._end_never_joined()
+            if not self._joined and now - begun > self.join_timeout and not self.ended:
+                self._end_never_joined()
             if now >= next_beat and not self.ended:
                 next_beat = now + self._beat
                 self._watch(now)
@@ -276,7 +275,8 @@ class Hub(threading.Thread):
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
-            return {"why": "said", "text": f"another process is rank {rank} already; each needs a rank of its own, also one that a rank has started"}
+            text = f"another process is rank {rank} already; each needs a rank of its own, also one that a rank starts"
+            return {"why": "said", "text": text}
         return None
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
