@@ -107,6 +107,11 @@ def test_a_child_of_a_rank_is_refused_at_once(run):
 
 
 @pytest.mark.slow
+def test_max_and_min_with_nan_are_those_of_numpy(run):
+    assert_good(run("not_a_number_in_max_and_min", 3))
+
+
+@pytest.mark.slow
 def test_tensors_of_torch_that_a_backward_pass_needs_and_odd_ones(run):
     assert_good(run("tensors_of_torch"))
 

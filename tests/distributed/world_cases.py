@@ -157,6 +157,20 @@ def error_without_a_text() -> None:
         raise
 
 
+def not_a_number_in_max_and_min() -> None:
+    with met() as world:
+        rows = np.array([[0, np.nan, 2], [np.nan, 0, -1], [-0.0, 0, 0], [1, -np.inf, np.nan], [-3, -2, -5], [-1, 2, 3]])
+        for dtype in ("float16", "float32", "float64"):
+            table = rows.astype(dtype)
+            table[0, 1] = np.copysign(table[0, 1], -1)
+            for op, plain in (("max", np.max), ("min", np.min)):
+                expected = plain(table, axis=1)
+                np.testing.assert_array_equal(world.all_reduce(table[:, world.rank].copy(), op), expected)
+                part = world.reduce_scatter(table[:, world.rank], op)
+                np.testing.assert_array_equal(part, expected[2 * world.rank :][:2])
+    report(good=True)
+
+
 def child_of_a_rank() -> None:
     """A child that a rank starts has the rank's variables."""
     with met() as world:
@@ -180,6 +194,9 @@ def tensors_of_torch() -> None:
         negative = torch.tensor([1 + 2j]).conj().imag if world.rank else torch.tensor([5.0])
         assert world.all_reduce(negative, "max").tolist() == [5]
         assert world.all_gather(torch.ones((0, 2), dtype=torch.complex64)).shape == (0, 2)
+        assert world.broadcast(torch.arange(4.0)[::2][1:] + world.rank).tolist() == [2]
+        one = torch.arange(4.0)[:1].as_strided((1,), (2,))
+        assert world.all_gather(one).tolist() == [0, 0]
         with torch.inference_mode():
             assert world.all_reduce(torch.ones(2), "mean").tolist() == [1, 1]
     report(good=True)
