@@ -48,8 +48,8 @@ class Weight(NamedTuple):
     total: float
 
 
-def weight_of(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:
+def weight_of(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
         raise ArgumentError(f"weight is a number of 0 or more, as the number of samples, not {shown(value)}")
     return float(value)
 
