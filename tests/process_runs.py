@@ -264,9 +264,11 @@ class Zygote:
         self._process.kill()
         self._process.wait()
 
-    def run(self, name: str, size: int = 2, setup: str = "", **variables: str) -> list[Outcome]:
+    def run(
+        self, name: str, size: int = 2, setup: str = "", patience: float = _HUNG, **variables: str
+    ) -> list[Outcome]:
         """What became of each rank. `name` is a failure, or "module:function"; `setup` a function that runs before."""
-        job = {"name": name, "size": size, "setup": setup, "variables": variables}
+        job = {"name": name, "size": size, "setup": setup, "patience": patience, "variables": variables}
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -301,7 +303,7 @@ def serve(modules: Sequence[str]) -> Callable[[], None]:
                 return partial(become, rank, job, writes, log)
             os.close(writes)
             ranks.append(_Rank(pid, reads, log))
-        outcomes = collect(ranks, job["name"])
+        outcomes = collect(ranks, job["name"], job["patience"])
         shutil.rmtree(folder)
         answers.write(json.dumps([one._asdict() for one in outcomes]) + "\n")
         answers.flush()
@@ -369,10 +371,10 @@ class _Rank:
         return Outcome(self.status, said, self._log.read_text(errors="replace"))
 
 
-def collect(ranks: Sequence[_Rank], name: str) -> list[Outcome]:
+def collect(ranks: Sequence[_Rank], name: str, patience: float) -> list[Outcome]:
     """Waits until all have ended. A rank 1 that is stuck by design is killed when rank 0 has ended."""
     needed = ranks[:1] if name in ("stuck", "never joins") else ranks
-    until = time.monotonic() + _HUNG
+    until = time.monotonic() + patience
     while not all(rank.is_over for rank in needed) and time.monotonic() < until:
         for rank in ranks:
             rank.look()

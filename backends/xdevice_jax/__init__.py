@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype, name_of
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
@@ -174,7 +174,7 @@ class JaxBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
-        native, held = self.to_native(device), _held(array.dtype.name, array)
+        native, held = self.to_native(device), _held(name_of(array.dtype), array)
         if staging.is_put(array, native):
             return staging.put(np.asarray(array, dtype=held, order="C"), native)
         own = np.array(array, dtype=held, copy=True, order="C")
@@ -291,8 +291,11 @@ class JaxBackend(Backend):
         return processes.names(self.count("gpu") - self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        from xdevice.contract.collectives import require_fit
+
         from . import processes
 
+        require_fit(self, name, group.device)
         return processes.JaxEngine(name, group, self)
 
     # graphs

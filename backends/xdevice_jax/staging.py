@@ -24,7 +24,7 @@ from xdevice.contract.alignment import aligned
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-TO_HOST: Final = 4 << 20
+TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
 """Bytes from which the ring gains."""
 _NOT_COPIED: Final = 64 << 10
@@ -63,7 +63,6 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
         and values.nbytes >= _NOT_COPIED
         and ring.is_measured()
         and jax.config.jax_transfer_guard_host_to_device in _ORDINARY
-        and not isinstance(jnp.zeros(()), jax.core.Tracer)  # in a traced function it is a constant, to be copied later
     )
 
 
@@ -74,7 +73,10 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
         values, values.ctypes.data, made, made.unsafe_buffer_pointer(), values.nbytes, None
     ):
         return made
-    return jax.device_put(values, native).block_until_ready()
+    made = jax.device_put(values, native)
+    if isinstance(made, jax.core.Tracer):  # in a traced function it is a constant, which is read later
+        return jax.device_put(values.copy(), native)
+    return made.block_until_ready()
 
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
@@ -88,6 +90,8 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     if threading.current_thread() is not threading.main_thread():
         # a stream of batches: asked for now, it comes before what is computed with this one
         _ahead.room = key, jnp.empty(values.shape, values.dtype, device=native)
+    if isinstance(made, jax.core.Tracer):
+        return None
     made.block_until_ready()
     return made if _is_plain(made, "gpu") else None
 

@@ -192,6 +192,9 @@ class NumpyBackend(Backend):
 
         return processes.MpiEngine(group)
 
+    def why_no_engine(self) -> str:
+        return "it has MPI's alone, for processes of mpirun with mpi4py (pip install 'xdevice-dl[mpi]')"
+
     # copying in the background
 
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:

@@ -40,7 +40,7 @@ class MpiEngine(Engine):
     name = "numpy:mpi"
 
     def __init__(self, group: Group) -> None:
-        from mpi4py import MPI
+        from mpi4py import MPI  # pyright: ignore[reportMissingImports]
 
         found = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
         said = group.exchange(f"{int(found == (group.rank, group.size))} {found}")
@@ -75,7 +75,8 @@ class MpiEngine(Engine):
 
     def reduce_scatter(self, x: Array, op: str) -> Array:
         if x.dtype.name in _REDUCED_AS:
-            return own_part(self.all_reduce(x, op), self._rank, self._size).copy()
+            part: Array = own_part(self.all_reduce(x, op), self._rank, self._size)
+            return part.copy()
         found = np.empty((x.shape[0] // self._size, *x.shape[1:]), x.dtype)
         self._all.Reduce_scatter_block(np.ascontiguousarray(x), found, self._ops[op])
         return found
@@ -100,8 +101,9 @@ class MpiEngine(Engine):
 
 
 def _bytes(x: Array) -> Array:
-    return np.ascontiguousarray(x).reshape(-1).view("uint8")
+    return np.ascontiguousarray(x).reshape(-1).view(np.uint8)
 
 
 def _from_bytes(found: Array, x: Array) -> Array:
-    return found.view(x.dtype).reshape(x.shape)
+    like: Array = found.view(x.dtype)
+    return like.reshape(x.shape)

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from .samples import PaddleSamples
 
 _CPU = devices.CPU
+_is_cpu_place = paddle.base.core.Place.is_cpu_place  # looked up once: that takes a tenth of the call
 _dygraph = getattr(global_var, "_functional_dygraph_context_manager", None)
 
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
@@ -153,7 +154,7 @@ class PaddleBackend(Backend):
 
     def device_of(self, x: paddle.Tensor) -> Device:
         place = x.place
-        return _CPU if place.is_cpu_place() else self._device_at(place)
+        return _CPU if _is_cpu_place(place) else self._device_at(place)
 
     def move(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         return self.copy(x, device)
@@ -392,8 +393,11 @@ class PaddleBackend(Backend):
         return processes.names(self.count("gpu") - self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        from xdevice.contract.collectives import require_fit
+
         from . import processes
 
+        require_fit(self, name, group.device)
         return processes.PaddleEngine(name, group)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from xdevice.contract.processes import Group
 
+_KINDS: Final = {"nccl": "ProcessGroupNCCL", "gloo": "ProcessGroupGloo"}
+"""By which classes Paddle moves, the best first; a build has those of its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
 _PARTS: Final = {"complex64": "float32", "complex128": "float64"}
@@ -42,9 +44,7 @@ _GLOO_GIVES_UP: Final = 30.0
 
 
 def names(gpus: int) -> tuple[str, ...]:
-    found = [("nccl", "ProcessGroupNCCL")] if gpus else []
-    found.append(("gloo", "ProcessGroupGloo"))
-    return tuple(name for name, kind in found if hasattr(core, kind))
+    return tuple(name for name, kind in _KINDS.items() if hasattr(core, kind) and (gpus or name != "nccl"))
 
 
 class PaddleEngine(Engine):
@@ -123,7 +123,7 @@ class PaddleEngine(Engine):
     # the groups
 
     def _made(self, number: int, ranks: Sequence[int]) -> Members:
-        kind = core.ProcessGroupGloo if self._is_gloo else core.ProcessGroupNCCL
+        kind = getattr(core, _KINDS["gloo" if self._is_gloo else "nccl"])
         rank = ranks.index(self._rank)
         before = os.environ.get("PADDLE_TRAINER_ID")
         os.environ["PADDLE_TRAINER_ID"] = str(self._rank)

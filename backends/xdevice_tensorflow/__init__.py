@@ -391,10 +391,14 @@ class TensorflowBackend(Backend):
         return processes.names(self.count("gpu") - self.virtual)
 
     def start_engine(self, name: str, group: Group) -> Engine:
+        from xdevice.contract.collectives import require_fit
+
         from . import processes
 
+        require_fit(self, name, group.device)
         engine = processes.TensorflowEngine(name, group, self.to_native(group.device), _is_started())
-        self._counts.clear()
+        if not self.virtual:  # else they were set, and hold
+            self._counts.clear()
         return engine
 
     # graphs

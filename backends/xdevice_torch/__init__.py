@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype
+from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype, name_of
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import import_apart, importing
@@ -153,7 +153,10 @@ class TorchBackend(Backend):
         if cls not in _PLAIN:
             return self.device_of
         other = self.device_of
-        return lambda x: _CPU if x.is_cpu else other(x)
+        if self._gpu != "cuda" or not self._gpus:
+            return lambda x: _CPU if x.is_cpu else other(x)
+        gpus = [devices.of("gpu", index) for index in range(self._gpus)]
+        return lambda x: gpus[x.get_device()] if x.is_cuda else _CPU if x.is_cpu else other(x)
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
         if cls in _PLAIN and all(map(_is_cpu, tensors)):
@@ -210,7 +213,7 @@ class TorchBackend(Backend):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> torch.Tensor:
         # torch.tensor refuses negative strides
         straight = array if array.flags.c_contiguous else array.copy()
-        native, name = self.to_native(device), array.dtype.name
+        native, name = self.to_native(device), name_of(array.dtype)
         staged = staging.array(straight, native)
         if staged is not None:
             return staged
@@ -586,7 +589,9 @@ class TorchBackend(Backend):
         sharing.require_values(x)
 
     def _place_at(self, native: torch.device) -> Device:
-        place = self._places[native] = self.from_native(native)
+        place = self.from_native(native)
+        assert place is not None
+        self._places[native] = place
         return place
 
     def _streams(self, device: Device, what: str) -> Any:

@@ -85,7 +85,7 @@ def move(model: Any, native: torch.device) -> Any:
     if isinstance(model, Module):
         _refuse_script(model, native)
         shared = _shared_buffers(model)
-        with staging.OfModules():  # type: ignore[no-untyped-call]
+        with staging.OfModules():
             moved = model.to(native)
         for places in shared:
             first = places[0][0]._buffers[places[0][1]]

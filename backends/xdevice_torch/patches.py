@@ -83,6 +83,8 @@ PRIVATE: Final = (
         "several processes: a group that listens on one address only",
     ),
     Private("torch.TypedStorage", ("_untyped_storage",), "past a warning that the type will go"),
+    Private("torch.Tensor", ("_make_wrapper_subclass",), "a tensor on its way to the host; documented, without a name"),
+    Private("torch._C", ("DisableTorchFunctionSubclass",), "the same: what is known of it before it is there"),
     Private("torch._subclasses.fake_tensor", ("FakeTensor",), "tensors without values are refused"),
     Private("torch._subclasses.functional_tensor", ("FunctionalTensor",), "the same"),
     Private("torch._C", ("_functorch",), "the same"),

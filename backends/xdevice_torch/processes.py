@@ -234,7 +234,9 @@ def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
 
 def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """What stood for a tensor of the shape and dtype of `x`, as such a one."""
-    if held.dtype is torch.uint8 and (held.numel() != x.numel() or held.numel() == 0):
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    if held.dtype is torch.uint8 and held.numel() != x.numel():
         held = held.view(x.dtype)  # bytes
     elif held.dtype is torch.uint8 and x.itemsize == 1:
         held = held.view(x.dtype)
@@ -261,8 +263,8 @@ def _store(group: Group) -> Any:
         sock.listen(1024)
     host, port = group.exchange(f"{group.host} {sock.getsockname()[1]}" if sock is not None else "")[0].split()
     if sock is None:
-        return dist.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
-    return dist.TCPStore(
+        return _c10d.TCPStore(host, int(port), group.size, False, _DEADLINE, wait_for_workers=False)
+    return _c10d.TCPStore(
         host, int(port), group.size, True, _DEADLINE, wait_for_workers=False, master_listen_fd=sock.detach()
     )
 

@@ -50,7 +50,7 @@ def _is_plain(x: torch.Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
         and x.layout is torch.strided
-        and not (x.is_quantized or x.is_conj() or x.is_neg() or is_wrapped(x) or torch.jit.is_tracing())
+        and not (x.is_quantized or x.is_conj() or x.is_neg() or is_wrapped(x) or torch._C._is_tracing())
         and not _get_current_dispatch_mode_stack()
         and unpack_dual(x).tangent is None
     )
@@ -141,7 +141,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
     """What becomes `values`, and cannot be read, before `wait` has returned."""
-    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         Arriving, values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
     vars(made)[_COMING] = values, wait
@@ -174,7 +174,7 @@ class Arriving(torch.Tensor):
     """
 
     @classmethod
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ABOUT:
             with torch._C.DisableTorchFunctionSubclass():
@@ -183,7 +183,7 @@ class Arriving(torch.Tensor):
         return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Called by what does not ask for the function above: `torch.tensor`, `torch.as_tensor`."""
         args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)

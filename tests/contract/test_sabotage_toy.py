@@ -398,6 +398,27 @@ def _probe(adapter, patch, look):
         patch.setitem(registry.probes, cls, look)
 
 
+@wrong("probe", "always says cpu:0", "device_of_and_same_device_see_where_tensors_are", HOMES[1:])
+def _(adapter, patch, suite):
+    patch.setattr(adapter, "probe", lambda cls: lambda x: devices.CPU)
+    for cls in (toy().ToyArray, toy().Parameter):
+        patch.setitem(registry.probes, cls, adapter.probe(cls))
+
+
+swap(
+    "devices_of",
+    "always says cpu:0",
+    "device_of_and_same_device_see_where_tensors_are",
+    lambda _, adapter: lambda cls, tensors: {devices.CPU},
+    HOMES[1:],
+)
+swap(
+    "devices_of",
+    "says where the first one is",
+    "a_mismatch_is_found_and_named",
+    lambda _, adapter: lambda cls, tensors: {adapter.device_of(tensors[0])},
+)
+
 _MOVES = "to_device_moves_and_leaves_the_source"
 _COPIES = "copy_to_is_new_storage_on_the_same_device"
 for _method, _check in (("move", _MOVES), ("copy", _COPIES)):
@@ -427,6 +448,21 @@ swap(
     "moves by way of another device and stays there",
     _MOVES,
     lambda move, adapter: lambda x, device: move(x, devices.of("gpu", 1) if device.index == 0 else devices.CPU),
+)
+
+_BATCHES = "a_batch_moves_as_its_tensors_do"
+swap("move_all", "does not move", _BATCHES, lambda _, adapter: lambda tensors, device: [x.clone() for x in tensors])
+swap(
+    "move_all",
+    "gives them in another order",
+    _BATCHES,
+    lambda move_all, adapter: lambda tensors, device: move_all(tensors, device)[::-1],
+)
+swap(
+    "move_all",
+    "forgets requires_grad",
+    _BATCHES,
+    lambda move_all, adapter: lambda tensors, device: move_all([x.detach() for x in tensors], device),
 )
 
 

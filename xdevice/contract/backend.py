@@ -194,7 +194,7 @@ class Backend(ABC):
         """Where the memory of `x` is. It has to be as fast as possible: every verb calls it."""
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
-        """`device_of` for tensors of just this type, no subclass, where that can be told faster. Asked once per type."""
+        """`device_of` for tensors of just this type, where that can be told faster. Asked once per type."""
         return self.device_of
 
     def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+
+    from .backend import Backend
+
+
+def require_fit(backend: Backend, name: str, device: Device) -> None:
+    """NCCL moves what is on GPUs, any other engine what is on the host, where virtual GPUs are too."""
+    if (name == "nccl") != (device.kind == "gpu" and not backend.virtual):
+        raise backend.unsupported(f"the engine {name} for what is on {device}", "choose engine='auto'")
 
 
 def refusal_of_order(verb: str, op: str | None, dtype: str) -> str | None:

@@ -50,7 +50,7 @@ GUESTS: Final = {"keras": ("keras.config", "backend")}
 """Libraries that run on one of several frameworks, and the function that names it."""
 
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
-"""For each tensor type seen so far, the `device_of` of its backend: the verbs' fast path."""
+"""For each tensor type seen so far, the `probe` of its backend: the verbs' fast path."""
 
 movable: Final[dict[type, Backend]] = {}
 """Those of them that need not be on the host, by the backend that they belong to."""

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base.dtypes import SHORT_FLOATS
-from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, shown
+from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
 from xdevice.replicas.held import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
 from xdevice.tensors.conversion import convert
 
@@ -85,15 +85,18 @@ class Carrier:
         if op is not None:
             check_op(held, op)
         target = self.backend
-        reason = target.dtype_refusal(dtype) if dtype in target.dtypes else f"{target.name} does not have that dtype"
-        why = reason or self.engine.refusal(
-            verb, "sum" if op == "mean" else op, _WIDE.get(dtype, dtype) if op else dtype
-        )
-        if why is not None:
-            what = f"{verb} by {op}" if op else verb
+        reason = target.dtype_refusal(dtype) if dtype in target.dtypes else f"{target.name} does not have it"
+        if reason is not None:
             raise DTypeError(
-                f"{held.name} is {dtype}, and the engine {self.engine.name} does not support {what} of it: {why}; "
-                "choose another engine: xdevice.processes(engine=...), or another dtype"
+                f"{held.name} is {dtype}, which the engine {self.engine.name} cannot take: {reason}; choose another "
+                "engine: xdevice.processes(engine=...), or another dtype"
+            )
+        held_as = _WIDE.get(dtype, dtype) if op else dtype
+        why = self.engine.refusal(verb, "sum" if op == "mean" else op, held_as)
+        if why is not None:
+            raise UnsupportedError(
+                f"the engine {self.engine.name} does not support {verb}{f' by {op}' if op else ''} of {dtype}, which "
+                f"{held.name} is: {why}; choose another engine: xdevice.processes(engine=...), or another dtype"
             )
 
     # verbs

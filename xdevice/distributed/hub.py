@@ -346,6 +346,8 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
+            self._hear(peer)  # its last word, which went before
+        if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
     def _calls(self, peer: Peer, pending: Pending) -> None:

@@ -291,16 +291,18 @@ class World:
     def _close(self) -> None:
         """In good order: all have left."""
         runner, carrier, line = self._runner, self._carrier, self._line
-        if runner is not None and carrier is not None:
-            runner.begin(carrier.engine.close)
-            if runner.done(self.options.timeout):
+        self._line = self._carrier = self._runner = None
+        try:
+            if runner is not None and carrier is not None:
+                runner.begin(carrier.engine.close)
+                if not runner.done(self.options.timeout):
+                    endings.arm(None)
+                    return
                 runner.result()
                 runner.stop()
-            else:
-                endings.arm(None)
-        if line is not None:
-            line.close()
-        self._line = self._carrier = self._runner = None
+        finally:
+            if line is not None:
+                line.close()
 
     def _shut(self, error: BaseException | None) -> None:
         """After a failure, of this rank's or of another's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.base import devices, floats
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype, name_of
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
@@ -156,6 +156,8 @@ def to_numpy(x: Any) -> Any:
     """
     x = registry.as_array(x)
     found = registry.kind_of(type(x))
+    if found is not None and found.kind == "tensor":
+        return _read(found.backend, x)
     held = _tensor_of(x)
     if found is not None and held is not None:
         return _read(found.backend, held)
@@ -295,7 +297,8 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
         raise DTypeError(f"cannot make a tensor of {shown(data)}: {error}") from error
     if array.ndim > _depth(data) and _holds_masked(data):
         raise DTypeError(f"cannot make a tensor of {shown(data)}: masks would be lost; pass x.filled(...)")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "O" and _is_number(data):
         return numpy.asarray(data, "object")  # Python ints that no dtype of NumPy's holds
     if not _is_numbers(array):
@@ -307,11 +310,11 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
 
 
 def _is_numbers(array: np.ndarray[Any, Any]) -> bool:
-    return array.dtype.kind in "biufc" or array.dtype.name in _EXTENDED
+    return array.dtype.kind in "biufc" or name_of(array.dtype) in _EXTENDED
 
 
 def _default_dtype(data: Any, array: np.ndarray[Any, Any]) -> str:
-    name = str(array.dtype.name)
+    name = name_of(array.dtype)
     if name == "object":
         raise DTypeError(f"Python ints become int64, and {shown(data)} does not fit; pass dtype='float64'")
     if name == "float64":
@@ -371,7 +374,7 @@ def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any,
 def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
     import numpy
 
-    if array.dtype.name == name:
+    if name_of(array.dtype) == name:
         return array
     target = host_dtype(name)
     if target.kind == "b":

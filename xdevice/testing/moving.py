@@ -51,6 +51,27 @@ class Moving(Suite):
             assert xdevice.device_of(x) is self.here(), name
             assert_same(xdevice.to_numpy(x), arrays[name], f"{name}: the source")
 
+    def test_a_batch_moves_as_its_tensors_do(self) -> None:
+        there, arrays, shared = self.there(), self.odd_arrays(), self.make()
+        marked = {
+            wanted: self.samples.marked(self.make()) if wanted else self.make() for wanted in (False, self.computes)
+        }
+        batch: dict[str, Any] = {"odd": self.odd_tensors(), "twice": [shared, shared], "marked": list(marked.values())}
+        moved = xdevice.to_device(batch, there)
+        for name, x in moved["odd"].items():
+            assert xdevice.device_of(x) is there, name
+            self.assert_holds(x, arrays[name], name)
+            assert str(x.dtype) == str(batch["odd"][name].dtype), name
+        assert moved["twice"][0] is moved["twice"][1]
+        assert [*map(self.samples.requires_grad, moved["marked"])] == [
+            *map(self.samples.requires_grad, batch["marked"])
+        ]
+        assert xdevice.device_of(batch) is self.here()
+        mixed = xdevice.to_device([moved["twice"][0], *batch["odd"].values()], there)
+        assert mixed[0] is moved["twice"][0]
+        for name, x in zip(batch["odd"], mixed[1:], strict=True):
+            self.assert_holds(x, arrays[name], name)
+
     def test_a_tensor_comes_back_as_it_went(self) -> None:
         there, arrays = self.there_with_values(), self.odd_arrays()
         for name, x in self.odd_tensors().items():

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -210,13 +212,59 @@ def trained(world: World) -> Iterator[str]:
             yield f"the ranks' gradients of {dtype} differ"
 
 
+# what fails, rank 1's part and everybody else's
+
+
+def fails(world: World, how: str) -> dict[str, Any]:
+    """Rank 1 fails, and the others call something with it; gives what that raised, and after how long."""
+    x = xdevice.ones(4)
+    calls: dict[str, Callable[[], object]] = {
+        "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "raises": _raise,
+        "stands still": lambda: time.sleep(1000),
+        "has another shape": lambda: world.all_reduce(xdevice.ones(5)),
+        "has another dtype": lambda: world.all_reduce(xdevice.ones(4, dtype="int32")),
+        "has another operation": lambda: world.all_reduce(x, "max"),
+        "has another order": lambda: world.broadcast(x),
+        "leaves": lambda: None,
+    }
+    if world.rank == 1 and how in ("raises", "leaves"):
+        calls[how]()
+        return {}
+    begun = time.monotonic()
+    try:
+        calls[how]() if world.rank == 1 else world.all_reduce(x)
+    except xdevice.CollectiveMismatchError as error:
+        found = {"error": "CollectiveMismatchError", "text": str(error), "seconds": time.monotonic() - begun}
+        written = xdevice.to_numpy(x).tolist() != [1.0] * 4
+        after = xdevice.to_numpy(world.all_reduce(xdevice.ones(4))).tolist() == [world.size] * 4
+        return {**found, "written": written, "usable": after}
+    except xdevice.PeerError as error:
+        found = {"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}
+        print(json.dumps({**found, "seconds": time.monotonic() - begun}), flush=True)
+        raise
+    return {}
+
+
+def _raise() -> None:
+    raise ValueError("a bug in rank 1")
+
+
 def main() -> None:
-    engine = os.environ.get("XDEVICE_ENGINE", "auto")
-    with xdevice.processes(timeout=float(os.environ.get("XDEVICE_TIMEOUT", "30"))) as world:
-        found = [*faults(world), *trained(world)]
-        told = {"rank": world.rank, "engine": world.engine, "asked": engine, "faults": found, "refused": refused}
+    how = sys.argv[1] if len(sys.argv) > 1 else ""
+    try:
+        with xdevice.processes() as world:
+            if how:
+                told = fails(world, how)
+            else:
+                found = [*faults(world), *trained(world)]
+                told = {"rank": world.rank, "engine": world.engine, "faults": found, "refused": refused}
+    except xdevice.PeerError as error:
+        if error.why == "never joined":
+            print(json.dumps({"error": "PeerError", "why": error.why, "peer": error.rank, "text": str(error)}))
+        raise
     print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

