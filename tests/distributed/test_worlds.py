@@ -6,6 +6,7 @@ What ranks do is in `world_cases.py`. The framework is NumPy's, and the engine P
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 from process_runs import LATE, Zygote, took
@@ -101,7 +102,9 @@ def test_an_error_whose_text_raises_reaches_all(run):
 
 @pytest.mark.slow
 def test_a_child_of_a_rank_is_refused_at_once(run):
-    first, second = run("child_of_a_rank")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first, second = run("child_of_a_rank", XDEVICE_ADDRESS=f"127.0.0.1:{port}")
     assert (first.status, second.status) == (0, 0), second.printed
     assert "another process is rank 1 already" in second.said["text"]
 
