@@ -40,6 +40,8 @@ _AS: Final = {
     torch.complex128: torch.float64,
 }
 """What neither gloo nor NCCL sums: a wider integer wraps around to the same bits, a complex number is a pair."""
+_KEYS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
+"""What floats are compared as: gloo's max of 0, NaN and 2 on three ranks is 0."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -81,6 +83,8 @@ class TorchEngine(Engine):
         return None
 
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        if op != "sum" and x.dtype in _KEYS:
+            return x.copy_(_floats(self.all_reduce(_keys(x, op), op), x.dtype))
         held = self._held(x, op)
         self._wait(held, lambda group: group.allreduce([held], _options(dist.AllreduceOptions, op)))
         return _into(x, held)
@@ -99,6 +103,8 @@ class TorchEngine(Engine):
         return [_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
+        if op != "sum" and x.dtype in _KEYS:
+            return _floats(self.reduce_scatter(_keys(x, op), op), x.dtype)
         held = self._held(x, op)
         parts = [part.contiguous() for part in held.chunk(self._size)]
         new = torch.empty_like(parts[self._rank])
@@ -164,13 +170,14 @@ class TorchEngine(Engine):
             if x.dtype is torch.uint64:
                 held = x.view(torch.int64)
             return self._here(held.to(_AS[x.dtype])).contiguous()
-        return self._here(x).contiguous()
+        return self._here(x.resolve_neg()).contiguous()
 
     def _bytes(self, x: torch.Tensor) -> torch.Tensor:
         """The bytes of `x` in C order: in its own memory where that is possible."""
         if x.is_complex():
             x = x.resolve_conj()
-        return self._here(x.resolve_neg()).contiguous().reshape(-1).view(torch.uint8)
+        flat = self._here(x.resolve_neg()).contiguous().reshape(-1)
+        return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride
 
     def _here(self, x: torch.Tensor) -> torch.Tensor:
         """Where the engine can work: gloo alone works on the host."""
@@ -199,9 +206,28 @@ def _is_idle(stream: Any, seconds: float) -> bool:
     return True
 
 
+def _keys(x: torch.Tensor, op: str) -> torch.Tensor:
+    """Integers in the order of the floats, with NaN above all for a max and below all for a min."""
+    nan = torch.full_like(x, float("nan")).abs_()
+    whole = torch.where(x.isnan(), nan if op == "max" else nan.neg_(), x).contiguous()
+    return _folded(whole.view(_KEYS[x.dtype]))
+
+
+def _floats(keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return _folded(keys).view(dtype)
+
+
+def _folded(bits: torch.Tensor) -> torch.Tensor:
+    """The bits below the sign turned over where that is set; the same once more undoes it."""
+    info = torch.iinfo(bits.dtype)
+    return bits ^ ((bits >> (info.bits - 1)) & info.max)
+
+
 def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
     """`x` with the values of what stood for it."""
     if held.data_ptr() == x.data_ptr() and held.device == x.device:
+        if not x.is_inference():
+            torch.autograd.graph.increment_version(x)  # a backward pass that needs the old values then says so
         return x
     return x.copy_(_like(held, x))
 

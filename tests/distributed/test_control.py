@@ -109,6 +109,46 @@ def test_a_rank_that_is_there_twice_and_one_of_another_size_are_refused(serving)
     there.close()
 
 
+def test_who_comes_after_all_is_refused(serving):
+    port, _ = serving()
+    there = joined(port)
+    with pytest.raises(xdevice.LaunchError, match="rank 1 already"):
+        connect(port)
+    there.close()
+
+
+def test_a_mismatch_is_told_before_what_it_led_to():
+    (own, others), (pulse, others_pulse) = socket.socketpair(), socket.socketpair()
+    line, other = control.Line(own, pulse, "127.0.0.1", 1.0, None), wire.Conn(others)
+    other.send(b"M", '{"0": "a call", "1": "another"}')
+    other.send(b"E", '{"rank": 0, "why": "raised", "text": "rank 0 raised an error"}')
+    with pytest.raises(xdevice.CollectiveMismatchError):
+        line.vote("another")
+    with pytest.raises(xdevice.PeerError, match="rank 0 raised"):
+        line.vote("the next")
+    for one in (other, others_pulse, line):
+        one.close()
+
+
+DEEP = b'{"rank": ' + b"[" * 960 + b"]" * 960 + b"}"
+
+
+@pytest.mark.parametrize("hello", [b'{"proof": "\\ud800"}', DEEP, b"[" * 4000, b'{"rank": 1e999, "proof": "x"}'])
+def test_what_strangers_say_of_themselves_disturbs_nobody(serving, hello):
+    port, first = serving(key="a secret")
+    stranger = socket.create_connection(("127.0.0.1", port))
+    stranger.sendall(len(hello).to_bytes(4, "big") + b"h" + hello)
+    while stranger.recv(4096):  # until it is refused
+        pass
+    stranger.close()
+    second = joined(port, "a secret")
+    thread = threading.Thread(target=lambda: second.vote("a call"))
+    thread.start()
+    assert first.vote("a call") == []
+    thread.join()
+    second.close()
+
+
 @pytest.mark.parametrize(
     "said",
     [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xffh", b"\0\0\0\2h{}", b"\0\0\0\3h\xff\xfe{"],

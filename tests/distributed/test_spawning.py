@@ -172,6 +172,17 @@ def shown(*reads):
     return target.buffer.getvalue()
 
 
+def test_what_has_no_line_breaks_is_not_kept():
+    """Each read of a dump of bytes would copy all that came before: 30 MB took over a minute."""
+    target = io.TextIOWrapper(io.BytesIO())
+    lines = spawning.Lines(b"", target)
+    for _ in range(100):
+        lines.take(b"\xff\0" * 2**14)
+    assert len(target.buffer.getvalue()) > 99 * 2**15 - 2**17
+    lines.end()
+    assert target.buffer.getvalue().count(b"\xff\0") >= 100 * 2**14
+
+
 def test_lines_are_whole_and_have_a_prefix():
     assert shown(b"one\ntw", b"o\n\nthree") == b"[2] one\n[2] two\n[2] \n[2] three\n"
 

@@ -6,6 +6,7 @@ What ranks do is in `world_cases.py`. The framework is NumPy's, and the engine P
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 from process_runs import LATE, Zygote, took
@@ -64,6 +65,8 @@ def test_what_is_refused_on_one_rank_is_not_the_others_business(run):
     [
         pytest.param("none_on_one", "gradients['b'] None", marks=pytest.mark.slow),
         ("keys_differ", "x['b'] float64 [2]"),
+        ("twice_on_one", "x[1] float64 [2] is tensor 0"),
+        pytest.param("line_breaks_in_names", r"x[a\nb] int64 [2]", marks=pytest.mark.slow),
     ],
 )
 def test_calls_that_look_alike_and_are_not(run, case, words):
@@ -90,6 +93,30 @@ def test_the_error_of_the_first_reaches_all(run):
     first, second = run("first_raises")
     assert (first.said["error"], second.said["error"]) == ("OSError", "PeerError")
     assert "rank 0 raised OSError: the disk is full" in second.said["text"]
+
+
+@pytest.mark.slow
+def test_an_error_whose_text_raises_reaches_all(run):
+    assert_told(run("error_without_a_text")[0], "PeerError", "raised", 1, "rank 1 raised UnsaidError")
+
+
+@pytest.mark.slow
+def test_a_child_of_a_rank_is_refused_at_once(run):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    first, second = run("child_of_a_rank", XDEVICE_ADDRESS=f"127.0.0.1:{port}")
+    assert (first.status, second.status) == (0, 0), second.printed
+    assert "another process is rank 1 already" in second.said["text"]
+
+
+@pytest.mark.slow
+def test_max_and_min_with_nan_are_those_of_numpy(run):
+    assert_good(run("not_a_number_in_max_and_min", 3))
+
+
+@pytest.mark.slow
+def test_tensors_of_torch_that_a_backward_pass_needs_and_odd_ones(run):
+    assert_good(run("tensors_of_torch"))
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,93 @@ def keys_differ() -> None:
         world.barrier()
 
 
+def twice_on_one() -> None:
+    with met() as world:
+        x = np.ones(2)
+        try:
+            world.all_reduce([x, x] if world.rank else [x, np.ones(2)])
+        except xdevice.CollectiveMismatchError as error:
+            told = str(error)
+        assert world.all_reduce(np.ones(2)).tolist() == [2, 2]
+    report(text=told)
+
+
+class Name(str):
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def line_breaks_in_names() -> None:
+    with met() as world:
+        try:
+            world.all_reduce({Name("a\nb"): np.ones(2, "int64")} if world.rank else {Name("a\nc"): np.ones(2)})
+        except xdevice.CollectiveMismatchError as error:
+            told = str(error)
+        assert world.all_reduce({Name("a\nb"): np.ones(2)}, "mean", weight=1)["a\nb"].tolist() == [1, 1]
+    report(text=told)
+
+
+class UnsaidError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def error_without_a_text() -> None:
+    try:
+        with met() as world:
+            if world.rank == 1:
+                raise UnsaidError
+            world.barrier()
+    except xdevice.PeerError as error:
+        report(error="PeerError", why=error.why, peer=error.rank, text=str(error))
+        raise
+
+
+def not_a_number_in_max_and_min() -> None:
+    with met() as world:
+        rows = np.array([[0, np.nan, 2], [np.nan, 0, -1], [-0.0, 0, 0], [1, -np.inf, np.nan], [-3, -2, -5], [-1, 2, 3]])
+        for dtype in ("float16", "float32", "float64"):
+            table = rows.astype(dtype)
+            table[0, 1] = np.copysign(table[0, 1], -1)
+            for op, plain in (("max", np.max), ("min", np.min)):
+                expected = plain(table, axis=1)
+                np.testing.assert_array_equal(world.all_reduce(table[:, world.rank].copy(), op), expected)
+                part = world.reduce_scatter(table[:, world.rank], op)
+                np.testing.assert_array_equal(part, expected[2 * world.rank :][:2])
+    report(good=True)
+
+
+def child_of_a_rank() -> None:
+    """A child that a rank starts has the rank's variables."""
+    with met() as world:
+        if world.rank == 1:
+            code = "import xdevice\nwith xdevice.processes():\n    pass"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+            report(text=done.stderr.splitlines()[-1])
+        world.barrier()
+
+
+def tensors_of_torch() -> None:
+    import pytest
+    import torch
+
+    with met() as world:
+        x = torch.ones(2, requires_grad=True)
+        y = x.exp()
+        world.all_reduce(y.detach())
+        with pytest.raises(RuntimeError, match="inplace"):
+            y.sum().backward()
+        negative = torch.tensor([1 + 2j]).conj().imag if world.rank else torch.tensor([5.0])
+        assert world.all_reduce(negative, "max").tolist() == [5]
+        assert world.all_gather(torch.ones((0, 2), dtype=torch.complex64)).shape == (0, 2)
+        assert world.broadcast(torch.arange(4.0)[::2][1:] + world.rank).tolist() == [2]
+        one = torch.arange(4.0)[:1].as_strided((1,), (2,))
+        assert world.all_gather(one).tolist() == [0, 0]
+        with torch.inference_mode():
+            assert world.all_reduce(torch.ones(2), "mean").tolist() == [1, 1]
+    report(good=True)
+
+
 def two_worlds() -> None:
     for _ in range(3):
         with met() as world:

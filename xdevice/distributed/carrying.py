@@ -6,6 +6,8 @@ gives a new one. Nothing here looks at other ranks: what is done was agreed on b
 
 from __future__ import annotations
 
+import sys
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base.dtypes import SHORT_FLOATS
@@ -14,12 +16,15 @@ from xdevice.replicas.held import check_sum, dtype_of, read, refuse_sparse, refu
 from xdevice.tensors.conversion import convert
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
     from xdevice.contract.processes import Engine
     from xdevice.replicas.held import Held
 
 OPS: Final = ("sum", "mean", "max", "min")
+_MOST: Final = sys.float_info.max
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """What 16-bit floats are summed as."""
 
@@ -43,8 +48,8 @@ class Weight(NamedTuple):
     total: float
 
 
-def weight_of(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+def weight_of(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value <= _MOST:  # type: ignore[operator]
         raise ArgumentError(f"weight is a number of 0 or more, as the number of samples, not {shown(value)}")
     return float(value)
 
@@ -197,8 +202,19 @@ class Carrier:
         return new if backend is self.backend else convert(new, backend)
 
 
+def signatures(found: list[Held], but_lengths: Sequence[bool] = ()) -> str:
+    """What is voted on of tensors. One that comes twice goes once, which has to be so on all ranks."""
+    first: dict[int, int] = {}
+    told = []
+    for i, held in enumerate(found):
+        is_again = first.setdefault(id(held.value), i) != i
+        but_length = bool(but_lengths) and but_lengths[i]
+        told.append(signature(held, but_length) + (f" is tensor {first[id(held.value)]}" if is_again else ""))
+    return "; ".join(told)
+
+
 def signature(held: Held, but_length: bool = False) -> str:
-    """What is voted on of a tensor: dtype, shape, and the kind of its device."""
+    """Of one: dtype, shape, and the kind of its device."""
     shape = shape_of(held)
     told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
     place = held.backend.device_of(read(held))

@@ -101,7 +101,7 @@ class Line:
             raise self.failure
         with self._lock:
             self._heard = self._clock.tick()
-            self._vote.send(kind, f"{self.started}\n{call}\n{payload}")
+            self._vote.send(kind, f"{self.started}\n{_in_a_line(call)}\n{payload}")
             while True:
                 for kind, text in self._frames(self._beat):
                     if kind == b"G":
@@ -136,7 +136,10 @@ class Line:
         frames = list(self._vote.frames())
         for kind, text in frames:
             if kind == b"E":
-                raise self.ended(_error(json.loads(text)))
+                error = self.ended(_error(json.loads(text)))
+                if any(kind == b"M" for kind, _ in frames):
+                    break  # that came before, and says more; this is what the next call raises
+                raise error
         if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
             raise self.ended(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
         return frames
@@ -168,7 +171,7 @@ class Line:
                 self._frames(0)
                 if not is_said and now - begun > self._beat:
                     is_said = True
-                    self._vote.send(b"S", f"{self.started if is_counted else -1}\n{call}\n{seconds}")
+                    self._vote.send(b"S", f"{self.started if is_counted else -1}\n{_in_a_line(call)}\n{seconds}")
             finally:
                 self._lock.release()
         if is_said and self.failure is None:
@@ -234,6 +237,11 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
         by_call.setdefault(call, []).append(rank)
     told = "; ".join(f"{_named(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items())
     return CollectiveMismatchError(f"the calls differ: {told}; {then}", tuple(call for _, call in listed))
+
+
+def _in_a_line(call: str) -> str:
+    """The names in a call are what a program has chosen, keys and modules: a line break would cut it off."""
+    return call.replace("\n", "\\n")
 
 
 def _named(ranks: list[int]) -> str:

@@ -166,16 +166,15 @@ class Hub(threading.Thread):
                     self._flush(key.fileobj)  # type: ignore[arg-type]
                 if events & selectors.EVENT_READ and not self.ended:
                     key.data()
-            if not self._joined:
-                self._drop_strangers(now)
-                if now - begun > self.join_timeout and not self.ended:
-                    self._end_never_joined()
+            self._drop_strangers(now)
+            if not self._joined and now - begun > self.join_timeout and not self.ended:
+                self._end_never_joined()
             if now >= next_beat and not self.ended:
                 next_beat = now + self._beat
                 self._watch(now)
 
     def _needs_time(self) -> bool:
-        return not self._joined or bool(self._waiting)
+        return not self._joined or bool(self._waiting) or bool(self._strangers)
 
     def _register(self, conn: Conn, heard: Callable[[], None]) -> None:
         self._selector.register(conn, selectors.EVENT_READ, heard)
@@ -220,6 +219,8 @@ class Hub(threading.Thread):
                 if not conn.is_open:
                     conns.remove(conn)
                     self._close(conn)
+        for stranger in self._strangers:
+            stranger.conn.close()
         for peer in self.peers:
             for either in (peer.vote, peer.pulse):
                 if either is not None:
@@ -244,7 +245,10 @@ class Hub(threading.Thread):
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
             hello = wire.parsed(text) if kind == b"h" else {}
-            refusal = self._refusal(hello, stranger.nonce)
+            try:
+                refusal = self._refusal(hello, stranger.nonce)
+            except (ValueError, RecursionError):  # what is nested too deep to be written down again
+                refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, b"R", json.dumps(refusal))
                 self._close(stranger.conn)
@@ -271,7 +275,8 @@ class Hub(threading.Thread):
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
-            return {"why": "said", "text": f"another process is rank {rank} already; each needs a rank of its own"}
+            text = f"another process is rank {rank} already; each needs a rank of its own, also one that a rank starts"
+            return {"why": "said", "text": text}
         return None
 
     def _admit(self, conn: Conn, hello: dict[str, Any]) -> None:
@@ -292,11 +297,6 @@ class Hub(threading.Thread):
         if self._joined or not all(peer.has_come for peer in self.peers):
             return
         self._joined = True
-        if self._listener is not None:
-            self._selector.unregister(self._listener)
-        for stranger in self._strangers:
-            self._close(stranger.conn)
-        self._strangers.clear()
         for peer in self.peers:
             self._send(peer.vote, b"J")
 

@@ -35,6 +35,8 @@ _KEPT: Final = 400
 """Lines of a rank's errors that are kept, to be shown again at the end."""
 _SHOWN: Final = 5
 """How many of them where there is no traceback among them."""
+_LONGEST: Final = 2**16
+"""Bytes of a line, at most: what has no line breaks, such as a dump of bytes, is shown in pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _DERIVED: Final = "PeerError: "
 """What a rank prints that ends because of another."""
@@ -405,6 +407,9 @@ class Lines:
     def take(self, read: bytes) -> None:
         *lines, self._rest = (self._rest + read).split(b"\n")
         self._show(*map(_last_state, lines))
+        if len(self._rest) > _LONGEST:
+            self._show(_last_state(self._rest))
+            self._rest = b""
         *states, current = self._rest.split(b"\r")
         state = next((state for state in reversed(states) if state), b"")
         if not state:

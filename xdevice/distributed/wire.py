@@ -124,7 +124,9 @@ def proof(key: str, *parts: object) -> str:
 
 
 def is_proof(claimed: object, key: str, *parts: object) -> bool:
-    return isinstance(claimed, str) and hmac.compare_digest(claimed.encode(), proof(key, *parts).encode())
+    return isinstance(claimed, str) and hmac.compare_digest(
+        claimed.encode("utf-8", "replace"), proof(key, *parts).encode()
+    )
 
 
 def parsed(text: str) -> dict[str, Any]:

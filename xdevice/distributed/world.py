@@ -30,7 +30,7 @@ from xdevice.replicas.held import Held, rebuilt
 from xdevice.replicas.launch import local_device
 
 from . import buckets, carrying, control, endings, engines, launchers
-from .carrying import OPS, Carrier, Weight, signature
+from .carrying import OPS, Carrier, Weight, signatures
 from .hub import LEAVE
 from .runner import Runner
 
@@ -362,7 +362,7 @@ class World:
             helds.refuse_overlaps(found)
 
         def call() -> str:
-            return f"all_reduce {op}{' weighted' if own is not None else ''}: {'; '.join(map(signature, found))}"
+            return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(found)}"
 
         with _Alone(self, "all_reduce"):
             weight = self._agree(call, own)
@@ -408,7 +408,7 @@ class World:
         unique = list({id(part.value): part for part in parts}.values())
 
         def call() -> str:
-            return f"broadcast from {root}: {'; '.join(map(signature, parts))}"
+            return f"broadcast from {root}: {signatures(parts)}"
 
         with _Alone(self, "broadcast"):
             self._agree(call)
@@ -442,7 +442,7 @@ class World:
         uneven = [not even and bool(helds.shape_of(held)) for held in found]
 
         def call() -> str:
-            return f"all_gather: {'; '.join(map(signature, found, uneven))}"
+            return f"all_gather: {signatures(found, uneven)}"
 
         with _Alone(self, "all_gather"):
             lengths: list[list[int] | None] = [None] * len(found)
@@ -489,7 +489,7 @@ class World:
             carrier.require(held, "reduce_scatter", op)
 
         def call() -> str:
-            return f"reduce_scatter {op}: {'; '.join(map(signature, found))}"
+            return f"reduce_scatter {op}: {signatures(found)}"
 
         with _Alone(self, "reduce_scatter"):
             self._agree(call)
@@ -516,7 +516,7 @@ class World:
         carrier = self._ready(verb)
         for held in found:
             carrier.require(held, verb)
-        what = "; ".join(map(signature, found))
+        what = signatures(found)
 
         def call() -> str:
             return f"{verb} with rank {other}: {what}"
@@ -586,8 +586,8 @@ class World:
             carrier.require(held, "all_reduce", "mean")
 
         def call() -> str:
-            told = "; ".join(signature(one.held) if one.held else f"{one.name} None" for one in gradients)
-            return f"average_gradients{' weighted' if own is not None else ''}: {told}"
+            nones = "".join(f"; {one.name} None" for one in gradients if one.held is None)
+            return f"average_gradients{' weighted' if own is not None else ''}: {signatures(found)}{nones}"
 
         with _Alone(self, "average_gradients"):
             weights = self._agree(call, own)
@@ -784,4 +784,8 @@ def _told(error: BaseException) -> str:
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
-    return f"{type(error).__name__}: {str(error)[:2000]}{place}"
+    try:
+        text = str(error)[:2000]
+    except Exception as unsaid:  # what cannot be printed has to be told all the same
+        text = f"its text cannot be had: {type(unsaid).__name__}"
+    return f"{type(error).__name__}: {text}{place}"
