@@ -58,6 +58,7 @@ class TorchEngine(Engine):
 
     in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
     """A timeout of send and recv would close gloo's connections."""
+    orders_nan = True
 
     def __init__(self, kind: str, group: Group, native: torch.device) -> None:
         self.name = f"torch:{kind}"

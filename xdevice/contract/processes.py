@@ -53,6 +53,9 @@ class Engine(ABC):
     in_steps: frozenset[str] = frozenset()
     """The verbs that wait by `group.wait` only. They are called in the program's thread, the others in one of their
     own, always the same, which takes 20 to 100 us more."""
+    orders_nan = False
+    """Whether "max" and "min" are NaN where one rank has NaN, as NumPy's are; if not, the core sees to it by a second
+    reduction."""
 
     @abstractmethod
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:

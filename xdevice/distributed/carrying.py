@@ -10,13 +10,14 @@ import sys
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.arithmetic.namespace import array_namespace
 from xdevice.base.dtypes import SHORT_FLOATS
 from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
 from xdevice.replicas.held import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
 from xdevice.tensors.conversion import convert
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
@@ -27,6 +28,7 @@ OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """What 16-bit floats are summed as."""
+_WITH_NAN: Final = ("float16", "bfloat16", "float32", "float64")
 
 
 def check_op(held: Held, op: str) -> None:
@@ -120,10 +122,21 @@ class Carrier:
             y = engine.cast(y, wide)
         if weight is not None:
             y = self._weighted(y, wide or dtype, weight.own)
-        found = getattr(engine, verb)(y, "sum" if op == "mean" else op)
+        if op in ("max", "min") and dtype in _WITH_NAN and not engine.orders_nan:
+            found = self._extreme(y, op, getattr(engine, verb))
+        else:
+            found = getattr(engine, verb)(y, "sum" if op == "mean" else op)
         if op == "mean":
             found = engine.over(found, weight.total if weight is not None else self.size)
         return engine.cast(found, dtype) if wide is not None else found
+
+    def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
+        """NaN where one rank has NaN: Paddle's and JAX's gloo lose it, by the order of the ranks."""
+        xp = array_namespace(y)
+        is_nan = xp.isnan(y)
+        several = reduce(xp.astype(is_nan, y.dtype), "max")
+        found = reduce(xp.where(is_nan, xp.zeros_like(y), y), op)
+        return xp.where(several > 0, xp.full_like(found, float("nan")), found)
 
     def _weighted(self, y: Any, dtype: str, own: float) -> Any:
         if own == 0:  # the mean of no samples is NaN in many frameworks, and NaN times 0 too
