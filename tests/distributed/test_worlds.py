@@ -66,6 +66,7 @@ def test_what_is_refused_on_one_rank_is_not_the_others_business(run):
         pytest.param("none_on_one", "gradients['b'] None", marks=pytest.mark.slow),
         ("keys_differ", "x['b'] float64 [2]"),
         ("twice_on_one", "x[1] float64 [2] is tensor 0"),
+        pytest.param("numbers_differ", "x['epoch'] is 6", marks=pytest.mark.slow),
         pytest.param("line_breaks_in_names", r"x[a\nb] int64 [2]", marks=pytest.mark.slow),
     ],
 )

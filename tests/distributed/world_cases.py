@@ -106,6 +106,18 @@ def none_on_one() -> None:
         world.barrier()
 
 
+def numbers_differ() -> None:
+    """A number of Python's is not sent, so it has to be the same."""
+    with met() as world:
+        x = {"epoch": 5, "rates": [0.1, 0.2], "w": np.full(2, world.rank)}
+        good = world.broadcast(x)["w"].tolist() == [0, 0]
+        try:
+            world.broadcast({"epoch": 5 + world.rank, "w": np.ones(2)})
+        except xdevice.CollectiveMismatchError as error:
+            report(text=str(error) if good else "")
+        world.barrier()
+
+
 def keys_differ() -> None:
     with met() as world:
         try:

@@ -14,6 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import host_dtype
+from xdevice.containers import trees
 from xdevice.core import registry, selection
 from xdevice.errors import (
     ArgumentError,
@@ -383,6 +384,8 @@ class World:
         Args:
             x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes on each rank. Of a model
                 all variables are written in place, running statistics included. Tensors are written where they can be.
+                Python's numbers and texts are not sent: they must be the same on all ranks, or it is a
+                CollectiveMismatchError. Make a tensor of a number that only one rank knows.
             root: the rank whose values they are.
 
         Raises:
@@ -408,7 +411,7 @@ class World:
         unique = list({id(part.value): part for part in parts}.values())
 
         def call() -> str:
-            return f"broadcast from {root}: {signatures(parts)}"
+            return f"broadcast from {root}: {signatures(parts)}{_plain(x)}"
 
         with _Alone(self, "broadcast"):
             self._agree(call)
@@ -750,6 +753,14 @@ def _summands(x: Any) -> list[Held]:
     if not found:
         helds.tensors_in(x, "x", "all_reduce")
     return found
+
+
+def _plain(x: Any) -> str:
+    """Python's numbers and texts in a container, which nobody sends."""
+    if registry.kind_of(type(x)) is not None:
+        return ""
+    plain = [leaf for leaf in trees.leaves(x) if type(leaf.value) in (bool, int, float, complex, str, bytes)]
+    return "".join(f"; x{leaf.path} is {leaf.value!r}" for leaf in plain)
 
 
 def _variables(held: Held) -> list[Held]:
