@@ -193,7 +193,7 @@ def port(name):
 
     state = xdevice.convert_state(theirs.net, name, like=ours.net)
     state.load_into(ours.net)
-    xdevice.assert_parity(ours.net, theirs.net)
+    xdevice.assert_parity(state, ours.net)
     print(f"1. weights: {len(state)} tensors are equal; differences:", *state.differences or ["none"], sep="\n   ")
 
     (images, noise), *_ = data = list(batches())
@@ -220,7 +220,7 @@ def together(ours, theirs, batch):
     """How far the weights are apart after both have taken the same step."""
     ours.step(*batch)
     theirs.step(*batch)
-    return float(xdevice.compare(ours.net, theirs.net).abs)
+    return float(xdevice.compare(xdevice.convert_state(ours.net, "torch", like=theirs.net), theirs.net).abs)
 
 
 def train(name):
