@@ -314,4 +314,4 @@ def test_tensors_that_no_state_holds_are_listed():
 
     line = told(xdevice.convert_state(Theirs(), "paddle", like=Mine()))
     for name in ("scale", "shift", "table"):
-        assert f"1 tensor {name}, which is in no state," in line
+        assert f"1 tensor {name} (in no state)" in line

@@ -152,7 +152,7 @@ def other(path: str, layer: object, told: str = "") -> Layer:
 
 def stateless(path: str, name: str) -> Layer:
     """A tensor that a layer holds and its state does not: a buffer that is not persistent, or a mere attribute."""
-    return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name}, which is in no state,"})
+    return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
 
 
 def _window(axes: int, kernel: Any, stride: Any, padding: Any) -> dict[str, object]:
