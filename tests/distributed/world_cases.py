@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 from process_runs import LATE, met, report
 
 import xdevice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LONG = 2.5 * LATE
 
@@ -107,15 +111,27 @@ def none_on_one() -> None:
 
 
 def numbers_differ() -> None:
-    """A number of Python's is not sent, so it has to be the same."""
+    """What is not sent has to be the same."""
     with met() as world:
-        x = {"epoch": 5, "rates": [0.1, 0.2], "w": np.full(2, world.rank)}
-        good = world.broadcast(x)["w"].tolist() == [0, 0]
-        try:
-            world.broadcast({"epoch": 5 + world.rank, "w": np.ones(2)})
-        except xdevice.CollectiveMismatchError as error:
-            report(text=str(error) if good else "")
+        rank, other = world.rank, 1 - world.rank
+        x = {"epoch": 5, "rate": np.float64(0.1), "name": "n" * 100, "w": np.full(2, rank)}
+        assert world.broadcast(x)["w"].tolist() == [0, 0]
+        told = []
+        for own in (5 + rank, np.int64(5 + rank), "n" * 100 + str(rank)):
+            x = {"epoch": own, "w": np.full(2, rank)}
+            told += [_mismatch(world.broadcast, x), _mismatch(world.all_gather, x)]
+            told += [_mismatch(world.recv, x, other) if rank else _mismatch(world.send, x, other)]
+            assert x["w"].tolist() == [rank, rank]
+        report(text=told[0] if all(told) else f"not noticed: {told}")
         world.barrier()
+
+
+def _mismatch(verb: Callable[..., object], *given: object) -> str:
+    try:
+        verb(*given)
+    except xdevice.CollectiveMismatchError as error:
+        return str(error)
+    return ""
 
 
 def keys_differ() -> None:

@@ -6,11 +6,13 @@ starts the engine, whose call another thread makes: so that a rank which has fai
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
 from contextlib import contextmanager, nullcontext
 from math import prod
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import host_dtype
@@ -49,6 +51,8 @@ __all__ = ["World", "processes", "world"]
 
 _SLOWEST: Final = 10e6
 """Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
+_LONGEST: Final = 60
+"""Characters of a number or text that are told to the others as they are."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The verbs of engines that all ranks call."""
 _NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
@@ -384,7 +388,7 @@ class World:
         Args:
             x: a tensor, a model, or a container of them, with the same keys, dtypes and shapes on each rank. Of a model
                 all variables are written in place, running statistics included. Tensors are written where they can be.
-                Python's numbers and texts are not sent: they must be the same on all ranks, or it is a
+                Numbers and texts in a container are not sent: they must be the same on all ranks, or it is a
                 CollectiveMismatchError. Make a tensor of a number that only one rank knows.
             root: the rank whose values they are.
 
@@ -411,7 +415,7 @@ class World:
         unique = list({id(part.value): part for part in parts}.values())
 
         def call() -> str:
-            return f"broadcast from {root}: {signatures(parts)}{_plain(x)}"
+            return f"broadcast from {root}: {signatures(parts)}{_unsent(x)}"
 
         with _Alone(self, "broadcast"):
             self._agree(call)
@@ -422,7 +426,8 @@ class World:
         """The tensors of all ranks joined along the first axis, in the order of ranks, on each of them. New tensors.
 
         Args:
-            x: a tensor, or a container of tensors, alike on each rank; numbers (0-d tensors) become a vector.
+            x: a tensor, or a container of tensors, alike on each rank; 0-d tensors become a vector. Numbers and texts
+                in a container are not sent, as in `broadcast`.
             even: True: all have the same shape. False: the lengths of the first axis may differ, 0 included.
 
         Raises:
@@ -445,7 +450,7 @@ class World:
         uneven = [not even and bool(helds.shape_of(held)) for held in found]
 
         def call() -> str:
-            return f"all_gather: {signatures(found, uneven)}"
+            return f"all_gather: {signatures(found, uneven)}{_unsent(x)}"
 
         with _Alone(self, "all_gather"):
             lengths: list[list[int] | None] = [None] * len(found)
@@ -502,7 +507,8 @@ class World:
     def send(self, x: Any, to: int) -> None:
         """Gives a tensor, or a container of tensors, to one rank, which calls `recv` with one like it.
 
-        The two agree before, also with `check=False`; the others do not take part.
+        The two agree before, also with `check=False`; the others do not take part. Numbers and texts in a container are
+        not sent, as in `broadcast`.
         """
         self._pair("send", x, to, "to")
 
@@ -519,7 +525,7 @@ class World:
         carrier = self._ready(verb)
         for held in found:
             carrier.require(held, verb)
-        what = signatures(found)
+        what = signatures(found) + _unsent(x)
 
         def call() -> str:
             return f"{verb} with rank {other}: {what}"
@@ -755,12 +761,20 @@ def _summands(x: Any) -> list[Held]:
     return found
 
 
-def _plain(x: Any) -> str:
-    """Python's numbers and texts in a container, which nobody sends."""
+def _unsent(x: Any) -> str:
+    """The numbers and texts in a container, which are not sent and so must be the same; long ones by a digest."""
     if registry.kind_of(type(x)) is not None:
         return ""
-    plain = [leaf for leaf in trees.leaves(x) if type(leaf.value) in (bool, int, float, complex, str, bytes)]
-    return "".join(f"; x{leaf.path} is {leaf.value!r}" for leaf in plain)
+    import numpy as np
+
+    plain = [leaf for leaf in trees.leaves(x) if isinstance(leaf.value, Number | str | bytes | np.generic)]
+    return "".join(f"; x{leaf.path} is {_short(repr(leaf.value))}" for leaf in plain)
+
+
+def _short(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
 
 
 def _variables(held: Held) -> list[Held]:
