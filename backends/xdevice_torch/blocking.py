@@ -37,7 +37,8 @@ class _Wait(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if not _waited.is_wanted():
             return result
-        # what is recorded is not done now, and cannot be waited for; only a build with CUDA can be asked
-        if not torch.backends.cuda.is_built() or not torch.cuda.is_current_stream_capturing():
+        # what is recorded is not done now, and cannot be waited for; a build without CUDA, and one without a driver,
+        # cannot be asked
+        if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)
         return result
