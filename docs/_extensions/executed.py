@@ -312,6 +312,11 @@ def link_notebook(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    # a page is read again when another part of the code is to run, or our code has changed
+    app.add_config_value("executed", [], "env")
+    app.connect(
+        "config-inited", lambda _, config: setattr(config, "executed", [os.environ.get("XDEVICE_DOCS"), version()])
+    )
     app.add_directive("code-cell", CodeCell)
     app.add_role("printed", Printed())
     app.connect("env-before-read-docs", run_pages)

@@ -53,14 +53,6 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
-@pytest.mark.slow
-def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
-    (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
-    done = python("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert all(f"{name} {xdevice.backend(name).version} (1 passed)" in done.stdout for name in xdevice.backends())
-
-
 def test_links_in_the_docs_lead_somewhere():
     for page in [ROOT / "README.md", *DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
