@@ -35,7 +35,20 @@ def table(rows: list[str]) -> list[str]:
     return made
 
 
+def one_error_a_line(lines: list[str]) -> list[str]:
+    """`DeviceError: this. ShapeError: that.` in two lines, where Google's style has one for each."""
+    made: list[str] = []
+    raises = False
+    for line in lines:
+        if line[:1].strip():
+            raises = line.startswith("Raises")
+        parts = re.split(r"(?<=[.;]) (?=[A-Z]\w+Error(?:, [^.:]{0,40})?: )", line) if raises else [line]
+        made += [parts[0], *(f"    {part}" for part in parts[1:])]
+    return made
+
+
 def rewrite(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    lines[:] = one_error_a_line(lines)
     made: list[str] = []
     rows: list[str] = []
     drawn = False
