@@ -48,8 +48,9 @@ def names(gpus: int) -> tuple[str, ...]:
 
 
 class PaddleEngine(Engine):
-    def __init__(self, name: str, group: Group) -> None:
+    def __init__(self, name: str, group: Group, native: Any) -> None:
         self.name = f"paddle:{name}"
+        self._native = native
         self._rank, self._size = group.rank, group.size
         self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
         self._is_gloo = name == "gloo"
@@ -148,9 +149,12 @@ class PaddleEngine(Engine):
         return x
 
     def _wait(self) -> None:
-        """Here, in the thread that may be left waiting: NCCL's calls return before they have run."""
+        """Here, in the thread that may be left waiting: NCCL's calls return before they have run. It asks again and
+        again, because Paddle's own wait would hold Python's lock."""
         if not self._is_gloo:
-            paddle.device.synchronize()
+            stream = paddle.device.current_stream(self._native)
+            while not stream.query():
+                time.sleep(0.0001)
 
 
 def _store(group: Group) -> tuple[Any, int]:
