@@ -110,7 +110,7 @@ class Optimizer(NamedTuple):
 
 
 def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]) -> str:
-    """The kind of an optimizer, by its class; raises what `Backend.unsupported` makes where an adapter reads no such."""
+    """The kind of an optimizer, by its class; raises what `Backend.unsupported` makes of another."""
     kind = kinds.get(type(optimizer))
     if kind is None:
         known = ", ".join(cls.__name__ for cls in kinds)
