@@ -53,6 +53,10 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
+def test_the_first_steps_begin_with_the_readmes_commands():
+    assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
     (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
