@@ -398,7 +398,7 @@ class PaddleBackend(Backend):
         from . import processes
 
         require_fit(self, name, group.device)
-        return processes.PaddleEngine(name, group)
+        return processes.PaddleEngine(name, group, self.to_native(group.device))
 
     def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
         if not isinstance(model, paddle.nn.Layer):

@@ -2564,10 +2564,12 @@ def _(adapter, patch, suite):
 
 
 def _params():
+    """Each fault at one of its homes in turn; at the others for `-m long`."""
     for number, fault in enumerate(FAULTS):
-        for home in fault.homes:
-            words = re.sub(r"\W+", "-", fault.does).strip("-")
-            yield pytest.param(fault, home, id=f"{number}-{fault.method}-{words}-{home}")
+        words = re.sub(r"\W+", "-", fault.does).strip("-")
+        for place, home in enumerate(fault.homes):
+            marks = () if place == number % len(fault.homes) else pytest.mark.long
+            yield pytest.param(fault, home, id=f"{number}-{fault.method}-{words}-{home}", marks=marks)
 
 
 _honest = {}

@@ -57,14 +57,6 @@ def test_the_first_steps_begin_with_the_readmes_commands():
     assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
-    (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
-    done = python("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert all(f"{name} {xdevice.backend(name).version} (1 passed)" in done.stdout for name in xdevice.backends())
-
-
 def test_links_in_the_docs_lead_somewhere():
     for page in [ROOT / "README.md", *DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

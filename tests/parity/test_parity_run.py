@@ -319,7 +319,7 @@ if here("jax"):
     assert status == 2, out + err
     report, rows = report_of((tmp_path / "r.json").read_text())
     assert [row["state"] for row in rows.values()] == ["reference", *["did not run"] * 3, "diverges"]
-    assert "signal SIGSEGV" in rows["tensorflow"]["error"]
+    assert "ended by SIGSEGV" in rows["tensorflow"]["error"]
     assert "Fatal Python error: Segmentation fault" in rows["tensorflow"]["error"]
     assert rows["paddle"]["error"] == "had not ended after 15 s and was killed; --timeout gives it longer\nwaiting"
     assert "No module named 'no_such_framework'" in rows["mxnet"]["error"]

@@ -68,6 +68,8 @@ _AXES: Final = {
 """How many a weight has, in PyTorch's layout; a bias has one."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
+NORMED: Final = ("weight_g", "weight_v")
+"""What a weight norm makes a weight of: `v * g / |v|`. `weight_g` has one number along each axis that |v| sums over."""
 FOLDED: Final = "folded"
 """Says of an attention that it is made of linear layers, and that the rest of it is code that cannot be read."""
 TOLD: Final = ("norm_first", "block_dropout", FOLDED)
@@ -237,6 +239,38 @@ def refused(rule: Rule, why: str) -> Rule:
 
 
 # parts
+
+
+def normed(parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]) -> tuple[Part, ...]:
+    """The parts of a layer with a weight norm, which holds g and v under these names. With the axes of v, g is of this
+    `shape`; its `own` may lack those of one number."""
+    found = []
+    for part in parts:
+        ways = [_reshaped(part.rule, shape, own), part.rule]
+        made = [Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)]
+        found += made if part.of == ("weight",) else [part]
+    return tuple(found)
+
+
+def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
+    return Rule(lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own))
+
+
+def of_norm(g: Array, v: Array) -> Array:
+    """The weight that a weight norm makes."""
+    found: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
+    return found
+
+
+def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
+    """g, of this shape, and v of a weight."""
+    return _norm(weight, shape).astype(weight.dtype), weight
+
+
+def _norm(v: Array, shape: Sequence[int]) -> Array:
+    axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
+    return norm
 
 
 def parts(
