@@ -306,11 +306,8 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
                 require_dtype(owner, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
                 held.add(entry.dtype)
             _require_shape(owner, name, entry.shape)
-        late = [name for name, entry in header.entries.items() if entry.nbytes <= SMALL] if place.kind == "gpu" else []
-        places = {**dict.fromkeys(header.entries, place), **dict.fromkeys(late, CPU)}
-        arrays = zip(places, read_all(file, header.entries.values()), strict=True)
-        tensors = {name: _tensor(owner, floats.taken(array), places[name]) for name, array in arrays}
-    tensors.update(zip(late, owner.move_all([tensors[name] for name in late], place), strict=True))
+        arrays = zip(header.entries, read_all(file, header.entries.values()), strict=True)
+        tensors = {name: _tensor(owner, floats.taken(array), place) for name, array in arrays}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
