@@ -8,7 +8,7 @@ A real GPU wants larger matrices to work on:
 
     XDEVICE_BACKEND=torch python examples/streams.py 2000
 
-More on streams: docs/async.md
+More on streams: docs/reference/async.md
 """
 
 import sys

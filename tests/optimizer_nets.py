@@ -12,7 +12,7 @@ import xdevice
 _RNG = np.random.default_rng(1)
 IMAGES = _RNG.normal(size=(10, 8, 3, 5, 5)).astype("float32")
 WANTED = _RNG.normal(size=(10, 8, 2)).astype("float32")
-EPS = 1e-12  # where eps enters differs by framework: docs/optimizers.md
+EPS = 1e-12  # where eps enters differs by framework: docs/reference/optimizers.md
 
 KINDS = {
     "momentum": {

@@ -411,7 +411,7 @@ def _cell(zygote: Zygote, name: str, runs: int) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """The record as in docs/processes.md."""
+    """The record as in docs/reference/processes.md."""
     names = list(dict.fromkeys(key.partition(", ")[0] for key in found))
     failures = list(dict.fromkeys(key.partition(", ")[2] for key in found))
     lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]

@@ -92,21 +92,25 @@ def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
         return ("conv_transpose" if isinstance(block, _TRANSPOSED) else "conv"), _of_conv(block)
     if isinstance(block, nn.BatchNorm):
         kwargs = block._kwargs
-        settings = {"eps": kwargs["eps"], "momentum": 1 - kwargs["momentum"]}
+        settings = {"eps": kwargs["eps"], "momentum": 1 - kwargs["momentum"], **_axis_of_norm(kwargs["axis"], 1)}
         return "batch_norm", settings | ({"weight": "1, whatever gamma is"} if kwargs["fix_gamma"] else {})
     if isinstance(block, nn.Embedding):
         return "embedding", {"padding_idx": None, "max_norm": None}
     if isinstance(block, nn.LayerNorm):
-        return "layer_norm", {"eps": block._epsilon}
+        return "layer_norm", {"eps": block._epsilon, **_axis_of_norm(block._axis, -1)}
     if isinstance(block, nn.PReLU):
         return "prelu", {}
     if isinstance(block, nn.GroupNorm):
         return "group_norm", {"eps": block._epsilon, "num_groups": block._num_groups}
     if isinstance(block, nn.InstanceNorm):
         settings = {"eps": block._epsilon, "running_stats": False}
-        return "instance_norm", settings | ({} if block._axis == 1 else {"axis": block._axis})
+        return "instance_norm", settings | _axis_of_norm(block._axis, 1)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(block, cls)), None)
     return None if kind is None or block._projection_size else (kind, _of_recurrent(block))
+
+
+def _axis_of_norm(axis: int, usual: int) -> dict[str, object]:
+    return {} if axis == usual else {"axis": axis}
 
 
 def _of_recurrent(block: Any) -> dict[str, object]:

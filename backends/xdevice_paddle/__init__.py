@@ -398,7 +398,7 @@ class PaddleBackend(Backend):
         from . import processes
 
         require_fit(self, name, group.device)
-        return processes.PaddleEngine(name, group)
+        return processes.PaddleEngine(name, group, self.to_native(group.device))
 
     def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
         if not isinstance(model, paddle.nn.Layer):
@@ -554,7 +554,7 @@ class PaddleBackend(Backend):
         raise self.unsupported(f"{place} through xdevice", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation on `device`: an empty one Paddle leaves on the CPU if the GPU is virtual."""
+        """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
         return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
 
     def _real_gpu(self, index: int) -> Device:

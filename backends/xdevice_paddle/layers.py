@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paddle import nn
 from paddle.nn.layer import conv, norm
+from paddle.nn.utils import weight_norm_hook
 
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Part
@@ -73,9 +74,19 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
         own = parts(kind, settings)
         if kind == "layer_norm":
             own = tuple(part._replace(rule=layouts.flat(layer._normalized_shape)) for part in own)
+        norm = next((hook for hook in layer._forward_pre_hooks.values() if _is_norm(hook)), None)
+        if norm is not None:
+            axes = range(layer.weight_v.ndim)
+            shape = [layer.weight_v.shape[axis] if axis == norm.dim else 1 for axis in axes]
+            own = layouts.normed(own, layouts.NORMED, shape, layer.weight_g.shape)
         bound = layouts.bound(path, kind, own, names, {**settings, **told.get(id(layer), {})})
         if bound is not None:
             yield bound
+
+
+def _is_norm(hook: Any) -> bool:
+    """Whether it is a weight norm of the weight."""
+    return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
 def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:

@@ -1,6 +1,6 @@
 """Paddle's collectives between processes: gloo's on the CPU, NCCL's on GPUs.
 
-What this engine must keep (measured on 3.3.1 with gloo; NCCL's has not been run):
+What this engine must keep (measured on 3.3.1 with gloo, on 2.6.2 with NCCL):
 
 - gloo's sum of float16 is inf everywhere, without an error: 16-bit floats are added in float32.
 - A dtype that gloo does not know (int16, complex64) ends the process with status 255. What is only moved goes as bytes,
@@ -12,6 +12,8 @@ What this engine must keep (measured on 3.3.1 with gloo; NCCL's has not been run
 - Who asks for the store before rank 0 has opened it sleeps for 3 s.
 - `init_parallel_env` keeps one store for the whole process, so there would be no second world. The group is made of
   what that function makes one of, which looks for the rank in the environment.
+- What NCCL's calls make, all_gather's results for one, is on the GPU that is current, and an error if that is not the
+  tensor's own: so that is made current, for the whole process, as Paddle's `init_parallel_env` does.
 - The store listens on all addresses and asks nobody who they are.
 """
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import paddle
@@ -31,7 +34,7 @@ from xdevice.contract.collectives import free_port, own_part, refusal_of_order
 from xdevice.contract.processes import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from xdevice.contract.processes import Group
 
@@ -48,11 +51,14 @@ def names(gpus: int) -> tuple[str, ...]:
 
 
 class PaddleEngine(Engine):
-    def __init__(self, name: str, group: Group) -> None:
+    def __init__(self, name: str, group: Group, native: Any) -> None:
         self.name = f"paddle:{name}"
+        self._native = native
         self._rank, self._size = group.rank, group.size
         self._is_short_of_time = name == "gloo" and group.timeout > _GLOO_GIVES_UP
         self._is_gloo = name == "gloo"
+        if not self._is_gloo:
+            paddle.set_device(str(group.device))
         self._store, self._number = _store(group)
         self._members = self._made(self._number, range(group.size))
         self._pairs: dict[int, Members] = {}
@@ -95,14 +101,17 @@ class PaddleEngine(Engine):
     def send(self, x: paddle.Tensor, to: int) -> None:
         if 0 not in x.shape:
             pair = self._pair(self._rank, to)
-            dist.send(_bytes(x), dst=to, group=pair)
+            with _as_trainer(self._rank):
+                dist.send(_bytes(x), dst=to, group=pair)
             self._wait()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
         if 0 in like.shape:
             return like
         found = _bytes(like)
-        dist.recv(found, src=source, group=self._pair(source, self._rank))
+        pair = self._pair(source, self._rank)
+        with _as_trainer(self._rank):
+            dist.recv(found, src=source, group=pair)
         self._wait()
         return _from_bytes(found, like)
 
@@ -125,15 +134,8 @@ class PaddleEngine(Engine):
     def _made(self, number: int, ranks: Sequence[int]) -> Members:
         kind = getattr(core, _KINDS["gloo" if self._is_gloo else "nccl"])
         rank = ranks.index(self._rank)
-        before = os.environ.get("PADDLE_TRAINER_ID")
-        os.environ["PADDLE_TRAINER_ID"] = str(self._rank)
-        try:
+        with _as_trainer(self._rank):
             made = kind.create(self._store, rank, len(ranks), number)
-        finally:
-            if before is None:
-                del os.environ["PADDLE_TRAINER_ID"]
-            else:
-                os.environ["PADDLE_TRAINER_ID"] = before
         return Members(rank, number, list(ranks), pg=made, name=f"xdevice {number}")
 
     def _pair(self, source: int, to: int) -> Members:
@@ -148,9 +150,26 @@ class PaddleEngine(Engine):
         return x
 
     def _wait(self) -> None:
-        """Here, in the thread that may be left waiting: NCCL's calls return before they have run."""
+        """Here, in the thread that may be left waiting: NCCL's calls return before they have run. It asks again and
+        again, because Paddle's own wait would hold Python's lock."""
         if not self._is_gloo:
-            paddle.device.synchronize()
+            stream = paddle.device.current_stream(self._native)
+            while not stream.query():
+                time.sleep(0.0001)
+
+
+@contextmanager
+def _as_trainer(rank: int) -> Iterator[None]:
+    """Paddle looks for the rank in the environment, and NCCL's send and recv of 2.6 do so at each call."""
+    before = os.environ.get("PADDLE_TRAINER_ID")
+    os.environ["PADDLE_TRAINER_ID"] = str(rank)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PADDLE_TRAINER_ID"]
+        else:
+            os.environ["PADDLE_TRAINER_ID"] = before
 
 
 def _store(group: Group) -> tuple[Any, int]:

@@ -510,8 +510,9 @@ class TensorflowBackend(Backend):
     def _place(self, name: str) -> Device:
         found = self._places.get(name)
         if found is None:
+            own = f"{_context.context().host_address_space()}/" if _is_started() else ""  # a cluster's has another job
             try:
-                found = self._places[name] = devices.parse(name)
+                found = self._places[name] = devices.parse(name.removeprefix(own))
             except DeviceError as error:
                 raise self.unsupported(
                     f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"

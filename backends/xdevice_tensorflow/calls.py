@@ -90,6 +90,8 @@ def outermost(around: Around) -> AbstractContextManager[None]:
 
 
 def infer(model: Any, inputs: tuple[Any, ...]) -> Any:
+    if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes them in one container
+        return model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
     return model(*inputs, training=False)
 
 

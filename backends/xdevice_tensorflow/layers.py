@@ -135,7 +135,7 @@ def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | No
         settings |= {"mask_zero": True} if layer.mask_zero else {}
         return "embedding", parts("embedding", {}), settings
     if isinstance(layer, kl.LayerNormalization):
-        settings = {"eps": layer.epsilon}
+        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
         return "layer_norm", parts("layer_norm", settings), settings
     if isinstance(layer, kl.GroupNormalization):
         return _of_groups(layer)
@@ -196,6 +196,13 @@ def _activation(layer: Any) -> str | None:
 def _of_depthwise(layer: Any) -> tuple[Part, ...]:
     rule = layouts.depthwise(int(layer.kernel.shape[-1]))
     return Part("kernel", ("weight",), rule), Part("bias", ("bias",), layouts.SAME)
+
+
+def _axes_of_norm(layer: Any) -> dict[str, object]:
+    """The axes that a LayerNormalization works over, where they are not the last ones."""
+    rank = len(layer.get_build_config()["input_shape"])
+    axes = sorted(axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1))
+    return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
 
 
 def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:

@@ -98,7 +98,7 @@ def _order(fold: _Fold, how: str = "") -> Order:
     way, what = ("goes into", "outputs") if fold.opens else ("follows", "inputs")
     return Order(
         f"{how}it {way} the {name}: Keras counts its {what} by rows, columns, channels, others by channels, rows, "
-        "columns; reorder them yourself (docs/porting.md)",
+        "columns; reorder them yourself (docs/reference/porting.md)",
         fold.opens,
     )
 

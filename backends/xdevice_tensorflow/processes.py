@@ -1,11 +1,12 @@
 """TensorFlow's collectives between processes: its own ring on the CPU, NCCL's on GPUs.
 
-What this engine must keep (measured on 2.21 with the ring; NCCL's has not been run):
+What this engine must keep (measured on 2.21):
 
 - The cluster must be known before TensorFlow has run anything, and it stays: the next world of a process is one of the
   same ranks.
 - A collective that fails takes all later ones with it. So none is tried: what the ring does not know is carried in a
   dtype that it knows, bit for bit.
+- NCCL's takes no int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU".
 - A collective without elements ends the process by a segmentation fault.
 - There is no implementation of `CollectiveReduceScatterV2` for the CPU. Two processes have a broadcast of their own in
   place of send and recv.
@@ -72,6 +73,7 @@ class TensorflowEngine(Engine):
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         self.name = f"tensorflow:{name}"
         self._hint, self._native = name, native
+        self._reduced_as, self._moved_as = map(_on_gpu if name == "nccl" else dict, (_REDUCED_AS, _MOVED_AS))
         self._rank, self._size = group.rank, group.size
         _join(group, name, is_started)
 
@@ -84,11 +86,11 @@ class TensorflowEngine(Engine):
         if 0 in x.shape:
             return x
         with tf.device(self._native):
-            sent = _carried(x, _REDUCED_AS)
+            sent = _carried(x, self._reduced_as)
             found = tf.raw_ops.CollectiveReduceV2(
                 input=sent, merge_op=_OPS[op], final_op="Id", ordering_token=[], **self._call(_ALL, self._size)
             )
-            return self._done(_unpacked(found, x, _REDUCED_AS))
+            return self._done(_unpacked(found, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
         return self._given(x, self._rank == root, _ALL, self._size)
@@ -97,9 +99,9 @@ class TensorflowEngine(Engine):
         if 0 in x.shape:
             return [x] * self._size
         with tf.device(self._native):
-            sent = _carried(x, _MOVED_AS)[tf.newaxis]
+            sent = _carried(x, self._moved_as)[tf.newaxis]
             found = tf.raw_ops.CollectiveGatherV2(input=sent, ordering_token=[], **self._call(_ALL, self._size))
-            return self._done([_unpacked(one, x, _MOVED_AS) for one in tf.unstack(found)])
+            return self._done([_unpacked(one, x, self._moved_as) for one in tf.unstack(found)])
 
     def reduce_scatter(self, x: Any, op: str) -> Any:
         return own_part(self.all_reduce(x, op), self._rank, self._size)
@@ -139,18 +141,24 @@ class TensorflowEngine(Engine):
         if 0 in x.shape:
             return x
         with tf.device(self._native):
-            sent, call = _carried(x, _MOVED_AS), self._call(key, size)
+            sent, call = _carried(x, self._moved_as), self._call(key, size)
             if is_source:
                 found = tf.raw_ops.CollectiveBcastSendV2(input=sent, **call)
             else:
                 found = tf.raw_ops.CollectiveBcastRecvV2(shape=sent.shape, T=sent.dtype, **call)
-            return self._done(_unpacked(found, x, _MOVED_AS))
+            return self._done(_unpacked(found, x, self._moved_as))
 
     def _done(self, found: Any) -> Any:
         """Waits here, in the thread that may be left waiting: on a GPU the call has returned before."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return found
+
+
+def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
+    """NCCL's takes no int32, and int64 in its place."""
+    wider = {dtype: (bits, "int64" if "int32" in (bits, wide) else wide) for dtype, (bits, wide) in table.items()}
+    return {**wider, "int32": (None, "int64")}
 
 
 def _carried(x: Any, table: Mapping[str, As]) -> Any:

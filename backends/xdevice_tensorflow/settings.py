@@ -99,7 +99,7 @@ def _operation(path: str, layer: Any) -> Layer | None:
 
 def _own_config(layer: Any) -> str:
     """What a layer of Keras's own that nobody knows here is set to."""
-    if not type(layer).__module__.startswith("keras."):
+    if not type(layer).__module__.startswith("keras.") or isinstance(layer, kl.Lambda):  # whose code is in it
         return ""
     config = layer.get_config()
     return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in ("name", "trainable", "dtype"))

@@ -49,9 +49,21 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
         if kind == layouts.ATTENTION:
             owned.add(id(module.out_proj))
         own = _CONV1D if _is_conv1d(module) else layouts.parts(kind, settings)
+        norm = _norm_of(module)
+        if norm is not None:  # over all axes, g is a number
+            g, v = (names[layouts.join(path, name)] for name in norm)
+            own = layouts.normed(own, norm, g.shape or (1,) * v.ndim, g.shape)
         layer = layouts.bound(path, kind, own, names, {**settings, **told.get(id(module), {})})
         if layer is not None:
             yield layer
+
+
+def _norm_of(module: Any) -> tuple[str, str] | None:
+    """The names of g and v of a weight norm, the present one or the one of before 2.0."""
+    ways = getattr(getattr(module, "parametrizations", None), "weight", ())
+    if [type(way).__name__ for way in ways] == ["_WeightNorm"]:
+        return "parametrizations.weight.original0", "parametrizations.weight.original1"
+    return layouts.NORMED if hasattr(module, "weight_g") else None
 
 
 def _is_conv1d(module: Any) -> bool:

@@ -190,9 +190,9 @@ def _is_done(work: Any) -> bool:
     try:
         work.wait(_STEP)
     except RuntimeError:
-        if work.is_completed():
-            raise
-        return False
+        if not work.is_completed():
+            return False
+        work.wait()  # it may have ended just after that moment: only this tells an error of its own
     return True
 
 

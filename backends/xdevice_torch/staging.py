@@ -8,6 +8,7 @@ whatever is in the ring by then. Memory that is page-locked already is copied fa
 from __future__ import annotations
 
 import threading
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -147,7 +148,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
     """What becomes `values`, and cannot be read, before `wait` has returned."""
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
-        Arriving, values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
+        _arriving_type(), values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
     vars(made)[_COMING] = values, wait
     return made
@@ -179,7 +180,6 @@ class Arriving(torch.Tensor):
     """
 
     @classmethod
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ABOUT:
             with torch._C.DisableTorchFunctionSubclass():
@@ -192,6 +192,15 @@ class Arriving(torch.Tensor):
         """Called by what does not ask for the function above: `torch.tensor`, `torch.as_tensor`."""
         args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+@cache
+def _arriving_type() -> type[Arriving]:
+    """What compiles leaves it alone. As a decorator, that would import torch._dynamo whenever PyTorch is loaded, which
+    takes as long again."""
+    untouched = torch.compiler.disable(Arriving.__torch_function__.__func__)  # type: ignore[attr-defined]
+    Arriving.__torch_function__ = classmethod(untouched)  # type: ignore[assignment]
+    return Arriving
 
 
 _ABOUT: Final = frozenset(

@@ -12,7 +12,7 @@ from support import ROOT, python, sampled
 
 import xdevice
 
-PAGE = (ROOT / "docs" / "arithmetic.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "arithmetic.md").read_text(encoding="utf-8")
 EXPRESSIONS = ("i + 1.5", "i / 2", "b + b", "b * 1.5")
 
 

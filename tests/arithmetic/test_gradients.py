@@ -538,7 +538,7 @@ def test_gradients_cross_devices_and_are_where_their_parameters_are(xp):
 # the page
 
 
-PAGE = (ROOT / "docs" / "arithmetic.md").read_text(encoding="utf-8").partition("\n## Gradients\n")[2]
+PAGE = (ROOT / "docs" / "reference" / "arithmetic.md").read_text(encoding="utf-8").partition("\n## Gradients\n")[2]
 
 
 def test_the_page_prints_what_it_shows(name, capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support import python
+from support import FRAMEWORKS, printed, python
 
 GOOD = """
 import types
@@ -203,3 +203,10 @@ for name, method in vars(Backend).items():
 """
     left_out = machine.run(code).split()
     assert {"stage", "memory", "reset_peak", "variables", "join", "new_stream", "new_graph"} <= set(left_out)
+
+
+@pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
+def test_loading_pytorch_imports_nothing_that_compiles():
+    """Its compiler takes as long to import as all the rest of it; `torch.compiler.disable` as a decorator needs it."""
+    code = "import sys, xdevice; xdevice.backend('torch').samples(); print('torch' in sys.modules, {!r} in sys.modules)"
+    assert printed("-c", code.format("torch._dynamo")) == "True False"

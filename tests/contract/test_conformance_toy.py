@@ -1,4 +1,4 @@
-"""A third party's adapter is held to the whole suite by the three lines of docs/adapters.md."""
+"""A third party's adapter is held to the whole suite by the three lines of docs/reference/adapters.md."""
 
 from __future__ import annotations
 

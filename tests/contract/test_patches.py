@@ -17,7 +17,7 @@ from support import ROOT, WITH_MODELS, printed, sampled
 import xdevice
 
 BACKENDS = [name for name in xdevice.backends() if (ROOT / f"backends/xdevice_{name}/patches.py").exists()]
-PAGE = ROOT / "docs/patches.md"
+PAGE = ROOT / "docs/reference/patches.md"
 PRIVATE_MODULES = ("tensorflow.python", "keras.src", "paddle.base")
 """Modules without an underscore that their frameworks do not document."""
 OF_PYTHON = {"_replace", "_asdict", "_make", "_obj", "_getframe", "_fields_"}

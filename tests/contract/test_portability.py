@@ -9,7 +9,7 @@ import os
 from functools import partial
 
 import pytest
-from support import BACKENDS, QUICK, ROOT, python, sampled
+from support import BACKENDS, ROOT, python, sampled
 
 # what Python's own modules and the frameworks, built for this system, need of it stays: uname, register_at_fork, ...
 GONE = '''
@@ -102,7 +102,7 @@ def test_what_is_gone_is_gone(run):
     assert "import of fcntl halted" in done.stderr
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, QUICK, ["torch"]))
+@pytest.mark.parametrize("backend", sampled(BACKENDS, ["numpy"], ["torch"]))
 def test_verbs_files_and_conversion_need_nothing_of_posix(run, folder, backend):
     done = run("-c", FILES, folder, backend)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
 """The suite bites: a third party's adapter with one fault at a time must fail it, at each home, by the check named.
 
 The toy in `tests/toy` is honest and passes everything (test_conformance_toy.py). Each function here plants one fault
-in it. The list is the table of docs/adapters.md: what a wrong method would do, and which check notices.
+in it. The list is the table of docs/reference/adapters.md: what a wrong method would do, and which check notices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xdevice.errors import NotBuiltError
 from xdevice.testing import Conformance
 
 HOMES = ("cpu:0", "gpu:0")
-DOCS = ROOT / "docs" / "adapters.md"
+DOCS = ROOT / "docs" / "reference" / "adapters.md"
 FAULTS = []
 
 
@@ -2564,10 +2564,12 @@ def _(adapter, patch, suite):
 
 
 def _params():
+    """Each fault at one of its homes in turn; at the others for `-m long`."""
     for number, fault in enumerate(FAULTS):
-        for home in fault.homes:
-            words = re.sub(r"\W+", "-", fault.does).strip("-")
-            yield pytest.param(fault, home, id=f"{number}-{fault.method}-{words}-{home}")
+        words = re.sub(r"\W+", "-", fault.does).strip("-")
+        for place, home in enumerate(fault.homes):
+            marks = () if place == number % len(fault.homes) else pytest.mark.long
+            yield pytest.param(fault, home, id=f"{number}-{fault.method}-{words}-{home}", marks=marks)
 
 
 _honest = {}
@@ -2592,7 +2594,7 @@ def test_a_fault_is_noticed(fault, home, monkeypatch):
     assert isinstance(error, (AssertionError, pytest.fail.Exception, *fault.raises)), f"not by a check, but {error!r}"
 
 
-# the table of docs/adapters.md
+# the table of docs/reference/adapters.md
 
 _BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
 _OUR_OWN = {

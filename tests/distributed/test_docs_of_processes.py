@@ -1,11 +1,11 @@
-"""What docs/processes.md says of the engines is what they say themselves."""
+"""What docs/reference/processes.md says of the engines is what they say themselves."""
 
 from __future__ import annotations
 
 import pytest
 from support import BACKENDS, ROOT, python
 
-PAGE = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "processes.md").read_text(encoding="utf-8")
 ENGINES = ("torch:gloo", "paddle:gloo", "jax:gloo", "tensorflow:ring")
 
 

@@ -17,7 +17,7 @@ try:
 except ImportError:  # Python 3.10
     tomllib = None
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 TRAVEL = (
     "tensors.verbs.to_device",

@@ -7,12 +7,14 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 
 import pytest
 from support import BACKENDS, ROOT, printed, python, sampled
 
 import xdevice
 
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 MODULES = [
     importlib.import_module(found.name)
@@ -52,50 +54,71 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
-@pytest.mark.slow
-def test_the_parity_test_of_the_readme_passes_on_every_backend(tmp_path):
-    (tmp_path / "test_readme.py").write_text(block("The verbs", "python"))
-    done = python("-m", "pytest", "-p", "no:cacheprovider", str(tmp_path), cwd=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert all(f"{name} {xdevice.backend(name).version} (1 passed)" in done.stdout for name in xdevice.backends())
+def test_the_first_steps_begin_with_the_readmes_commands():
+    assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(encoding="utf-8")
 
 
 def test_links_in_the_docs_lead_somewhere():
-    for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md"]:
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name}: {target}"
+                assert (page.parent / target).exists(), f"{page}: {target}"
 
 
 @pytest.mark.slow
 def test_the_training_of_the_page_on_files_goes_on(tmp_path):
     code = re.search(
-        r"```python\n(import torch.*?)```", (ROOT / "docs" / "files.md").read_text(encoding="utf-8"), re.DOTALL
+        r"```python\n(import torch.*?)```", (DOCS / "reference" / "files.md").read_text(encoding="utf-8"), re.DOTALL
     )[1]
     done = python("-c", code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def first_example(page):
-    return re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)[1]
+    return re.search(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)[1]
 
 
 ELSEWHERE = {
-    "nn.md": "tests/nn/test_docs_of_nn.py",
-    "arithmetic.md": "tests/arithmetic/test_docs_of_arithmetic.py",
-    "pytest.md": "below, by pytest",
-    "optimizers.md": "tests/porting/test_optimizers.py",
-    "tracing.md": "tests/tracing/test_docs_of_tracing.py",
-    "porting_guide.md": "tests/porting/test_port_vae.py",
-    "porting.md": "needs models of two frameworks, and says so: examples/port_resnet_block.py",
+    "reference/nn.md": "tests/nn/test_docs_of_nn.py",
+    "reference/arithmetic.md": "tests/arithmetic/test_docs_of_arithmetic.py",
+    "reference/pytest.md": "below, by pytest",
+    "reference/optimizers.md": "tests/porting/test_optimizers.py",
+    "reference/tracing.md": "tests/tracing/test_docs_of_tracing.py",
+    "guides/port_a_script.md": "tests/porting/test_port_vae.py",
+    "reference/porting.md": "needs models of two frameworks, and says so: examples/port_resnet_block.py",
 }
 PAGES = sorted(
-    page.name for page in ROOT.glob("docs/*.md") if "```python" in page.read_text() and page.name not in ELSEWHERE
+    name
+    for page in DOCS.rglob("*.md")
+    if "```python" in page.read_text() and (name := page.relative_to(DOCS).as_posix()) not in ELSEWHERE
 )
 SHOWN = {
-    "devices.md": "[(2, 2), (1, 2)]\n[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]\n[[2.0, 4.0], [2.0, 4.0]]\n",
-    "random.md": "[9, 4] [0, 5, 4, 1, 3, 2]\n",
+    "reference/devices.md": "[(2, 2), (1, 2)]\n[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]\n[[2.0, 4.0], [2.0, 4.0]]\n",
+    "reference/random.md": "[9, 4] [0, 5, 4, 1, 3, 2]\n",
 }
+
+
+FRAGMENTS = {  # what stands there beside examples that run: parts of programs, which the tutorials have whole
+    "explanation/backends.md": 1,
+    "guides/port_a_script.md": 5,
+    "reference/adapters.md": 1,
+    "reference/arithmetic.md": 1,
+    "reference/async.md": 6,
+    "reference/parity.md": 1,
+    "reference/porting.md": 4,
+}
+RUN_ELSEWHERE = {"arithmetic": 2, "devices": 2, "files": 2, "nn": 1, "optimizers": 2, "pytest": 1, "tracing": 1}
+
+
+def test_code_that_does_not_run_is_no_more_than_a_fragment():
+    """Code of a page runs in a `{code-cell}` when the site is built, or by the tests named above."""
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).as_posix()
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        for block in blocks:
+            compile(textwrap.dedent(block), name, "exec")
+        run = RUN_ELSEWHERE.get(page.stem, 1 if name in PAGES else 0) if blocks else 0
+        assert len(blocks) - run == FRAGMENTS.get(name, 0), name
 
 
 @pytest.mark.parametrize("backend", FEW)
@@ -104,13 +127,13 @@ def test_the_first_example_of_a_page_runs_on_every_backend(backend):
     code = f"for page, code in {examples!r}.items():\n    print(page)\n    exec(compile(code, page, 'exec'), {{}})"
     out = printed("-c", code, XDEVICE_BACKEND=backend) + "\n"
     said = dict(zip(PAGES, re.split(rf"^(?:{'|'.join(PAGES)})\n", out, flags=re.MULTILINE)[1:], strict=True))
-    assert "waiting: " in said["async.md"]
+    assert "waiting: " in said["reference/async.md"]
     assert {page: said[page] for page in SHOWN} == SHOWN
 
 
 @pytest.mark.long
 def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
-    (tmp_path / "test_net.py").write_text(first_example("pytest.md"))
+    (tmp_path / "test_net.py").write_text(first_example("reference/pytest.md"))
     done = python("-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 

@@ -13,7 +13,7 @@ from support import ROOT, sampled
 import xdevice
 from xdevice.contract import nn as contract
 
-PAGE = (ROOT / "docs" / "nn.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "nn.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("backend", sampled(xdevice.backends(), ("numpy",), ["torch"]))

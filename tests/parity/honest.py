@@ -195,7 +195,7 @@ OTHERWISE = {
     ("mxnet", "cumsum, many"): "adds one by one",
     ("jax", "layer_norm, far"): "the variance of jax.nn.standardize is the mean of squares less the square of the mean",
 }
-"""What a framework computes otherwise, so that no calibration of the reference can allow for it; see docs/parity.md."""
+"""What a framework computes otherwise, so no calibration of the reference allows for it: docs/reference/parity.md."""
 
 
 def equivalents(backend):

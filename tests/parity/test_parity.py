@@ -481,7 +481,7 @@ def test_honest_training_reports_nothing(backend, reference, tmp_path):
     assert [finding for finding in findings if not finding.comparison.ok] == []
 
 
-@pytest.mark.parametrize("backend", FRAMEWORKS)
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, [name for name in FRAMEWORKS if name != "jax"]))
 def test_one_weight_off_by_a_thousandth_is_named(backend, reference, tmp_path):
     found = divergences(recorded(backend, tmp_path / "a", one_weight_off), reference)
     first = found[0].comparison

@@ -1,4 +1,4 @@
-"""accelerate looks for CUDA and other hardware by name, so it does not see virtual GPUs; docs/virtual.md says so."""
+"""accelerate looks for CUDA and other hardware by name, so it sees no virtual GPUs: docs/explanation/virtual.md."""
 
 from __future__ import annotations
 

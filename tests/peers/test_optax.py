@@ -1,4 +1,4 @@
-"""optax's optimizers compute what docs/optimizers.md says of them."""
+"""optax's optimizers compute what docs/reference/optimizers.md says of them."""
 
 from __future__ import annotations
 

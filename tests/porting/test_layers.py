@@ -609,3 +609,78 @@ def test_a_tied_head_is_no_layer_of_its_own_where_the_other_has_none(there):
     assert (state.unmapped, state.differences) == ({}, [])
     state.load_into(like)
     xdevice.convert_state(like, "torch", like=source).load_into(source)
+
+
+# weight norm
+
+
+def normed_nets(torch, paddle, theirs, mine):
+    """A convolution, a transposed one and a linear layer, each passed to a function that may add a weight norm."""
+    source = torch.nn.Sequential(
+        theirs(torch.nn.Conv1d(4, 6, 3)),
+        theirs(torch.nn.ConvTranspose1d(6, 5, 3)),
+        torch.nn.Flatten(),
+        theirs(torch.nn.Linear(60, 3)),
+    )
+    target = paddle.nn.Sequential(
+        mine(paddle.nn.Conv1D(4, 6, 3)),
+        mine(paddle.nn.Conv1DTranspose(6, 5, 3)),
+        paddle.nn.Flatten(),
+        mine(paddle.nn.Linear(60, 3)),
+    )
+    for name, parameter in source.named_parameters():
+        if name.endswith(("_g", "original0")):
+            parameter.data *= 1.5
+    return source, target
+
+
+@pytest.mark.parametrize(
+    ("theirs", "mine", "axis", "number"),
+    [("new", True, 0, 0), ("old", True, None, 0), ("new", False, None, 3), ("old", False, 0, 3), ("none", True, 0, 3)],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_weight_norm_goes_to_plain_layers_and_to_other_weight_norms(theirs, mine, axis, number):
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    ways = {"new": torch.nn.utils.parametrizations.weight_norm, "old": torch.nn.utils.weight_norm}
+
+    def normed(layer):
+        # the weight of Paddle's linear layer has its axes the other way round
+        dim = 1 if axis == 0 and isinstance(layer, paddle.nn.Linear) else axis
+        return paddle.nn.utils.weight_norm(layer, dim=dim)
+
+    source, target = normed_nets(
+        torch,
+        paddle,
+        (lambda layer: ways[theirs](layer, dim=axis)) if theirs in ways else (lambda layer: layer),
+        normed if mine else (lambda layer: layer),
+    )
+    state = xdevice.convert_state(source, "paddle", like=target)
+    assert len([line for line in state.differences if "weight norm" in line]) == number
+    state.load_into(target)
+    xdevice.assert_parity(source, target)
+    xdevice.assert_parity(target, source)
+    x = np.random.default_rng(0).normal(size=(2, 4, 12)).astype("float32")
+    np.testing.assert_allclose(
+        target(paddle.to_tensor(x)).numpy(), source(torch.from_numpy(x)).detach().numpy(), rtol=1e-5, atol=1e-6
+    )
+    xdevice.convert_state(target, "torch", like=source).load_into(source)
+    xdevice.assert_parity(source, target, inputs=x)
+
+
+def test_weight_norms_over_other_axes_are_not_mapped():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
+    state = xdevice.convert_state(source, "paddle", like=paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
+    assert "weight_g is (3, 1) in torch, (1, 4) in paddle; build one with another dim" in state.unmapped["weight_g"]
+    with pytest.raises(xdevice.ParityError, match="over other axes"):
+        xdevice.assert_parity(source, paddle.nn.utils.weight_norm(paddle.nn.Linear(4, 3)))
+
+
+def test_a_weight_norm_is_one_weight_where_there_is_no_model():
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 3))
+    layer.parametrizations.weight.original0.data *= 2
+    state = xdevice.convert_state(layer, "numpy")
+    assert sorted(state) == ["bias", "weight"]
+    assert not state.unmapped
+    np.testing.assert_allclose(state["weight"], layer.weight.detach().numpy(), rtol=1e-6)

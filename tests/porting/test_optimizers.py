@@ -520,9 +520,9 @@ def test_models_that_are_not_these_are_refused():
         xdevice.convert_optimizer(one, two, state, models=(double, other))
 
 
-# docs/optimizers.md
+# docs/reference/optimizers.md
 
-PAGE = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "optimizers.md").read_text(encoding="utf-8")
 
 
 def test_the_examples_of_the_page_print_what_it_shows(capsys):

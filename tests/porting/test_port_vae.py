@@ -1,4 +1,4 @@
-"""examples/port_vae.py does what docs/porting_guide.md tells."""
+"""examples/port_vae.py does what docs/guides/port_a_script.md tells."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 from support import ROOT, python
 
-GUIDE = (ROOT / "docs" / "porting_guide.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guides" / "port_a_script.md").read_text(encoding="utf-8")
 SCRIPT = ROOT / "examples" / "port_vae.py"
 FIGURE = re.compile(r"\d\.\de-\d\d apart")
 

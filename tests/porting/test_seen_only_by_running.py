@@ -138,16 +138,98 @@ def test_equal_paths_say_which_layer_is_which_whatever_is_computed():
 
 def test_a_list_of_many_parameters_stays_readable():
     torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
-    normed = torch.nn.utils.parametrizations.weight_norm
+    normed = torch.nn.utils.parametrizations.spectral_norm
     source = torch.nn.Sequential(*(normed(torch.nn.Conv1d(2, 2, 3)) for _ in range(9)))
-    target = paddle.nn.Sequential(*(paddle.nn.utils.weight_norm(paddle.nn.Conv1D(2, 2, 3)) for _ in range(9)))
+    target = paddle.nn.Sequential(*(paddle.nn.utils.spectral_norm(paddle.nn.Conv1D(2, 2, 3)) for _ in range(9)))
     with pytest.raises(xdevice.ParityError) as error:
         xdevice.assert_parity(source, target)
     assert len(str(error.value)) <= 1500
     assert " more\n" in str(error.value)
 
 
+def test_an_encoder_is_of_the_source_and_a_decoder_of_the_target():
+    torch, paddle = pytest.importorskip("torch"), pytest.importorskip("paddle")
+    source = torch.nn.ModuleDict({name: torch.nn.Embedding(9, 4) for name in ("src", "tgt")})
+    target = paddle.nn.LayerDict({f"{name}_embedding": paddle.nn.Embedding(9, 4) for name in ("decoder", "encoder")})
+    with pytest.raises(xdevice.StateError, match="encoder_embedding"):
+        xdevice.convert_state(source, "paddle", like=target)
+
+
 # Keras
+
+
+@pytest.mark.parametrize("container", [list, dict])
+def test_a_functional_model_takes_several_inputs(container):
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    a, b = keras.Input((6,), name="a"), keras.Input((5,), name="b")
+    both = keras.layers.Concatenate()([keras.layers.Dense(3)(a), keras.layers.Dense(2)(b)])
+    target = keras.Model([a, b] if container is list else {"a": a, "b": b}, both)
+
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = torch.nn.Linear(6, 3), torch.nn.Linear(5, 2)
+
+        def forward(self, a, b):
+            return torch.cat([self.left(a), self.right(b)], 1)
+
+    given = (VECTORS, SEQUENCE[0])
+    source = Two()
+    state = xdevice.convert_state(source, "tensorflow", like=target, inputs=given)
+    assert not told(state)
+    state.load_into(target)
+    xdevice.assert_parity(source, target, inputs=given)
+
+
+def test_a_norm_over_an_axis_that_is_not_the_last_is_listed():
+    torch, keras, gluon = (pytest.importorskip(name) for name in ("torch", "keras", "mxnet.gluon"))
+    kl = keras.layers
+    source = torch.nn.LayerNorm(8, eps=1e-3)
+    for axis, line in ((1, "axis is None in torch, (-2,) in tensorflow"), (-1, ""), (2, "")):
+        target = keras.Sequential([keras.Input((8, 8)), kl.LayerNormalization(axis=axis)])
+        assert told(xdevice.convert_state(source, "tensorflow", like=target)).endswith(line)
+        assert bool(line) == bool(told(xdevice.convert_state(source, "tensorflow", like=target)))
+    for build, theirs in ((gluon.nn.LayerNorm, source), (gluon.nn.BatchNorm, torch.nn.BatchNorm1d(8))):
+        target = build(in_channels=8, epsilon=theirs.eps, axis=2)
+        target.initialize()
+        assert "axis is None in torch, 2 in mxnet" in told(xdevice.convert_state(theirs, "mxnet", like=target))
+
+
+def test_zeros_that_a_layer_adds_are_no_difference_of_what_a_convolution_takes():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    kl = keras.layers
+    source = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, 2, 1), torch.nn.Conv2d(4, 4, 3), torch.nn.LeakyReLU(0.3))
+    target = keras.Sequential(
+        [keras.Input((6, 6, 3)), kl.ZeroPadding2D(1), kl.Conv2D(4, 3, 2), kl.Conv2D(4, 3), kl.ReLU()]
+    )
+    xdevice.convert_state(source, "tensorflow", like=target).load_into(target)
+    with pytest.raises(xdevice.ParityError, match=r"the first difference lies behind 1 \(Conv2d\)"):
+        xdevice.assert_parity(source, target, inputs=IMAGES)
+
+
+def test_a_layer_that_is_called_before_another_branch_is_named():
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    kl = keras.layers
+
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.after, self.right = (torch.nn.Conv2d(3, 3, 1) for _ in range(3))
+            self.pool = torch.nn.MaxPool2d(3, 1, 1)
+
+        def forward(self, x):
+            return self.after(self.left(x)) + self.right(self.pool(x))
+
+    image = keras.Input((6, 6, 3))
+    pooled = kl.AveragePooling2D(3, 1, "same", name="pool")(image)
+    left = kl.Conv2D(3, 1, name="after")(kl.Conv2D(3, 1, name="left")(image))
+    target = keras.Model(image, kl.Add(name="sum")([left, kl.Conv2D(3, 1, name="right")(pooled)]))
+    source = Branches()
+    xdevice.convert_state(source, "tensorflow", like=target).load_into(target)
+    with pytest.raises(
+        xdevice.ParityError, match=r"in torch pool \(MaxPool2d\), and in tensorflow pool \(AveragePooling2D\)"
+    ):
+        xdevice.assert_parity(source, target, inputs=IMAGES)
 
 
 def test_a_shared_layer_whose_calls_come_in_another_order():

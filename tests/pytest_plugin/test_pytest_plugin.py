@@ -548,7 +548,7 @@ def test_the_entry_point_is_the_plugin():
 
 @pytest.mark.slow
 def test_the_page_shows_what_happens(project):
-    page = (ROOT / "docs" / "pytest.md").read_text()
+    page = (ROOT / "docs" / "reference" / "pytest.md").read_text()
     code, output = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
     project.makepyfile(test_net=code)
     result = project.spawn("--xd-backends=torch,paddle,mxnet")
@@ -563,7 +563,7 @@ def test_the_page_shows_what_happens(project):
 
 
 def test_the_page_names_everything():
-    page = (ROOT / "docs" / "pytest.md").read_text()
+    page = (ROOT / "docs" / "reference" / "pytest.md").read_text()
     options = re.findall(r'"(--xd-[a-z]+)"', Path(pytest_plugin.__file__).read_text())
     for name in {*pytest_plugin._MARKERS, *options} - {"--xd-child"}:
         assert f"`{name}" in page, name

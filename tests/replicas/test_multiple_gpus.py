@@ -266,8 +266,8 @@ def test_one_epoch_alone_compares_no_times(count, said, faster):
     ("flags", "said"),
     [
         (("--plot", "nofolder/x.png"), "there is no folder 'nofolder'"),
-        (("--plot", "curves.xyz"), r"'curves\.xyz' has to end in one of .*\.png"),
-        (("--plot", "curves"), "'curves' has to end in one of"),
+        pytest.param(("--plot", "curves.xyz"), r"'curves\.xyz' has to end in one of .*\.png", marks=pytest.mark.slow),
+        pytest.param(("--plot", "curves"), "'curves' has to end in one of", marks=pytest.mark.slow),
         pytest.param(
             ("--devices", "1,2", "--examples", "1"),
             "2 devices need 2 digits or more, not 1; raise --examples",

@@ -663,7 +663,7 @@ def test_traced_functions_split_and_gather_and_refuse_the_rest():
 
 
 def test_the_example_of_the_docs_prints_what_it_shows(backend):
-    page = (ROOT / "docs" / "devices.md").read_text()
+    page = (ROOT / "docs" / "reference" / "devices.md").read_text()
     code, shown = (re.search(rf"```{language}\n(.*?)```", page, re.DOTALL)[1] for language in ("python", "text"))
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -329,7 +329,7 @@ print(sorted(wrong))
 @pytest.mark.parametrize("first", sampled(["tensorflow", "torch"], [], []))
 def test_all_frameworks_have_them_in_one_process(first):
     order = [first, *(name for name in FRAMEWORKS[::-1] if name != first)]
-    # TensorFlow copies operands of two devices in silence, on hardware too; for Paddle see docs/virtual.md
+    # TensorFlow copies operands of two devices in silence, on hardware too; for Paddle see docs/explanation/virtual.md
     refused = python(ALL.format(order=order), XDEVICE_VIRTUAL_GPUS="4")
     assert {"torch", "mxnet", "jax"} <= set(eval(refused)) <= {"torch", "mxnet", "jax", "paddle"}
 

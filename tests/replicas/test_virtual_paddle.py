@@ -59,6 +59,7 @@ def test_training_on_a_virtual_gpu_equals_training_on_the_cpu_also_after_tensorf
     assert_done(run(code, start="import tensorflow" + START))
 
 
+@pytest.mark.slow
 def test_the_cpu_stays_the_default_device_and_paddle_says_nothing_of_plugins():
     done = run("""
         import threading

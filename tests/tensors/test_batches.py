@@ -143,7 +143,7 @@ def test_the_fast_way_gives_what_the_long_way_gives(xd, kind, monkeypatch):
     KNOWN.clear()
     KNOWN.update((id(one), one) for one in [*made, *MIXED])
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(nested(PURE if kind == "batches" else ANY), st.sampled_from(places))
     def check(x, place):
         x = filled(x, made[:5] if kind == "batches" else made)

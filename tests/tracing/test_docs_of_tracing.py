@@ -1,4 +1,4 @@
-"""The example of docs/tracing.md prints what the page shows."""
+"""The example of docs/reference/tracing.md prints what the page shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support import BACKENDS, ROOT, printed
 @pytest.mark.slow
 @pytest.mark.skipif(not {"torch", "paddle"} <= set(BACKENDS), reason="the page needs PyTorch and Paddle")
 def test_the_page_on_tracing_prints_what_it_shows():
-    page = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "tracing.md").read_text(encoding="utf-8")
     code, shown = re.search(r"```python\n(.*?)```.*?```text\n(.*?)\n```", page, re.DOTALL).groups()
     load = "import xdevice; xdevice.backend('torch'); xdevice.backend('paddle')\n"
     out = printed("-W", "ignore", "-c", load + code)

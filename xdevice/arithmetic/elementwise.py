@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from xdevice.contract.arithmetic import SETTLED
 from xdevice.errors import DTypeError, XDeviceError
 
 from . import dtypes
@@ -128,7 +129,7 @@ def _testing(ground: Ground, name: str, kernel: Callable[[Any], Any], told: bool
 
 def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     mine, allowed = ground.mine, set[Any]()
-    settled = getattr(ground.kernels, "settled", _itself)
+    settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
     kind: Any = None
     usual: Any = None  # finding a dtype in a set takes Paddle and TensorFlow a microsecond

@@ -72,7 +72,7 @@ def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
 def array_namespace(*xs: Any) -> Any:
     """The functions of the Python Array API standard (2024.12) for the backend of these tensors, or the selected one.
 
-    The same names, dtypes and shapes on every backend: `docs/arithmetic.md` lists them and what they promise.
+    The same names, dtypes and shapes on every backend: `docs/reference/arithmetic.md` lists them and what they promise.
     Young: it may change in a minor version.
 
     Args:

@@ -247,7 +247,7 @@ def _first_line(error: Exception) -> str:
 
 _VIRTUAL = (
     "Virtual GPUs are memory of the host and share its cores: these figures show that the experiments run, and nothing "
-    "about what hardware would do (docs/virtual.md)."
+    "about what hardware would do (docs/explanation/virtual.md)."
 )
 
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,9 +16,6 @@ from xdevice.distributed import spawning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-LAUNCHERS: Final = ("torchrun", "mpirun", "paddle")
-"""The others, whose commands `--via` runs."""
 
 
 def run(program: Sequence[str], is_module: bool, size: int, host: str, via: str | None, told: Mapping[str, str]) -> int:

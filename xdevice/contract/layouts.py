@@ -68,6 +68,8 @@ _AXES: Final = {
 """How many a weight has, in PyTorch's layout; a bias has one."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
+NORMED: Final = ("weight_g", "weight_v")
+"""What a weight norm makes a weight of: `v * g / |v|`. `weight_g` has one number along each axis that |v| sums over."""
 FOLDED: Final = "folded"
 """Says of an attention that it is made of linear layers, and that the rest of it is code that cannot be read."""
 TOLD: Final = ("norm_first", "block_dropout", FOLDED)
@@ -239,14 +241,46 @@ def refused(rule: Rule, why: str) -> Rule:
 # parts
 
 
+def normed(parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]) -> tuple[Part, ...]:
+    """The parts of a layer with a weight norm, which holds g and v under these names. With the axes of v, g is of this
+    `shape`; its `own` may lack those of one number."""
+    found = []
+    for part in parts:
+        ways = [_reshaped(part.rule, shape, own), part.rule]
+        made = [Part(name, (of,), way) for name, of, way in zip(names, NORMED, ways, strict=True)]
+        found += made if part.of == ("weight",) else [part]
+    return tuple(found)
+
+
+def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
+    return Rule(lambda x: rule.canonical(x.reshape(shape)), lambda x: rule.native(x).reshape(own))
+
+
+def of_norm(g: Array, v: Array) -> Array:
+    """The weight that a weight norm makes."""
+    found: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
+    return found
+
+
+def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
+    """g, of this shape, and v of a weight."""
+    return _norm(weight, shape).astype(weight.dtype), weight
+
+
+def _norm(v: Array, shape: Sequence[int]) -> Array:
+    axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    norm: Array = np.sqrt(np.square(v.astype("float64")).sum(axes, keepdims=True))
+    return norm
+
+
 def parts(
     kind: str,
     settings: Mapping[str, object],
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
-    """The parts of a layer that differ from PyTorch's by these names and rules only: `{kind: {parameter: ...}}`. A name
-    that is None is a parameter that there is not."""
+    """The parts of a layer that differ from PyTorch's by these names and rules only: `{kind: {parameter: ...}}`. None
+    stands for a parameter that does not exist."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
     if kind == ATTENTION and not own and not ways:
         why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
@@ -356,7 +390,7 @@ def per_axis(value: Any, axes: int) -> Any:
 
 
 def between(layers: int, dropout: float) -> float:
-    """What a recurrent layer drops, which works between its layers only."""
+    """The dropout of a recurrent layer, which applies between its layers only."""
     return float(dropout) if layers > 1 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""How many NVIDIA GPUs a CUDA program will see, asked of NVML.
+"""How many NVIDIA GPUs a CUDA program will see, and which ones, asked of NVML.
 
 The CUDA runtime's own count initialises CUDA, and no child of a fork can use CUDA after that. NVML makes no CUDA
 context and leaves forks free.
@@ -14,23 +14,29 @@ import os
 def count() -> int | None:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves; None if there is a driver but no NVML to ask."""
     uuids = _uuids()
-    return None if uuids is None else visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+
+def uuid(index: int) -> str | None:
+    """What tells a program's GPU from all others, wherever they are; None where nothing does."""
+    chosen = visible(_uuids() or (), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return chosen[index] if index < len(chosen) else None
 
 
 @functools.cache
-def visible(uuids: tuple[str, ...], wanted: str | None) -> int:
-    """How many of the driver's GPUs CUDA_VISIBLE_DEVICES leaves: those named before the first wrong name."""
+def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
+    """The driver's GPUs that CUDA_VISIBLE_DEVICES leaves: those named before the first wrong name."""
     if wanted is None:
-        return len(uuids)
-    seen: set[str] = set()
+        return uuids
+    seen: list[str] = []
     for name in map(str.strip, wanted.split(",")):
         found = _named(uuids, name)
         if found is None:
             break
         if found in seen:
-            return 0  # CUDA sees none if one is named twice
-        seen.add(found)
-    return len(seen)
+            return ()  # CUDA sees none if one is named twice
+        seen.append(found)
+    return tuple(seen)
 
 
 def _named(uuids: tuple[str, ...], name: str) -> str | None:

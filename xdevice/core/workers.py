@@ -44,10 +44,6 @@ class Worker(threading.Thread):
             super().join(timeout)
 
 
-def is_ending() -> bool:
-    return _is_ending
-
-
 def park() -> None:
     """Holds a daemon thread of the program that comes here while the program is ending: here it breaks nothing.
 

@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from xdevice.contract import Backend
+from xdevice.contract import Backend, nvidia
 from xdevice.contract.processes import Group
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, LaunchError, SettingError
@@ -73,6 +73,25 @@ def agreed(asked: str, lists: list[str]) -> str:
             return name
     told = "; ".join(f"rank {rank}: {', '.join(row)}" for rank, row in enumerate(rows))
     raise LaunchError(f"no engine is there on all ranks ({told}); install the same everywhere, or name one")
+
+
+def gpu_of(device: Device) -> str:
+    """Which GPU a process computes on, for `require_gpu_each`."""
+    return json.dumps([str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None])
+
+
+def require_gpu_each(engine: str, gpus: list[str]) -> None:
+    """Two processes on one GPU make PyTorch's NCCL fail, and JAX's wait for ever."""
+    ranks: dict[str, int] = {}
+    for rank, text in enumerate(gpus):
+        device, uuid = json.loads(text)
+        first = ranks.setdefault(uuid, rank) if uuid else rank
+        if first != rank:
+            raise LaunchError(
+                f"ranks {first} and {rank} are both on one GPU, {uuid}, which rank {rank} calls {device}, and {engine} "
+                "takes one process for each: start as many as there are GPUs, give each its own XDEVICE_LOCAL_RANK or "
+                "CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', by way of the host"
+            )
 
 
 def group(

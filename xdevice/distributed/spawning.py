@@ -21,6 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, TextIO
 
+from xdevice.base.statuses import status_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -327,18 +329,9 @@ def _guard() -> Iterator[IO[bytes] | None]:
 
 def _report(failure: Failure, is_cut_off: bool) -> None:
     others = "; the others were ended" if is_cut_off else ""
-    _say(f"rank {failure.rank} failed first, {_status_text(failure.status)}{others}")
+    _say(f"rank {failure.rank} failed first, {status_text(failure.status)}{others}")
     for line in failure.last_lines:
         _write(sys.stderr, f"[{failure.rank}] {line}\n".encode())
-
-
-def _status_text(status: int) -> str:
-    if status > 0:
-        return f"with exit status {status}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"by signal {-status}"
 
 
 def _say(text: str) -> None:

@@ -261,6 +261,8 @@ class World:
             self._line.vote(f"processes({self.options})")
             asked = engines.candidates(self.options.engine, selection.current(), self.device)
             self.engine = engines.agreed(self.options.engine, self._line.exchange(json.dumps(asked)))
+            if self.engine.endswith(":nccl"):
+                engines.require_gpu_each(self.engine, self._line.exchange(engines.gpu_of(self.device)))
             self._carrier = self._through("", lambda: f"the start of {self.engine}", self._start, [])
         except BaseException as error:
             self._shut(error)

@@ -66,7 +66,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     Raises:
         ArgumentError: a depth below 1, or nothing to iterate. DeviceNotFoundError: no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
-        What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/async.md).
+        What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/reference/async.md).
 
     Costs some 50 us a batch beside the copy, in the thread.
 

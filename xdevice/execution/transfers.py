@@ -132,7 +132,7 @@ class transfers:
     It sees this thread or task, and tasks that are started with its context, on every backend that is loaded, or is
     loaded by this thread inside the block. Blocks nest and overlap, hold across an `await`, and may be left in any
     order, in any thread. What each backend cannot show is listed in
-    docs/async.md.
+    docs/reference/async.md.
 
     Raises:
         ArgumentError: another mode. ScopeError: left without having been entered.

@@ -91,10 +91,17 @@ def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
     if ours.backend is theirs.backend:
         lines = settings.between(ours.backend, ours.itself, theirs.itself)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
-    # one bias that stands for the sum of two cannot be taken apart again
-    if any(part.rule.is_lossy for layer in ours.layers for part in layer.parts):
+    if _is_target(ours, theirs):
         return _swapped(_converted(path, theirs, ours))
     return _converted(path, ours, theirs)
+
+
+def _is_target(ours: _Model, theirs: _Model) -> bool:
+    """Whether only the other one can be converted: a bias that stands for the sum of two, or a weight that comes of a
+    weight norm, cannot be taken apart again."""
+    parts, others = ([part for layer in one.layers for part in layer.parts] for one in (ours, theirs))
+    products, made = (sum(part.of == layouts.NORMED[:1] for part in every) for every in (parts, others))
+    return any(part.rule.is_lossy for part in parts) or products < made
 
 
 def _model(x: object) -> _Model | None:

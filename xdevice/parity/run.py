@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice import random
 from xdevice.base import floats
+from xdevice.base.statuses import status_text
 from xdevice.core import selection
 from xdevice.errors import RecordingError
 
@@ -234,7 +235,7 @@ def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], Non
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
             status = process.wait(timeout=min(0.2, timeout))
-            return "" if status == 0 else f"ended with {_status_text(status)}"
+            return "" if status == 0 else f"ended {status_text(status)}"
         tick()
     _kill(process)
     return f"had not ended after {timeout:g} s and was killed; --timeout gives it longer"
@@ -250,15 +251,6 @@ def _kill(process: subprocess.Popen[Any]) -> None:
             subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, check=False)
         process.kill()
     process.wait()
-
-
-def _status_text(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"
 
 
 def _last_lines(path: Path) -> str:

@@ -29,6 +29,8 @@ _ALIKE: Final = (
     ("disc", "discriminator", "critic", "d"),
     ("enc", "encoder", "encode", "e"),
     ("dec", "decoder", "decode", "d"),
+    ("enc", "encoder", "src", "source"),
+    ("dec", "decoder", "tgt", "trg", "target"),
     ("src", "source"),
     ("tgt", "trg", "target"),
     ("fwd", "forward", "fw"),

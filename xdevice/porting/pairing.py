@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from xdevice.contract import layouts
 from xdevice.errors import StateError
 
 from . import refusals
@@ -21,7 +22,7 @@ SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 Signature = tuple[object, ...]
 """What every layer that may be the counterpart of another one has in common with it: its kind and shape."""
 
-_TELLING: Final = ("running_mean", "weight", "weight_ih_l0", "out_proj.weight", "")
+_TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", "out_proj.weight", "")
 """Parameters that every layer of a kind has."""
 
 
@@ -140,7 +141,7 @@ def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     off = [
         f"{name or 'the tensor'} {ours[name]} and {theirs[name]}"
         for name in ours
-        if name in theirs and ours[name] != theirs[name]
+        if name in theirs and ours[name] != theirs[name] and name != layouts.NORMED[0]
     ]
     if one.kind == other.kind and not off:
         return

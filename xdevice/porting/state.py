@@ -24,7 +24,17 @@ from xdevice.weights.files import lack_of_memory
 from . import folding, settings
 from .pairing import SHAPING, paired
 from .settling import Runs, loaded, paired_by_inputs
-from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, some_of
+from .sides import (
+    Side,
+    check_kinds,
+    check_told,
+    flat_side,
+    kinds_with,
+    model_of,
+    model_side,
+    shapes_of,
+    some_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -402,6 +412,9 @@ class _Writer:
             )
             self._leave([layer, other], why)
             return
+        if why := self._norms_apart(layer, other, wanted):
+            self._leave([layer, other], why)
+            return
         self._fill(layer, other.parts, wanted)
 
     def list_rest(self, pairs: list[tuple[Layer, Layer]], wanted: Side) -> None:
@@ -430,6 +443,8 @@ class _Writer:
 
     def _fill(self, layer: Layer, parts: Iterable[Part], wanted: Side | None) -> None:
         arrays, origins = self._read(layer)
+        parts = tuple(parts)
+        self._fit_norm(layer, arrays, origins, parts, wanted)
         used: set[str] = set()
         for part in parts:
             missing = [name for name in part.of if name not in arrays]
@@ -454,6 +469,39 @@ class _Writer:
             for name, array in zip(part.of, part.rule.canonical(host), strict=True):
                 arrays[name], origins[name] = array, part.name
         return arrays, origins
+
+    def _norms_apart(self, layer: Layer, other: Layer, wanted: Side) -> str:
+        g = layouts.NORMED[0]
+        shapes = [shapes_of(side.variables, one).get(g) for side, one in ((self._source, layer), (wanted, other))]
+        if None in shapes or shapes[0] == shapes[1]:
+            return ""
+        return (
+            f"the weight norms are over other axes: in PyTorch's layout, {g} is {shapes[0]} in "
+            f"{self._source.backend.name}, {shapes[1]} in {self._target.name}; build one with another dim"
+        )
+
+    def _fit_norm(
+        self,
+        layer: Layer,
+        arrays: dict[str, Any],
+        origins: dict[str, str],
+        parts: tuple[Part, ...],
+        wanted: Side | None,
+    ) -> None:
+        """A weight norm on one side only: outputs are equal, and training is not."""
+        g, v = layouts.NORMED
+        shape = None if wanted is None else shapes_of(wanted.variables, layer._replace(parts=parts)).get(g)
+        if (shape is None) == (g not in arrays):
+            return
+        if shape is None:
+            origins["weight"] = origins[v]
+            arrays["weight"] = layouts.of_norm(arrays.pop(g), arrays.pop(v))
+        elif "weight" in arrays:
+            arrays[g], arrays[v] = layouts.to_norm(arrays.pop("weight"), shape)
+            origins[g] = origins[v] = origins["weight"]
+        if wanted is not None:
+            name = self._target.name if shape is None else self._source.backend.name
+            self._state.differences.append(f"{layer.path}: {name} has no weight norm here; it affects training only")
 
     def _list_missing(self, part: Part, missing: list[str], origins: Mapping[str, str], wanted: Side | None) -> None:
         if part.of == (layouts.COUNTER,):

@@ -1,4 +1,4 @@
-"""The pytest plugin: a test that asks for `xd` runs on every backend. docs/pytest.md shows how to use it.
+"""The pytest plugin: a test that asks for `xd` runs on every backend. docs/reference/pytest.md shows how to use it.
 
 It is loaded into every pytest run of an environment where xdevice is installed. So this module imports neither NumPy
 nor a framework, and does nothing in a run in which no test asks for its fixtures; what costs more is imported where it

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from xdevice.distributed.world import World
 
     Array = np.ndarray[Any, Any]
-    Check = Callable[["Ranks", str], None]
 
 _ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e-6}
 

@@ -77,6 +77,21 @@ def error_of(actual: Array, expected: Array) -> float | None:
     return math.inf if same_axes and sorted(actual.shape) != sorted(expected.shape) else None
 
 
+def error_of_padded(actual: Array, expected: Array) -> float | None:
+    """The same of what a convolution takes: the zeros around an image may come from a layer before it."""
+    found = error_of(actual, expected)
+    return found if found != math.inf else error_of(_trimmed(actual), _trimmed(expected))
+
+
+def _trimmed(x: Array) -> Array:
+    """Without the zeros around it."""
+    for axis in range(1, x.ndim):
+        used = numpy.flatnonzero((x != 0).any(axis=tuple(other for other in range(x.ndim) if other != axis)))
+        if used.size:
+            x = numpy.moveaxis(numpy.moveaxis(x, axis, 0)[used[0] : used[-1] + 1], 0, axis)
+    return x
+
+
 def layouts(x: Array) -> Iterator[Array]:
     """As it is, and with its channels elsewhere."""
     yield x

@@ -15,10 +15,10 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from . import distances
-from .distances import apart, error_of
+from .distances import apart, error_of, error_of_padded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     import numpy
 
@@ -114,7 +114,7 @@ def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
         # a layer that is shared may be called in another order
         place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
         other = left.pop(place)
-        yield Step(other, call, True, _error(other.inputs, call.inputs))
+        yield Step(other, call, True, _error(other.inputs, call.inputs, padded=mine.kind == "conv"))
         # an activation inside that nobody sees
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
         yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
@@ -171,8 +171,9 @@ def _greatest_step(errors: Sequence[float | None], floor: float) -> int:
 # errors
 
 
-def _error(ours: Sequence[Array], theirs: Sequence[Array]) -> float | None:
-    return error_of(ours[0], theirs[0]) if ours and theirs else None
+def _error(ours: Sequence[Array], theirs: Sequence[Array], *, padded: bool = False) -> float | None:
+    way = error_of_padded if padded else error_of
+    return way(ours[0], theirs[0]) if ours and theirs else None
 
 
 # words
@@ -196,14 +197,29 @@ def _gap(
     before = (earlier[-1].actual, earlier[-1].expected) if earlier else None
     paired = [{pair[side].path for pair in pairs} for side in range(2)]
     between = [
-        [
-            call
-            for call in run.calls[_index(run, before and before[side]) + 1 : _index(run, behind and behind[side], -1)]
-            if call.path not in paired[side]
-        ]
+        _between(run, before and before[side], behind and behind[side], paired[side])
         for side, run in enumerate((actual, expected))
     ]
     return _Gap(before, behind, between[0], between[1])
+
+
+def _between(
+    run: Traced, before: LayerCall | None, behind: LayerCall | None, paired: Container[str]
+) -> list[LayerCall]:
+    """The calls between two; where branches are called in another order, the one that made what the second takes."""
+    end = _index(run, behind, -1)
+    found = [call for call in run.calls[_index(run, before) + 1 : end] if call.path not in paired]
+    if found or behind is None or not behind.inputs:
+        return found
+    makers = (
+        call for call in reversed(run.calls[:end]) if call.outputs and _is_equal(call.outputs[0], behind.inputs[0])
+    )
+    maker = next(makers, None)
+    return [] if maker is None or maker.path in paired else [maker]
+
+
+def _is_equal(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
 
 
 def _index(run: Traced, call: LayerCall | None, none: int = 0) -> int:

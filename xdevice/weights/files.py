@@ -262,7 +262,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
             yet: it is given that of the file. Keras's must be built: `optimizer.build(model.trainable_variables)`.
 
     An optimizer's state is in the file, and its hyper-parameters are not, except Keras's learning rate: make it with
-    the same ones. A schedule of the learning rate goes into a file of its own (docs/files.md).
+    the same ones. A schedule of the learning rate goes into a file of its own (docs/reference/files.md).
 
     Returns:
         A flat dict of tensors by name, none of which requires gradients; names of one shared tensor give the same

@@ -1,0 +1,21 @@
+"""How a process has ended, in words."""
+
+from __future__ import annotations
+
+import signal
+
+
+def status_text(status: int) -> str:
+    """What stands behind "ended": `status` counts as in `subprocess`, negative for a signal.
+
+    Example:
+        >>> from xdevice.base.statuses import status_text
+        >>> status_text(3), status_text(-9)
+        ('with exit status 3', 'by SIGKILL')
+    """
+    if status >= 0:
+        return f"with exit status {status}"
+    try:
+        return f"by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"by signal {-status}"
