@@ -416,7 +416,8 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
         else:  # not so for NaN
             fits = bool(least >= array.dtype.type(limits.min) and most < array.dtype.type(2.0) ** _bits(limits))
         if not fits:
-            raise DTypeError(f"a value between {least} and {most} does not fit into {target}")
+            what = f"{least}" if array.size == 1 else f"a value between {least} and {most}"
+            raise DTypeError(f"{what} does not fit into {target}")
     return array.astype(target)
 
 
