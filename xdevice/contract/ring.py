@@ -1,8 +1,8 @@
 """Copies between ordinary host memory and NVIDIA's GPUs, by several threads, through a ring of page-locked memory.
 
 The driver copies ordinary memory with one thread, which also touches each new page for the first time: 2 GB/s to the
-host and 8 to the GPU, on a bus of 55 (docs/explanation/performance.md). Here each of some threads copies a chunk between the
-caller's memory and a slot of the ring, which the GPU reads or writes at the rate of the bus.
+host and 8 to the GPU, on a bus of 55 (docs/explanation/performance.md). Here each of some threads copies a chunk
+between the caller's memory and a slot of the ring, which the GPU reads or writes at the rate of the bus.
 
 What must be kept:
 
