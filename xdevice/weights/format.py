@@ -149,7 +149,7 @@ def read_all(file: FileIO, entries: Iterable[Entry]) -> Iterator[np.ndarray[Any,
         if not first <= start < end:
             first, end = start, _end_of_block(entries, number)
             memory = _bytes(file, first, end - first)
-        array = np.ndarray(shape, host_dtype(name), memory, start - first)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
         yield array if array.flags.aligned else array.copy()
 
 
