@@ -30,6 +30,7 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -159,7 +160,7 @@ def run(page: Page, backend: str, kept: Path, seen: str) -> list[Output]:
             resources={"metadata": {"path": folder}},
         )
         with suppress(CellExecutionError):  # the cell's output has it
-            client.execute(env=environment)
+            client.execute(env=environment, stderr=subprocess.DEVNULL)  # what C++ libraries log before a cell runs
     cells = [cell for cell in client.nb.cells if cell.cell_type == "code"][1:]
     outputs = [output_of(cell) for cell in cells]
     failed = [cell for cell, output in zip(cells, outputs, strict=True) if output.error]
