@@ -1,6 +1,6 @@
 """A variational autoencoder, trained by PyTorch, Paddle or Keras as its own users write it, with the same numbers.
 
-    python examples/port_vae.py                          # each port beside PyTorch, as docs/guides/port_a_script.md tells it
+    python examples/port_vae.py                          # each port beside PyTorch: docs/guides/port_a_script.md
     XDEVICE_BACKEND=paddle python examples/port_vae.py   # training by one of them
     xdevice parity examples/port_vae.py --backends torch,paddle,tensorflow
 

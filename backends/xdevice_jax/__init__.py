@@ -411,8 +411,8 @@ class JaxBackend(Backend):
         return None if values is None else self.from_buffer(values)
 
     def _require_values(self, x: jax.Array) -> None:
-        """JAX gives a different error for each thing that is done with an array without them, and none where an array
-        is asked for its place."""
+        """JAX gives a different error for each thing that is done with a deleted array, and none where it is asked for
+        its place."""
         if not isinstance(x, jax.core.Tracer) and x.is_deleted():
             raise self.unsupported(
                 f"reading this array of the shape {x.shape}, which was deleted: it was donated to a jitted function, "

@@ -454,7 +454,7 @@ class MxnetBackend(Backend):
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> None:
-        """It has more CPU devices than one from the start."""
+        """It has more than one CPU device from the start."""
 
     def make_virtual_gpus(self, n: int) -> None:
         self._cpus, self._gpus = 1, n

@@ -95,10 +95,7 @@ _COMMON_NAMES: Final = {
 
 def described(trainer: Any, backend: Backend) -> terms.Optimizer:
     optimizer = trainer._optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
-    kind = _KINDS.get(type(optimizer))
-    if kind is None:
-        known = ", ".join(cls.__name__ for cls in _KINDS)
-        raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
     settings = _settings(optimizer, kind)
     parameters: list[terms.Parameter] = []
     if optimizer is not trainer:

@@ -53,7 +53,7 @@ PRIVATE: Final = (
     Private("mxnet.gluon.nn.conv_layers", ("_Conv",), "what a layer computes"),
     Private("mxnet.gluon.nn.conv_layers._Conv", ("_kwargs",), "the same"),
     Private("mxnet.gluon.nn.Activation", ("_act_type",), "the same"),
-    Private("mxnet.gluon.nn.LayerNorm", ("_epsilon",), "the same"),
+    Private("mxnet.gluon.nn.LayerNorm", ("_axis", "_epsilon"), "the same"),
     Private("mxnet.gluon.nn.GroupNorm", ("_num_groups",), "the same"),
     Private("mxnet.gluon.nn.InstanceNorm", ("_axis",), "the same"),
     Private("mxnet.gluon.Block", ("_reg_params",), "whether a block has parameters of its own"),

@@ -554,7 +554,7 @@ class PaddleBackend(Backend):
         raise self.unsupported(f"{place} through xdevice", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation on `device`: an empty one Paddle leaves on the CPU if the GPU is virtual."""
+        """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
         return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
 
     def _real_gpu(self, index: int) -> Device:

@@ -105,10 +105,7 @@ _SLOTS: Final = {
 
 
 def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
-    kind = _KINDS.get(type(optimizer))
-    if kind is None:
-        known = ", ".join(cls.__name__ for cls in _KINDS)
-        raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
     groups = [group for group in optimizer._parameter_list if isinstance(group, dict)]
     grouped = [(p, group) for group in groups for p in group["params"]]
     parameters = []

@@ -73,6 +73,7 @@ PRIVATE: Final = (
         "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess",
         ("_thread_done_event", "_try_shutdown_all", "_thread_loop", "_exit_thread_unexpectedly"), "the same",
     ),
+    Private("paddle.nn.Layer", ("_forward_pre_hooks",), "whether a weight norm makes the weight"),
     Private("paddle.nn.layer.conv", ("_ConvNd",), "what a layer computes"),
     Private(
         "paddle.nn.layer.conv._ConvNd",

@@ -510,9 +510,11 @@ class TensorflowBackend(Backend):
     def _place(self, name: str) -> Device:
         found = self._places.get(name)
         if found is None:
-            own = f"{_context.context().host_address_space()}/" if _is_started() else ""  # a cluster's has another job
+            here = name
+            if _is_started():  # in a cluster this process has a job of its own; virtual GPUs are spelled with this one
+                here = name.replace(f"{_context.context().host_address_space()}/device:", _HERE, 1)
             try:
-                found = self._places[name] = devices.parse(name.removeprefix(own))
+                found = self._places[name] = devices.parse(here)
             except DeviceError as error:
                 raise self.unsupported(
                     f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"

@@ -51,10 +51,7 @@ _COMMON_NAMES: Final = {
 
 
 def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
-    kind = _KINDS.get(type(optimizer))
-    if kind is None:
-        known = ", ".join(cls.__name__ for cls in _KINDS)
-        raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
     settings = _settings(optimizer, kind)
     numbers = {id(variable): str(number) for number, variable in enumerate(optimizer.variables)}
     parameters = []

@@ -73,7 +73,9 @@ class TensorflowEngine(Engine):
     def __init__(self, name: str, group: Group, native: str, is_started: bool) -> None:
         self.name = f"tensorflow:{name}"
         self._hint, self._native = name, native
-        self._reduced_as, self._moved_as = map(_on_gpu if name == "nccl" else dict, (_REDUCED_AS, _MOVED_AS))
+        as_on_device = _on_gpu if name == "nccl" else dict
+        self._reduced_as: Mapping[str, As] = as_on_device(_REDUCED_AS)
+        self._moved_as: Mapping[str, As] = as_on_device(_MOVED_AS)
         self._rank, self._size = group.rank, group.size
         _join(group, name, is_started)
 

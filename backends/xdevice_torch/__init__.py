@@ -131,6 +131,8 @@ class TorchBackend(Backend):
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, torch.device):
             return None
+        if native in self._places:  # those of tensors, which all have an index
+            return self._places[native]
         if self.virtual and native.type in _ACCELERATORS:
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         if native.type == self._gpu or native.type in _ACCELERATORS:
@@ -218,8 +220,9 @@ class TorchBackend(Backend):
         if staged is not None:
             return staged
         plain = straight.view(BITS_AS[name]) if name in BITS_AS else straight
-        if native.type == "cuda" and plain.flags.writeable:  # torch.tensor makes a copy on the host first
-            made = torch.from_numpy(plain).to(native)
+        if plain.flags.writeable and native.type in ("cuda", "cpu") and not staging.has_modes():
+            # torch.tensor takes twice as long, and makes a copy on the host first
+            made = torch.from_numpy(plain).to(native, copy=True)
         else:
             made = torch.tensor(plain, device=native)
         return made.view(getattr(torch, name)) if name in BITS_AS else made

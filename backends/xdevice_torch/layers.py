@@ -63,7 +63,7 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     ways = getattr(getattr(module, "parametrizations", None), "weight", ())
     if [type(way).__name__ for way in ways] == ["_WeightNorm"]:
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
-    return layouts.NORMED if "weight_g" in module._parameters else None
+    return layouts.NORMED if hasattr(module, "weight_g") else None
 
 
 def _is_conv1d(module: Any) -> bool:

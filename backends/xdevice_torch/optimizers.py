@@ -123,10 +123,7 @@ _DECAY: Final = {"decay": "torch.optim.Adam couples it, and torch.optim.AdamW do
 
 
 def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
-    kind = _KINDS.get(type(optimizer))
-    if kind is None:
-        known = ", ".join(cls.__name__ for cls in _KINDS)
-        raise backend.unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
     parameters: list[terms.Parameter] = []
     for group in optimizer.param_groups:
         settings = _settings(optimizer, kind, group)

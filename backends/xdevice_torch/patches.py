@@ -69,6 +69,7 @@ PRIVATE: Final = (
     Private("torch.nn.modules.batchnorm", ("_BatchNorm",), "the layers of all dimensions"),
     Private("torch.nn.modules.conv", ("_ConvNd",), "the same"),
     Private("torch.nn.modules.instancenorm", ("_InstanceNorm",), "the same"),
+    Private("torch.nn.utils.parametrizations", ("_WeightNorm",), "the same"),
     Private("torch.nn.modules.dropout", ("_DropoutNd",), "the same"),
     Private(
         "torch.nn.modules.pooling", ("_AdaptiveAvgPoolNd", "_AdaptiveMaxPoolNd", "_AvgPoolNd", "_MaxPoolNd"), "the same"

@@ -151,7 +151,7 @@ class TorchEngine(Engine):
             return
         work = call(self._gloo)
         if in_steps:
-            self._until(lambda seconds: _is_done(work))
+            self._until(lambda seconds: is_done(work))
         else:
             work.wait()
 
@@ -185,7 +185,7 @@ class TorchEngine(Engine):
         return x.cpu() if x.is_cuda and self._nccl is None else x
 
 
-def _is_done(work: Any) -> bool:
+def is_done(work: Any) -> bool:
     """Waits for a moment, after which gloo's call goes on."""
     try:
         work.wait(_STEP)

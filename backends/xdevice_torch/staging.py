@@ -52,9 +52,14 @@ def _is_plain(x: torch.Tensor) -> bool:
         and type(x) in _PLAIN
         and x.layout is torch.strided
         and not (x.is_quantized or x.is_conj() or x.is_neg() or is_wrapped(x) or torch._C._is_tracing())
-        and not _get_current_dispatch_mode_stack()
+        and not has_modes()
         and unpack_dual(x).tangent is None
     )
+
+
+def has_modes() -> bool:
+    """Whether something sees each operation, FakeTensorMode among them, whose tensors have no memory."""
+    return bool(_get_current_dispatch_mode_stack())
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
@@ -106,7 +111,7 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
     """A NumPy array on a GPU, through the ring; None where another way is to be taken."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not ring.is_measured() or not values.flags.c_contiguous:
         return None
-    if _get_current_dispatch_mode_stack() or _is_recorded(native):
+    if has_modes() or _is_recorded(native):
         return None
     made = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name), device=native)
     return made if _to_gpu(values, values.ctypes.data, made) else None

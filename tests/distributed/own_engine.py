@@ -101,4 +101,8 @@ with xdevice.use(BACKEND), xdevice.processes(engine=ENGINE) as world:
                 found = world.all_reduce(xdevice.tensor(nans(world.rank), dtype=dtype, device=world.device), op)
                 wanted = FOLD[op].reduce([nans(rank) for rank in range(SIZE)])
                 np.testing.assert_array_equal(xdevice.to_numpy(found).astype("float64"), wanted)
+    if BACKEND == "tensorflow":
+        variable = backend.framework.Variable([1.0, 2.0])
+        assert xdevice.device_of(variable) is world.device
+        same(world.broadcast(variable), np.array([1, 2], "float32"))
     print("all right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from support import printed, python
 
 import xdevice
 from xdevice.base import devices
+from xdevice.contract import nvidia
 from xdevice.contract.collectives import free_port, own_part, refusal_of_order, require_fit
 from xdevice.distributed import engines
 
@@ -110,6 +112,42 @@ def test_nccl_is_none_for_the_host(has):
     assert engines.candidates("paddle", own, CPU) == ["paddle:gloo"]
     with pytest.raises(xdevice.UnsupportedError, match="the engine 'nccl' here"):
         engines.candidates("paddle:nccl", own, CPU)
+
+
+def test_two_processes_on_one_gpu_are_named():
+    def on(*uuids):
+        return [json.dumps([f"gpu:{i}", uuid]) for i, uuid in enumerate(uuids)]
+
+    engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", None, None))
+    with pytest.raises(xdevice.LaunchError, match="ranks 1 and 2 are both on one GPU, GPU-b, which rank 2 calls gpu:2"):
+        engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", "GPU-b"))
+
+
+def test_a_gpu_is_known_whatever_it_is_called():
+    gpus = ("GPU-aa", "GPU-ab", "GPU-c")
+    assert nvidia.visible(gpus, None) == gpus
+    assert nvidia.visible(gpus, "2,GPU-ab,7,0") == ("GPU-c", "GPU-ab")
+    assert nvidia.visible(gpus, "GPU-a") == nvidia.visible(gpus, "1,1") == nvidia.visible(gpus, "") == ()
+
+
+def test_a_call_that_ends_just_after_the_wait_for_it_is_done():
+    """Of 64 processes one ended by this."""
+    pytest.importorskip("torch")
+    from xdevice_torch.processes import is_done
+
+    class Work:
+        def __init__(self, completes, error=None):
+            self.is_completed = lambda: completes
+            self.error = error
+
+        def wait(self, timeout=None):
+            if timeout is not None or self.error:
+                raise RuntimeError(self.error or "Operation timed out!")
+
+    assert is_done(Work(True))
+    assert not is_done(Work(False))
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        is_done(Work(True, "Connection closed by peer"))
 
 
 def test_an_engine_is_started_for_the_device_that_it_works_on():

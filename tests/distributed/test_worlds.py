@@ -6,7 +6,11 @@ What ranks do is in `world_cases.py`. The framework is NumPy's, and the engine P
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from process_runs import LATE, Zygote, took
@@ -23,9 +27,6 @@ def zygote():
 
 
 def _path():
-    import os
-    from pathlib import Path
-
     here = Path(__file__).parent
     return os.pathsep.join([str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
@@ -66,6 +67,7 @@ def test_what_is_refused_on_one_rank_is_not_the_others_business(run):
         pytest.param("none_on_one", "gradients['b'] None", marks=pytest.mark.slow),
         ("keys_differ", "x['b'] float64 [2]"),
         ("twice_on_one", "x[1] float64 [2] is tensor 0"),
+        pytest.param("shared_on_one", "x[0] and x[1] share memory", marks=pytest.mark.slow),
         pytest.param("numbers_differ", "x['epoch'] is 6", marks=pytest.mark.slow),
         pytest.param("line_breaks_in_names", r"x[a\nb] int64 [2]", marks=pytest.mark.slow),
     ],
@@ -108,6 +110,27 @@ def test_a_child_of_a_rank_is_refused_at_once(run):
     first, second = run("child_of_a_rank", XDEVICE_ADDRESS=f"127.0.0.1:{port}")
     assert (first.status, second.status) == (0, 0), second.printed
     assert "another process is rank 1 already" in second.said["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="the system does not tell what others started with")
+def test_without_an_address_a_child_of_a_rank_is_refused_at_once():
+    """As mpirun says it; the ranks are started by a script each, which is no launcher."""
+    code = "import world_cases; world_cases.first_child()"
+    own = {
+        **os.environ,
+        "PYTHONPATH": _path(),
+        "XDEVICE_BACKEND": "numpy",
+        "XDEVICE_SIZE": "2",
+        "XDEVICE_LOCAL_SIZE": "2",
+    }
+    command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", code]
+    ranks = [
+        subprocess.Popen(command, env={**own, "XDEVICE_RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert "another process is rank 0 already" in said[0]
 
 
 @pytest.mark.slow

@@ -52,6 +52,11 @@ def verbs() -> None:
         assert [x.tolist() for x in averaged[:3]] == [[0.25] * n for n in (3, 1, 4)]
         for one, another in zip(averaged, gradients, strict=True):
             assert one is another
+        pairs = [("a", np.array([rank])), ("b", {"y": np.ones(2), "x": np.zeros(3)})]
+        mixed = dict(reversed(pairs) if rank else pairs)
+        assert world.all_gather(mixed)["a"].tolist() == [0, 1], "dicts are the same in any order"
+        assert world.all_reduce(mixed)["b"]["y"].tolist() == [2, 2]
+        assert world.broadcast(mixed, root=1)["a"].tolist() == [1]
         big = [np.full(5 * 2**20, rank + 1.0, "float32") for _ in range(3)]
         assert all(x.min() == x.max() == 1.5 for x in world.average_gradients(big))
         with world.first() as is_first:
@@ -154,6 +159,16 @@ def twice_on_one() -> None:
     report(text=told)
 
 
+def shared_on_one() -> None:
+    """What one rank writes into the second tensor would change its first."""
+    with met() as world:
+        x = np.arange(4.0)
+        told = _mismatch(world.broadcast, [x, x[2:]] if world.rank else [x, np.ones(2)])
+        assert x.tolist() == [0, 1, 2, 3]
+        assert world.broadcast([x, x[2:]])[1].tolist() == [2, 3]
+    report(text=told)
+
+
 class Name(str):
     def __repr__(self) -> str:
         return str(self)
@@ -209,6 +224,16 @@ def child_of_a_rank() -> None:
         world.barrier()
 
 
+def first_child() -> None:
+    """The same of rank 0, whose child would listen in its place."""
+    with xdevice.processes() as world:
+        if world.is_first:
+            code = "import xdevice\nwith xdevice.processes():\n    pass"
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+            print(done.stderr.splitlines()[-1])
+        world.barrier()
+
+
 def tensors_of_torch() -> None:
     import pytest
     import torch
@@ -225,6 +250,9 @@ def tensors_of_torch() -> None:
         assert world.broadcast(torch.arange(4.0)[::2][1:] + world.rank).tolist() == [2]
         one = torch.arange(4.0)[:1].as_strided((1,), (2,))
         assert world.all_gather(one).tolist() == [0, 0]
+        for mapped in (torch.func.grad, torch.vmap):
+            with pytest.raises(xdevice.UnsupportedError, match="stands for a tensor"):
+                mapped(lambda x: world.all_reduce(x.sum()))(torch.ones(2))
         with torch.inference_mode():
             assert world.all_reduce(torch.ones(2), "mean").tolist() == [1, 1]
     report(good=True)

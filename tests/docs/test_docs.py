@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 
 import pytest
 from support import BACKENDS, ROOT, printed, python, sampled
@@ -53,6 +54,10 @@ def test_the_example_of_the_readme_prints_what_it_shows(backend):
     assert done.stdout == block("Example", "text").replace("torch", backend)
 
 
+def test_the_first_steps_begin_with_the_readmes_commands():
+    assert block("Try it", "sh") in (DOCS / "tutorials" / "first_steps.md").read_text(encoding="utf-8")
+
+
 def test_links_in_the_docs_lead_somewhere():
     for page in [ROOT / "README.md", *DOCS.rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
@@ -91,6 +96,29 @@ SHOWN = {
     "reference/devices.md": "[(2, 2), (1, 2)]\n[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]\n[[2.0, 4.0], [2.0, 4.0]]\n",
     "reference/random.md": "[9, 4] [0, 5, 4, 1, 3, 2]\n",
 }
+
+
+FRAGMENTS = {  # what stands there beside examples that run: parts of programs, which the tutorials have whole
+    "explanation/backends.md": 1,
+    "guides/port_a_script.md": 5,
+    "reference/adapters.md": 1,
+    "reference/arithmetic.md": 1,
+    "reference/async.md": 6,
+    "reference/parity.md": 1,
+    "reference/porting.md": 4,
+}
+RUN_ELSEWHERE = {"arithmetic": 2, "devices": 2, "files": 2, "nn": 1, "optimizers": 2, "pytest": 1, "tracing": 1}
+
+
+def test_code_that_does_not_run_is_no_more_than_a_fragment():
+    """Code of a page runs in a `{code-cell}` when the site is built, or by the tests named above."""
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).as_posix()
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+        for block in blocks:
+            compile(textwrap.dedent(block), name, "exec")
+        run = RUN_ELSEWHERE.get(page.stem, 1 if name in PAGES else 0) if blocks else 0
+        assert len(blocks) - run == FRAGMENTS.get(name, 0), name
 
 
 @pytest.mark.parametrize("backend", FEW)

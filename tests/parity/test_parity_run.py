@@ -19,10 +19,12 @@ from support import ROOT, python
 
 import xdevice
 from xdevice.cli.main import main
+from xdevice.parity import progress
 from xdevice.parity.comparing import Rule
 from xdevice.parity.html import page, plot
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import Report, Row, hold
+from xdevice.parity.run import Ended
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
@@ -616,6 +618,14 @@ def test_results_are_shown_in_notebooks():
     shown = xdevice.measure(lambda: None, repeats=2)._repr_html_()
     is_balanced(shown)
     assert "2 times" in shown
+
+
+def test_a_pipe_gets_lines_and_no_clock(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter's kernel does
+    with progress.shown(["numpy"]) as watcher:
+        watcher.starts("numpy")
+        watcher.ends(Ended("numpy", 1.0, "", sys.executable), 3)
+    assert capsys.readouterr().err == "numpy: 3 recorded in 1.0 s\n"
 
 
 def test_a_plot_shows_what_was_found(tmp_path):

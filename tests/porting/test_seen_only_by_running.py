@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import framework
 
 import xdevice
 
@@ -182,17 +183,20 @@ def test_a_functional_model_takes_several_inputs(container):
 
 
 def test_a_norm_over_an_axis_that_is_not_the_last_is_listed():
-    torch, keras, gluon = (pytest.importorskip(name) for name in ("torch", "keras", "mxnet.gluon"))
-    kl = keras.layers
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
     source = torch.nn.LayerNorm(8, eps=1e-3)
     for axis, line in ((1, "axis is None in torch, (-2,) in tensorflow"), (-1, ""), (2, "")):
-        target = keras.Sequential([keras.Input((8, 8)), kl.LayerNormalization(axis=axis)])
+        target = keras.Sequential([keras.Input((8, 8)), keras.layers.LayerNormalization(axis=axis)])
         assert told(xdevice.convert_state(source, "tensorflow", like=target)).endswith(line)
         assert bool(line) == bool(told(xdevice.convert_state(source, "tensorflow", like=target)))
-    for build, theirs in ((gluon.nn.LayerNorm, source), (gluon.nn.BatchNorm, torch.nn.BatchNorm1d(8))):
-        target = build(in_channels=8, epsilon=theirs.eps, axis=2)
+
+
+def test_a_norm_of_gluon_over_another_axis_is_listed():
+    torch, nn = pytest.importorskip("torch"), framework("mxnet").gluon.nn
+    for build, source in ((nn.LayerNorm, torch.nn.LayerNorm(8)), (nn.BatchNorm, torch.nn.BatchNorm1d(8))):
+        target = build(in_channels=8, epsilon=source.eps, axis=2)
         target.initialize()
-        assert "axis is None in torch, 2 in mxnet" in told(xdevice.convert_state(theirs, "mxnet", like=target))
+        assert "axis is None in torch, 2 in mxnet" in told(xdevice.convert_state(source, "mxnet", like=target))
 
 
 def test_zeros_that_a_layer_adds_are_no_difference_of_what_a_convolution_takes():

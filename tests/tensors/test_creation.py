@@ -56,9 +56,9 @@ def test_what_does_not_fit_is_refused(data, dtype):
 
 
 def test_a_number_that_does_not_fit_is_named():
-    with pytest.raises(xdevice.DTypeError, match="^300 does not fit into uint8$"):
+    with pytest.raises(xdevice.DTypeError, match=r"^300 does not fit into uint8$"):
         xdevice.tensor([300], dtype="uint8")
-    with pytest.raises(xdevice.DTypeError, match="^a value between 1 and 300 does not fit into uint8$"):
+    with pytest.raises(xdevice.DTypeError, match=r"^a value between 1 and 300 does not fit into uint8$"):
         xdevice.tensor([1, 300], dtype="uint8")
 
 

@@ -65,8 +65,10 @@ def usual(name: str = "float32") -> str:
 
 def taken(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array as it comes in: itself, wider or moved, as XDEVICE_FLOATS asks."""
-    name = array.dtype.name
-    return array.astype(_WIDE[name]) if _asked == FLOAT64 and name in _WIDE else moved(array)
+    if _asked == FLOAT64:
+        name = array.dtype.name
+        return array.astype(_WIDE[name]) if name in _WIDE else array
+    return moved(array)
 
 
 def moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -375,7 +375,8 @@ def _bench(name: str | None, quick: bool) -> list[Row]:
     from . import bench as experiments
 
     backend = _backend(name)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.file.isatty()) as progress:
         task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
 
         def step(what: str) -> None:

@@ -91,7 +91,7 @@ class Tree:
 
     def path(self, index: int) -> str:
         """The way to a leaf, to be written behind the container's name."""
-        return "".join(map(code, self.paths()[index]))
+        return written(self.paths()[index])
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
         """The container with other leaves; itself where they are the very same."""
@@ -132,14 +132,12 @@ def is_container(x: object) -> bool:
 def leaves(x: object) -> list[Leaf]:
     """Every leaf of `x`, tensors or not, in the order of the walk."""
     tree = Tree(x)
-    return [Leaf("".join(map(code, keys)), value) for keys, value in zip(tree.paths(), tree.leaves, strict=True)]
+    return [Leaf(written(keys), value) for keys, value in zip(tree.paths(), tree.leaves, strict=True)]
 
 
-def named_leaves(x: object) -> list[tuple[tuple[str, ...], Leaf]]:
-    """Every leaf with the keys on the way to it: of a mapping, a sequence, the fields of a class."""
-    tree = Tree(x)
-    paths = zip(tree.paths(), tree.leaves, strict=True)
-    return [(tuple(map(str, keys)), Leaf("".join(map(code, keys)), value)) for keys, value in paths]
+def written(keys: Iterable[Any]) -> str:
+    """The way that keys tell, as one writes it behind the container's name: `['x'][1]`."""
+    return "".join(map(code, keys))
 
 
 def values(x: object) -> list[Any]:

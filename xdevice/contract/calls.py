@@ -49,7 +49,7 @@ class Call(NamedTuple):
     """The tensors among its arguments, in containers too."""
     outputs: tuple[Any, ...]
     gradients: list[Any]
-    """For each output the gradient that has reached it; None until one does. The last one, of several."""
+    """For each output, the last gradient that has reached it; None until one does."""
 
 
 class _Frame:

@@ -35,7 +35,7 @@ def own_part(x: Any, rank: int, size: int) -> Any:
 
 
 def free_port(host: str) -> int:
-    """A port of `host` that nobody listens at now. It is bound later, and until then another program could take it."""
+    """A port of `host` on which nobody listens now. It is bound later, and until then another program could take it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((host, 0))

@@ -1,8 +1,8 @@
 """DLPack's capsules, read and relabelled before they are consumed.
 
-Every framework that shares memory does it by this protocol, and every one checks less than it needs: what a capsule
-says is therefore read here. Its dtype is rewritten where two frameworks write one dtype in two ways, and its strides
-where they differ in dimensions of size 1, in which nobody steps.
+Every framework that shares memory uses this protocol, and each checks less than it should, so what a capsule says is
+read here. Its dtype is rewritten where two frameworks write one dtype in two ways, and its strides where they differ
+only in dimensions of size 1, along which nobody steps.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Managed(ctypes.Structure):
 
 _NAME: Final = b"dltensor"  # a capsule keeps the pointer to it
 
-# prototypes of our own: types set on the functions of ctypes.pythonapi are everyone's, and break MXNet's capsules
+# prototypes of our own: types set on the functions of ctypes.pythonapi hold for all, and break MXNet's capsules
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -85,7 +85,7 @@ class Lent:
         self.strides: list[int] = tensor.strides[: tensor.ndim] if tensor.strides else compact_strides(self.shape)
 
     def is_compact(self) -> bool:
-        """Whether the elements stand one behind the other in C order; dimensions of size 1 may say what they like."""
+        """Whether the elements stand one after another in C order; strides in dimensions of size 1 do not matter."""
         wanted = compact_strides(self.shape)
         if self.strides == wanted:
             return True
@@ -99,18 +99,17 @@ class Lent:
         self._tensor.code, self._tensor.bits = label
 
     def straighten(self) -> None:
-        """Says of a compact tensor that its strides are those of C order, in dimensions of size 1 too."""
+        """Gives a compact tensor the strides of C order, along dimensions of size 1 too."""
         if self.strides != compact_strides(self.shape):
             # no strides mean C order; the list itself may be the source's own, which PyTorch 2.13 does not copy
             self._tensor.strides = None
 
     def hand_over(self, adopt: Callable[[Lent], Any]) -> Any:
-        """What `adopt` makes of it when the memory is released by another thread, once the importer has returned.
+        """What `adopt` makes of it, such that another thread releases the memory, after the importer has returned.
 
-        For a framework that holds a lock while it releases memory, on both sides. What it takes over may belong to a
-        tensor whose own memory is its, and whose release needs the lock. What it gives away may be released by
-        another framework without Python's lock, which is asked for next, while a thread that has it waits for the
-        first.
+        For a framework that holds a lock of its own while it releases memory, on either side. What it takes over may
+        in turn live in memory of its own, whose release needs that lock again. What it gives away may be released by
+        another framework, which then asks for Python's lock, while the thread that has it waits for the first lock.
         """
         import numpy
 
@@ -120,7 +119,7 @@ class Lent:
         capsule = token.__dlpack__()
         managed = _Managed.from_address(_pointer_of(capsule, _NAME))
         managed.tensor = self._tensor
-        # not by a function of Python's, in which the interpreter may switch threads while the importer has its lock
+        # not a function written in Python, in which the interpreter may switch threads while the importer has its lock
         released = weakref.ref(token, _let_go.put)
         _held[id(released)] = _Held(released, managed, self.capsule)
         _start_releaser()

@@ -22,7 +22,7 @@ VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
 BLOCKING: Final = "XDEVICE_BLOCKING"
 
 _asked = 0
-"""How many GPUs `ask_for_virtual_gpus` was told."""
+"""How many GPUs `ask_for_virtual_gpus` was asked for."""
 _hides_real_gpus = False
 # threads that load one backend at once each have an adapter, and a framework can be given devices once
 _lock = threading.Lock()

@@ -279,8 +279,8 @@ def parts(
     names: Mapping[str, Mapping[str, str | None]] = MappingProxyType({}),
     rules: Mapping[str, Mapping[str, Rule]] = MappingProxyType({}),
 ) -> tuple[Part, ...]:
-    """The parts of a layer that differ from PyTorch's by these names and rules only: `{kind: {parameter: ...}}`. A name
-    that is None is a parameter that there is not."""
+    """The parts of a layer that differ from PyTorch's by these names and rules only: `{kind: {parameter: ...}}`. None
+    stands for a parameter that does not exist."""
     own, ways = names.get(kind, {}), rules.get(kind, {})
     if kind == ATTENTION and not own and not ways:
         why = f"PyTorch's heads have embed_dim / num_heads numbers, and these have {settings.get('head_dim')}"
@@ -390,7 +390,7 @@ def per_axis(value: Any, axes: int) -> Any:
 
 
 def between(layers: int, dropout: float) -> float:
-    """What a recurrent layer drops, which works between its layers only."""
+    """The dropout of a recurrent layer, which applies between its layers only."""
     return float(dropout) if layers > 1 else 0.0
 
 

@@ -59,7 +59,7 @@ def import_apart(name: str, *, beside: str) -> None:
 
     if beside not in sys.modules or name in sys.modules or importlib.util.find_spec(name.partition(".")[0]) is None:
         return
-    with _own_symbols(), suppress(ImportError):  # who imports it next is told why it cannot be imported
+    with _own_symbols(), suppress(ImportError):  # whoever imports it next is told why it cannot be imported
         importlib.import_module(name)
 
 

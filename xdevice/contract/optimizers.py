@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 # where eps enters
 ADDED: Final = "added to the root"
@@ -107,6 +107,15 @@ class Optimizer(NamedTuple):
     """In the framework's order; empty where the optimizer does not know them yet."""
     arguments: Mapping[str, str]
     """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`."""
+
+
+def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]) -> str:
+    """The kind of an optimizer, by its class; raises what `Backend.unsupported` makes of another."""
+    kind = kinds.get(type(optimizer))
+    if kind is None:
+        known = ", ".join(cls.__name__ for cls in kinds)
+        raise unsupported(f"reading what a {type(optimizer).__qualname__} computes", f"it knows {known}")
+    return kind
 
 
 def settings_of(kind: str) -> dict[str, object]:

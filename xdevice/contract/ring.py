@@ -1,8 +1,8 @@
 """Copies between ordinary host memory and NVIDIA's GPUs, by several threads, through a ring of page-locked memory.
 
 The driver copies ordinary memory with one thread, which also touches each new page for the first time: 2 GB/s to the
-host and 8 to the GPU, on a bus of 55 (docs/explanation/performance.md). Here each of some threads copies a chunk between the
-caller's memory and a slot of the ring, which the GPU reads or writes at the rate of the bus.
+host and 8 to the GPU, on a bus of 55 (docs/explanation/performance.md). Here each of some threads copies a chunk
+between the caller's memory and a slot of the ring, which the GPU reads or writes at the rate of the bus.
 
 What must be kept:
 
@@ -30,7 +30,7 @@ SLOT: Final = 4 << 20
 SLOTS: Final = 16
 """64 MB in all."""
 _PER_THREAD: Final = 2
-"""The handle of a stream that is another one in each thread."""
+"""The handle of the stream that each thread has for itself."""
 _THREADS_TO_GPU: Final = 12
 _LEAST_CORES: Final = 4
 _PORTABLE: Final = 1
@@ -132,7 +132,7 @@ def _place_of(address: int) -> _Place:
 
 
 class _Place:
-    """A GPU: its context, which the runtimes of all frameworks share, and a stream for who has none."""
+    """A GPU: its context, which the runtimes of all frameworks share, and a stream for whoever has none."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
@@ -307,7 +307,7 @@ _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """New memory in large pages, of which there are 512 times fewer to touch for the first time. NumPy's are so."""
+    """New memory in large pages, as NumPy's is: there are 512 times fewer to touch for the first time."""
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
     if length > 0:

@@ -76,6 +76,7 @@ class Carrier:
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, verb)
+        backend.detached(x)  # raises for what stands for a tensor, as in torch.func.grad
         place = backend.device_of(x)
         if place is not self.device and place.kind != "cpu":
             raise DeviceMismatchError(

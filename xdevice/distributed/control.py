@@ -293,7 +293,7 @@ def join(place: Place, timeout: float, join_timeout: float) -> Line:
 
 def _served(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:
     _allow_files(2 * place.size + 256)
-    hub = Hub(_listener(place), terms, timeout, join_timeout)
+    hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
     hub.attach(0, hubs_vote, hubs_pulse)
     line = Line(vote, pulse, place.host, timeout, hub)
@@ -326,10 +326,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _listener(place: Place) -> socket.socket:
+def _listener(place: Place, terms: Terms) -> socket.socket:
     key = place.host, place.port, place.run
     if key not in _listeners:
-        _listeners[key] = _inherited() or _bound(place)
+        _listeners[key] = _inherited() or _bound(place, terms)
     return _listeners[key]
 
 
@@ -343,7 +343,7 @@ def _inherited() -> socket.socket | None:
     return sock
 
 
-def _bound(place: Place) -> socket.socket:
+def _bound(place: Place, terms: Terms) -> socket.socket:
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in _addresses(place.host, port, passive=True):
@@ -357,6 +357,7 @@ def _bound(place: Place) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
+        _connected(place, port, terms, "vote")  # raises where this run's rank 0 listens there already
     raise LaunchError(
         f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
         "of its machine by XDEVICE_ADDRESS=host:port"

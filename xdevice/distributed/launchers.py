@@ -10,6 +10,7 @@ import json
 import os
 import re
 import zlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.errors import LaunchError, SettingError
@@ -232,8 +233,32 @@ def _checked(said: _Said) -> Place:
         known or 1,
         host,
         port,
-        f"{said.run}/{os.getppid()}" if said.host is None and address is None else said.run,
+        f"{said.run}/{_starter(rank_name, size_name)}" if said.host is None and address is None else said.run,
     )
+
+
+def _starter(*names: str) -> int:
+    """The process that has started the ranks of this machine: the nearest one above that is not told a rank itself, as
+    a script around the program is, and a rank that starts another process. Where the system does not tell: the parent.
+    """
+    own = [_told_to("self", name) for name in (*names, "PMI_FD")]
+    pid = os.getppid()
+    while pid > 1 and any(own) and [_told_to(pid, name) for name in (*names, "PMI_FD")] == own:
+        pid = _parent_of(pid)
+    return pid
+
+
+def _told_to(pid: int | str, name: str) -> bytes | None:
+    """A variable that a process was started with."""
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return next((one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())), None)
+    return None
+
+
+def _parent_of(pid: int) -> int:
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return 0
 
 
 def _address() -> tuple[str | None, int | None]:

@@ -352,7 +352,7 @@ class World:
         if own is not None and op != "mean":
             raise ArgumentError(f"a weight counts in op='mean', and op is {op!r}")
         x = registry.as_array(x)
-        found = _summands(x)
+        found = _ordered(_summands(x))
         if self.size == 1:
             for held in found:
                 carrying.check_op(held, op)
@@ -403,7 +403,7 @@ class World:
             return x
         x = registry.as_array(x)
         helds.refuse_strangers(x)
-        found = helds.leaves_in(x, "x")
+        found = _ordered(helds.leaves_in(x, "x"))
         if not found:
             helds.tensors_in(x, "x", "broadcast")
         helds.require_built(found)
@@ -417,7 +417,7 @@ class World:
         unique = list({id(part.value): part for part in parts}.values())
 
         def call() -> str:
-            return f"broadcast from {root}: {signatures(parts)}{_unsent(x)}"
+            return f"broadcast from {root}: {signatures(parts)}{_shared(parts)}{_unsent(x)}"
 
         with _Alone(self, "broadcast"):
             self._agree(call)
@@ -438,7 +438,7 @@ class World:
         if self.size == 1 and _is_known(x, "all_gather"):
             return x
         x = registry.as_array(x)
-        found = helds.tensors_in(x, "x", "all_gather")
+        found = _ordered(helds.tensors_in(x, "x", "all_gather"))
         for held in found:
             helds.refuse_symbol(held)
         if self.size == 1:
@@ -483,7 +483,7 @@ class World:
         if op not in OPS:
             raise ArgumentError(f"reduce_scatter makes one of {', '.join(OPS)}, not {shown(op)}")
         x = registry.as_array(x)
-        found = _summands(x)
+        found = _ordered(_summands(x))
         for held in found:
             carrying.check_op(held, op)
             length = helds.length_of([held])
@@ -523,7 +523,7 @@ class World:
         if other == self.rank:
             raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
         x = registry.as_array(x)
-        found = helds.tensors_in(x, "x", verb)
+        found = _ordered(helds.tensors_in(x, "x", verb))
         carrier = self._ready(verb)
         for held in found:
             carrier.require(held, verb)
@@ -588,7 +588,7 @@ class World:
         if self.size == 1:
             _require_weight(own)
             return model_or_gradients
-        gradients = buckets.gradients_in(model_or_gradients)
+        gradients = sorted(buckets.gradients_in(model_or_gradients), key=lambda one: one.name)
         found = [one.held for one in gradients if one.held is not None]
         for held in found:
             carrying.check_op(held, "mean")
@@ -770,7 +770,18 @@ def _unsent(x: Any) -> str:
     import numpy as np
 
     plain = [leaf for leaf in trees.leaves(x) if isinstance(leaf.value, Number | str | bytes | np.generic)]
-    return "".join(f"; x{leaf.path} is {_short(repr(leaf.value))}" for leaf in plain)
+    return "".join(sorted(f"; x{leaf.path} is {_short(repr(leaf.value))}" for leaf in plain))
+
+
+def _ordered(found: list[Held]) -> list[Held]:
+    """By their places: a dict is the same whatever the order in which a rank has filled it."""
+    return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
+
+
+def _shared(parts: list[Held]) -> str:
+    """Two tensors that share memory, which has to be so on all ranks: the second one written changes the first."""
+    twins = helds.first_overlap(parts) if len(parts) > 1 else None
+    return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
 
 
 def _short(text: str) -> str:

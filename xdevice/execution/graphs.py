@@ -1,7 +1,7 @@
 """`capture`: the work of a repeated task, recorded once and replayed without Python.
 
-A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it (docs/explanation/hardware.md). A graph
-asks for all the work of a task at once.
+A GPU does a product of two 100x100 matrices in less time than Python takes to ask for it
+(docs/explanation/hardware.md). A graph asks for all the work of a task at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`parallel`: independent tasks side by side, each enqueued by a thread of its own.
 
-One thread cannot feed two GPUs from Python, so streams alone gain little (docs/reference/async.md has the figures). The threads
+One thread cannot feed two GPUs from Python, so streams alone gain little (figures: docs/reference/async.md). Threads
 are kept for the next call: starting one takes ten times as long as waking it, and three times that on TensorFlow.
 A call has `MOST` of them at most. At a limit, tasks that call `parallel` themselves would wait for each other forever,
 so their tasks get what is left of the `MOST`, and the rest is done by the thread that calls.
@@ -235,7 +235,7 @@ _turns: list[float] = []
 
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
-    """Python's 5 ms are long where each thread has a GPU to feed: the other one's runs dry (docs/explanation/hardware.md)."""
+    """Python's turns of 5 ms are long where threads feed GPUs: one runs dry (docs/explanation/hardware.md)."""
     if not _feeds_gpus(backend):
         yield
         return

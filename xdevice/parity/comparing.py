@@ -1,8 +1,8 @@
 """`assert_parity` and `compare`: whether two values hold the same numbers, and where they first do not.
 
 The rule of each dtype is what honest runs of the same training on several frameworks were seen to keep, and faults were
-seen to break; docs/reference/parity.md has the measurement. The distance in ULP is told and decides nothing: honest runs are
-10,000 and more of them apart.
+seen to break; docs/reference/parity.md has the measurement. The distance in ULP is told and decides nothing: honest
+runs are 10,000 and more of them apart.
 """
 
 from __future__ import annotations

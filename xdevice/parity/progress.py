@@ -22,7 +22,9 @@ def shown(backends: Sequence[str]) -> Iterator[Watcher]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    is_seen = console.file.isatty()  # rich takes a pipe for a terminal under FORCE_COLOR, which Jupyter sets
+    with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
         yield _Shown(progress, backends)
 
 

@@ -51,8 +51,8 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     | tensorflow | Keras's SGD, Adam, AdamW, RMSprop, Adagrad |
 
     It compares the settings, where eps enters, whether weight decay is coupled, clipping, what gradients are divided
-    by, schedules, and groups of parameters. docs/reference/optimizers.md has the formulas. Groups are compared in their order:
-    `convert_optimizer`, which is told the models, compares parameter by parameter.
+    by, schedules, and groups of parameters. docs/reference/optimizers.md has the formulas. Groups are compared in their
+    order: `convert_optimizer`, which is told the models, compares parameter by parameter.
 
     It sees what the optimizers hold now. It cannot see a learning rate that a loop sets later: with momentum, PyTorch
     and Paddle go on differently from there than Keras and Gluon, which is listed only where there is a schedule. Nor

@@ -177,6 +177,16 @@ def check_sum(held: Held, op: str) -> None:
 
 def refuse_overlaps(found: list[Held]) -> None:
     """What is written into a tensor must change no other one, of the same replica or of another."""
+    twins = first_overlap(found)
+    if twins is not None:
+        raise ContainerError(
+            f"{twins[0]} and {twins[1]} share memory and are not one tensor, so that a sum "
+            "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
+        )
+
+
+def first_overlap(found: list[Held]) -> tuple[str, str] | None:
+    """The names of two tensors of which one would be changed by what is written into the other."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for held in found:
         tensor = read(held)
@@ -186,10 +196,8 @@ def refuse_overlaps(found: list[Held]) -> None:
     for together in blocks.values():
         twins = overlaps.first_overlap(together.values())
         if twins is not None:
-            raise ContainerError(
-                f"{twins[0].name} and {twins[1].name} share memory and are not one tensor, so that a sum "
-                "written into one would change the other; pass copies: xdevice.copy_to(x, device)"
-            )
+            return twins[0].name, twins[1].name
+    return None
 
 
 def _block(held: Held, tensor: Any) -> overlaps.Block | None:

@@ -243,7 +243,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         ArgumentError: an empty list, tensors of several backends, another `op`.
         UnsupportedError: a sparse or masked tensor.
 
-    Costs, with NCCL, its own time (docs/explanation/hardware.md); else one copy from each device to the first, and one back.
+    Costs, with NCCL, its own time (docs/explanation/hardware.md); else one copy from each device to the first, and one
+    back.
 
     Example:
         >>> [x.tolist() for x in xdevice.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]

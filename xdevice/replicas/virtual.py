@@ -12,7 +12,8 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
 
     They are other devices of the framework, and their memory is the host's. Tensors say where they are, moving copies,
     networks train on them, and code of the framework's own takes `device.native`. `cpu:0` stays, and is the only CPU.
-    They are not faster than the CPU: they show whether code for several devices is correct (docs/explanation/virtual.md).
+    They are not faster than the CPU: they show whether code for several devices is correct
+    (docs/explanation/virtual.md).
 
     `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same as `xdevice.virtual_gpus(4)` in its first line, and child
     processes inherit it.
@@ -35,7 +36,7 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
         UnsupportedError: a framework that is loaded already cannot have them, not so many or no longer, or has real
             GPUs; nothing has changed then. A framework that is loaded later raises the same error when it is loaded.
 
-    Costs what starting the devices costs: nothing on most; see docs/explanation/virtual.md for what each operation costs.
+    Costs what starting the devices costs: nothing on most; docs/explanation/virtual.md has what each operation costs.
 
     Example:
         >>> try:

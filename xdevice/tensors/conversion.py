@@ -59,8 +59,8 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     with `copy=False`.
 
     Shared memory lives as long as either side does. While both are in use, only read it, on both sides, and never
-    write into memory that TensorFlow or JAX owns or was given: docs/reference/conversion.md says why. What is pending on `x` is
-    waited for first; work that is launched on either side later is not ordered with the other side's.
+    write into memory that TensorFlow or JAX owns or was given: docs/reference/conversion.md says why. What is pending
+    on `x` is waited for first; work that is launched on either side later is not ordered with the other side's.
 
     Raises:
         BufferError: with `copy=False`, where the memory cannot be shared (a `SharingError`).

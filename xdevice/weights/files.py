@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from xdevice.base import floats
 from xdevice.base.devices import CPU
-from xdevice.base.dtypes import dtype_name
+from xdevice.base.dtypes import dtype_name, name_of
+from xdevice.containers import trees
 from xdevice.core import registry, selection
 from xdevice.errors import (
     ContainerError,
@@ -30,10 +32,10 @@ from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import refuse_non_container, require_dtype, traced
 
 from .disk import replacing, target_of
-from .format import DTYPES, RESERVED, SHARED, opened, read
+from .format import DTYPES, RESERVED, SHARED, SMALL, opened, read, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from io import FileIO
 
     from xdevice.base.devices import Device
@@ -43,11 +45,11 @@ if TYPE_CHECKING:
 
     Path = str | os.PathLike[str]
     Array = np.ndarray[Any, Any]
+    _Way = tuple[tuple[Any, ...], str]
+    """The keys on the way to a tensor or model, and the name of a variable in it."""
 
 _LONE: Final = "tensor"
 """The name in a file of a tensor that was saved by itself."""
-_SMALL: Final = 1 << 14
-"""Bytes up to which a copy is cheaper than to take the memory over."""
 
 
 class _Variable(NamedTuple):
@@ -118,7 +120,9 @@ def save(path: Path, x: Any) -> None:
     target = target_of(path)
     arrays, shared = _host_arrays(_variables(x, "save"))
     specs = {
-        name: TensorSpec(dtype=array.dtype.name, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes)
+        name: TensorSpec(
+            dtype=name_of(array.dtype), shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+        )
         for name, array in arrays.items()
     }
     with replacing(target) as new:
@@ -128,19 +132,23 @@ def save(path: Path, x: Any) -> None:
 def _variables(x: Any, verb: str) -> dict[str, _Variable]:
     """All tensors in `x`, and all variables of the models in it, by their names in a file."""
     found: dict[str, _Variable] = {}
-    origins: dict[str, str] = {}
-    for name, origin, variable in _named(x, verb):
-        if name in found or name == RESERVED:
-            other = f"and {origins[name]} both have" if name in found else "has"
-            raise ContainerError(
-                f"{origin} {other} the name {name!r} in a file, where keys are joined by dots; rename a key"
-            )
-        if not _is_utf8(name):
-            raise ContainerError(
-                f"{origin} has the name {name!r}, which UTF-8, and so the format, cannot write; rename a key"
-            )
-        found[name], origins[name] = variable, origin
+    for name, way, variable in _named(x, verb):
+        if name in found or name == RESERVED or not (name.isascii() or _is_utf8(name)):
+            others = [other for known, other, _ in _named(x, verb) if known == name]
+            raise _name_refused(name, way, others[0] if name in found else None)
+        found[name] = variable
     return found
+
+
+def _name_refused(name: str, way: _Way, other: _Way | None) -> ContainerError:
+    if name != RESERVED and other is None:
+        return ContainerError(
+            f"{_origin(way)} has the name {name!r}, which UTF-8, and so the format, cannot write; rename a key"
+        )
+    both = "has" if other is None else f"and {_origin(other)} both have"
+    return ContainerError(
+        f"{_origin(way)} {both} the name {name!r} in a file, where keys are joined by dots; rename a key"
+    )
 
 
 def _is_utf8(name: str) -> bool:
@@ -151,28 +159,34 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _named(x: Any, verb: str) -> Iterator[tuple[str, str, _Variable]]:
-    """Name in a file, the way to it as one writes it in Python, and the variable."""
-    for prefix, path, leaf in _leaves(x, verb):
-        for name, one in _of_leaf(path or "the argument", leaf):
-            origin = path + (f" {name}" if name else "") if path else f"variable {name!r}"
-            yield ".".join(filter(None, (prefix, name))) or (_LONE if not path else ""), origin, one
+def _named(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
+    """Name in a file, the way to it, and the variable."""
+    for prefix, keys, leaf in _leaves(x, verb):
+        for name, one in _of_leaf(keys, leaf):
+            whole = f"{prefix}.{name}" if prefix and name else prefix or name
+            yield whole or ("" if keys else _LONE), (keys, name), one
 
 
-def _leaves(x: Any, verb: str) -> Iterator[tuple[str, str, Any]]:
-    """What the names of a tensor or model in `x` begin with in a file, the way to it, and itself."""
+def _origin(way: _Way) -> str:
+    """The way to a variable as one writes it in Python."""
+    keys, name = way
+    return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {name!r}"
+
+
+def _leaves(x: Any, verb: str) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
+    """What the names of a tensor or model in `x` begin with in a file, the keys on the way to it, and itself."""
     if registry.kind_of(type(x)) is not None:
-        yield "", "", x
+        yield "", (), x
         return
     refuse_non_container(x, verb)
-    from xdevice.containers import trees
+    tree = trees.Tree(x)
+    for keys, leaf in zip(tree.paths(), tree.leaves, strict=True):
+        yield ".".join(map(str, keys)), keys, leaf
 
-    for keys, leaf in trees.named_leaves(x):
-        yield ".".join(map(str, keys)), leaf.path, leaf.value
 
-
-def _of_leaf(path: str, x: Any) -> Iterator[tuple[str, _Variable]]:
+def _of_leaf(keys: tuple[Any, ...], x: Any) -> Iterable[tuple[str, _Variable]]:
     found = registry.kind_of(type(x))
+    path = trees.written(keys) or "the argument" if found is None or found.kind == "symbol" else ""
     if found is None:
         raise NotATensorError(
             f"{path} is {shown(x)} of type {type(x).__qualname__}, which a file of tensors cannot hold; leave it out, "
@@ -182,10 +196,8 @@ def _of_leaf(path: str, x: Any) -> Iterator[tuple[str, _Variable]]:
     if kind == "symbol":
         raise traced(backend, path)
     if kind == "tensor":
-        yield "", _Variable(backend, x)
-        return
-    for name, value in backend.variables(x):
-        yield name, _Variable(backend, value, x)
+        return (("", _Variable(backend, x)),)
+    return ((name, _Variable(backend, value, x)) for name, value in backend.variables(x))
 
 
 def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], dict[str, str]]:
@@ -222,6 +234,7 @@ def _require_dense(name: str, backend: Backend, value: Any) -> None:
         )
 
 
+@cache
 def _name_of(dtype: Any) -> str:
     """Also of a dtype that xdevice knows nothing of, which a framework may fail to make an array of."""
     try:
@@ -287,11 +300,14 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with opened(path) as (file, header):
+        held: set[str] = set()
         for name, entry in header.entries.items():
-            require_dtype(owner, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
+            if entry.dtype not in held:
+                require_dtype(owner, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
+                held.add(entry.dtype)
             _require_shape(owner, name, entry.shape)
-        arrays = ((name, floats.taken(read(file, entry))) for name, entry in header.entries.items())
-        tensors = {name: _tensor(owner, array, place) for name, array in arrays}
+        arrays = zip(header.entries, read_all(file, header.entries.values()), strict=True)
+        tensors = {name: _tensor(owner, floats.taken(array), place) for name, array in arrays}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -302,9 +318,10 @@ def _load_into(path: str, into: Any) -> Any:
     with opened(path) as (file, header):
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
-        for _, one, entry in _plan(path, variables, header, file):
+        planned = sorted(_plan(path, variables, header, file), key=lambda one: one.entry.start)
+        for (_, one, _), array in zip(planned, read_all(file, [one.entry for one in planned]), strict=True):
             place = one.backend.device_of(one.value)
-            one.backend.write(one.value, _tensor(one.backend, floats.taken(read(file, entry)), place))
+            one.backend.write(one.value, _tensor(one.backend, floats.taken(array), place))
     for prefix, x in models.items():
         _take_state(prefix, x, variables)
     return into
@@ -396,6 +413,6 @@ def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:
 
 
 def _tensor(backend: Backend, array: Array, place: Device) -> Any:
-    if place is not CPU:
-        return backend.stage(array, place)
-    return backend.from_numpy(array, CPU) if array.nbytes <= _SMALL else backend.from_buffer(array)
+    if array.nbytes <= SMALL:
+        return backend.from_numpy(array, place)
+    return backend.from_buffer(array) if place is CPU else backend.stage(array, place)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from xdevice.errors import DTypeError, FileFormatError
 from .disk import path_errors, require_plain_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from io import FileIO
 
 DTYPES: Final = {
@@ -28,6 +28,11 @@ DTYPES: Final = {
     "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
 }  # fmt: skip
 """The dtypes of the format that NumPy has a name for, by their code in the header."""
+SMALL: Final = 1 << 14
+"""Bytes up to which a copy is cheaper than memory of a tensor's own."""
+_BLOCK: Final = 1 << 20
+_FEW: Final = 32
+"""Axes, as many as an array may have in every version of NumPy."""
 RESERVED: Final = "__metadata__"
 SHARED: Final = "xdevice.shared"
 """The one remark in a file's metadata that is ours: the further names of its tensors, as a JSON object."""
@@ -104,12 +109,17 @@ def _entry(name: str, about: Mapping[str, Any], start: int) -> Entry:
     code, shape = about["dtype"], tuple(about["shape"])
     if code not in DTYPES:
         raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
-    dtype = host_dtype(DTYPES[code])
+    if len(shape) > _FEW or 0 in shape:  # else the size of the file bounds it
+        _require_array(name, host_dtype(DTYPES[code]), shape)
+    begin, end = about["data_offsets"]
+    return Entry(DTYPES[code], shape, start + begin, end - begin)
+
+
+def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     try:
         np.broadcast_to(np.zeros((), dtype), shape)  # NumPy's limits of axes and sizes; allocates nothing
     except ValueError as error:
         raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
-    return Entry(DTYPES[code], shape, start + about["data_offsets"][0], math.prod(shape) * dtype.itemsize)
 
 
 def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
@@ -124,8 +134,38 @@ def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[s
 
 def read(file: FileIO, entry: Entry) -> np.ndarray[Any, Any]:
     """The values of a tensor in memory of their own."""
-    buffer = aligned(entry.nbytes)
-    file.seek(entry.start)
+    return _bytes(file, entry.start, entry.nbytes).view(host_dtype(entry.dtype)).reshape(entry.shape)
+
+
+def read_all(file: FileIO, entries: Iterable[Entry]) -> Iterator[np.ndarray[Any, Any]]:
+    """The values of tensors, one after the other; those of `SMALL` ones lie in memory that they share, to be copied."""
+    entries = tuple(entries)
+    memory, first, end = aligned(0), 0, 0
+    for number, entry in enumerate(entries):
+        name, shape, start, nbytes = entry
+        if nbytes > SMALL or not nbytes:
+            yield read(file, entry)
+            continue
+        if not first <= start < end:
+            first, end = start, _end_of_block(entries, number)
+            memory = _bytes(file, first, end - first)
+        array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
+        yield array if array.flags.aligned else array.copy()
+
+
+def _end_of_block(entries: Sequence[Entry], number: int) -> int:
+    """Where the last of the tensors ends that are read with this one."""
+    end = limit = entries[number].start
+    for entry in islice(entries, number, None):
+        if entry.start != end or entry.nbytes > SMALL or end - limit > _BLOCK:
+            break
+        end += entry.nbytes
+    return end
+
+
+def _bytes(file: FileIO, start: int, nbytes: int) -> np.ndarray[Any, Any]:
+    buffer = aligned(nbytes)
+    file.seek(start)
     rest = buffer.data
     while rest:
         with path_errors(f"{file.name!r} cannot be read"):
@@ -133,4 +173,4 @@ def read(file: FileIO, entry: Entry) -> np.ndarray[Any, Any]:
         if not got:
             raise FileFormatError(f"{file.name!r} was cut off while it was read; load it again")
         rest = rest[got:]
-    return buffer.view(host_dtype(entry.dtype)).reshape(entry.shape)
+    return buffer
