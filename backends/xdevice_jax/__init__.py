@@ -469,11 +469,10 @@ def _held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[An
     narrow = host_dtype(_NARROWED.get(dtype, dtype))
     if dtype in _NARROWED and values is not None and values.size:
         limits = np.iinfo(narrow)
-        if values.min() < limits.min or values.max() > limits.max:
-            raise DTypeError(
-                f"a value between {values.min()} and {values.max()} does not fit into {narrow}, which stands for "
-                f"{dtype} here; {_64_BIT}"
-            )
+        least, most = values.min(), values.max()
+        if least < limits.min or most > limits.max:
+            what = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
+            raise DTypeError(f"{what} does not fit into {narrow}, which stands for {dtype} here; {_64_BIT}")
     return narrow
 
 
