@@ -62,6 +62,8 @@ TITLES = {
     "numpy": "NumPy",
 }
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GLOG_minloglevel": "3", "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
+INFORMED = re.compile(r"^(?:I\d{4} |WARNING: All log messages before absl::InitializeLog).*\n?", re.MULTILINE)
+"""What TensorFlow 2.21 writes when it is imported, whatever the level of its log."""
 LIMIT = 900  # seconds that one cell may take
 logger = logging.getLogger(__name__)
 
@@ -172,7 +174,7 @@ def output_of(cell: nbformat.NotebookNode) -> Output:
     text, stderr, image, error = "", "", "", ""
     for output in cell.outputs:
         if output.output_type == "stream" and output.name == "stderr":
-            stderr += output.text
+            stderr += INFORMED.sub("", output.text)
         elif output.output_type == "stream":
             text += output.text
         elif output.output_type == "error":
