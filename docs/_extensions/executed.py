@@ -7,7 +7,9 @@ A page says in its front matter on which backends it runs, and with how many vir
     virtual_gpus: 2
     ---
 
-Its code stands in `{code-cell}` directives, one after the other in one kernel for each backend, as in a notebook. Lines
+`long: true` there leaves the page out of a sample.
+
+Code stands in `{code-cell}` directives, one after the other in one kernel for each backend, as in a notebook. Lines
 that begin with a colon set options:
 
     :timing: true         the output is a time: it is marked as one, and never called the same on two backends
@@ -19,8 +21,8 @@ The role {printed}`text` in a sentence says that the cells so far have printed t
 under `-W`, where one of them did not on one of the backends; where a cell raises, or writes to stderr, without being
 allowed to; and where one that must raise does not.
 
-XDEVICE_DOCS says how much runs: "all" (the default), "sample" (each page on one backend, in turn) or "none". Runs are
-kept in `_build/runs` until the page or xdevice changes.
+XDEVICE_DOCS says how much runs: "all" (the default), "sample" (each page that is not long on one backend, in turn) or
+"none". Runs are kept in `_build/runs` until the page or xdevice changes.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ class Page(NamedTuple):
     name: str
     notebook: nbformat.NotebookNode
     backends: list[str]
+    is_long: bool
 
 
 def page_of(name: str, text: str) -> Page | None:
@@ -90,7 +93,7 @@ def page_of(name: str, text: str) -> Page | None:
     if "```{code-cell}" not in text:
         return None
     notebook = jupytext.reads(text, fmt="md:myst")
-    said = notebook.metadata
+    said = dict(notebook.metadata)
     backends = said.get("backends")
     if not backends or not set(backends) <= set(TITLES):
         raise ValueError(f"{name}: its front matter names the backends {backends}; expected some of {list(TITLES)}")
@@ -110,7 +113,7 @@ def page_of(name: str, text: str) -> Page | None:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
-    return Page(name, notebook, backends)
+    return Page(name, notebook, backends, bool(said.get("long")))
 
 
 def plain(source: str) -> str:
@@ -135,7 +138,7 @@ def chosen(page: Page, turn: int) -> list[str]:
     how = os.environ.get("XDEVICE_DOCS", "all")
     if how not in ("all", "sample", "none"):
         raise ValueError(f'XDEVICE_DOCS is {how!r}; expected "all", "sample" or "none"')
-    if how == "none":
+    if how == "none" or (how == "sample" and page.is_long):
         return []
     return [page.backends[turn % len(page.backends)]] if how == "sample" else page.backends
 
