@@ -22,7 +22,7 @@ under `-W`, where one of them did not on one of the backends; where a cell raise
 allowed to; and where one that must raise does not.
 
 XDEVICE_DOCS says how much runs: "all" (the default), "sample" (each page that is not long on one backend, in turn) or
-"none". Runs are kept in `_build/runs` until the page or xdevice changes.
+"none". Runs are kept beside the doctrees until the page or xdevice changes.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def run_pages(app: Sphinx, env: Any, names: list[str]) -> None:
     pages = [page for name, text in texts if (page := page_of(name, text))]
     read = [(turn, page) for turn, page in enumerate(pages) if page.name in names]
     runs = [(page, backend) for turn, page in read for backend in chosen(page, turn)]
-    kept, seen = Path(app.outdir).parent / "runs", version()
+    kept, seen = Path(app.doctreedir) / "runs", version()
     env.executed |= {page.name: {} for _, page in read}
     workers = int(os.environ.get("XDEVICE_DOCS_WORKERS", os.cpu_count() or 1))
     with ThreadPoolExecutor(workers) as pool:
