@@ -339,4 +339,4 @@ def test_return_types_of_c_are_rebuilt():
 def test_paths_and_names_of_leaves():
     thing = {"a": [Point(1, Plain(2))], 3: types.MappingProxyType({"k": 4})}
     assert [leaf.path for leaf in trees.leaves(thing)] == ["['a'][0].x", "['a'][0].y.x", "['a'][0].y.y", "[3]['k']"]
-    assert [keys for keys, _ in trees.named_leaves(thing)][1] == ("a", "0", "y", "x")
+    assert trees.Tree(thing).paths()[1] == ("a", 0, "y", "x")

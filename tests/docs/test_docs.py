@@ -101,7 +101,6 @@ SHOWN = {
 FRAGMENTS = {  # what stands there beside examples that run: parts of programs, which the tutorials have whole
     "explanation/backends.md": 1,
     "guides/port_a_script.md": 5,
-    "reference/adapters.md": 1,
     "reference/arithmetic.md": 1,
     "reference/async.md": 6,
     "reference/parity.md": 1,
