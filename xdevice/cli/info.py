@@ -54,7 +54,9 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
     console = Console(stderr=True)
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    is_seen = console.file.isatty()  # rich takes a pipe for a terminal under FORCE_COLOR, which Jupyter sets
+    with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
         tasks = {name: progress.add_task(f"probing {name}", total=1) for name in names}
 
         def probe(name: str) -> Report:
