@@ -27,6 +27,7 @@ XDEVICE_DOCS says how much runs: "all" (the default), "sample" (each page that i
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -37,7 +38,6 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from datetime import date
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,13 +149,12 @@ def run(page: Page, backend: str, kept: Path, seen: str) -> list[Output]:
     path = kept / f"{page.name.replace('/', '-')}-{backend}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
     if path.exists():
         return [Output(*item) for item in json.loads(path.read_text(encoding="utf-8"))]
-    notebook = nbformat.from_dict(page.notebook)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")} | QUIET
     environment["XDEVICE_BACKEND"] = backend
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
-            nbformat.from_dict(json.loads(json.dumps(notebook))),
+            copy.deepcopy(page.notebook),
             timeout=LIMIT,
             kernel_name="python3",
             startup_timeout=300,
@@ -280,8 +279,7 @@ class CodeCell(SphinxDirective):
 
 
 def when() -> nodes.Node:
-    machine = f"{os.cpu_count()} cores of {processor()}, without a GPU"
-    text = f"Timed once, when this page was built: {machine}, {date.today()}. Yours will differ."
+    text = f"Timed once, on {os.cpu_count()} cores of {processor()}. Yours will differ."
     return nodes.paragraph("", text, classes=["timed"])
 
 

@@ -50,13 +50,11 @@ class Report(TypedDict):
 
 def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     """The reports of the backends, in their order; shows progress on standard error."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
+    from rich.progress import SpinnerColumn, TextColumn
 
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"))
-    is_seen = console.file.isatty()  # rich takes a pipe for a terminal under FORCE_COLOR, which Jupyter sets
-    with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
+    from xdevice.parity.progress import bar
+
+    with bar(SpinnerColumn(), TextColumn("{task.description}")) as progress:
         tasks = {name: progress.add_task(f"probing {name}", total=1) for name in names}
 
         def probe(name: str) -> Report:

@@ -369,14 +369,12 @@ def _publish(report: Report, title: str, options: dict[str, Any]) -> None:
 
 
 def _bench(name: str | None, quick: bool) -> list[Row]:
-    from rich.console import Console
-    from rich.progress import Progress
+    from xdevice.parity import progress as progresses
 
     from . import bench as experiments
 
     backend = _backend(name)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.file.isatty()) as progress:
+    with progresses.bar() as progress:
         task = progress.add_task(backend.name, total=len(experiments.EXPERIMENTS))
 
         def step(what: str) -> None:

@@ -10,21 +10,27 @@ from .run import Watcher
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.progress import Progress
+    from rich.progress import Progress, ProgressColumn
 
     from .run import Ended
+
+
+def bar(*columns: ProgressColumn) -> Progress:
+    """What shows progress on standard error, and is drawn on a terminal only: rich takes a pipe for one under
+    FORCE_COLOR, which Jupyter sets."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.file.isatty())
 
 
 @contextmanager
 def shown(backends: Sequence[str]) -> Iterator[Watcher]:
     """A watcher that shows what it is told. Where nobody can see a clock run, a line is written at each end."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console = Console(stderr=True)
-    is_seen = console.file.isatty()  # rich takes a pipe for a terminal under FORCE_COLOR, which Jupyter sets
-    with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
+    with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
         yield _Shown(progress, backends)
 
 
