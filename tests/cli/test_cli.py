@@ -72,7 +72,7 @@ def test_info_outlives_a_backend_that_crashes_or_hangs(tmp_path):
     status, out, _ = command("info", "mxnet", "paddle", "numpy", "--json", "--timeout", "40", **environment)
     assert status == 1
     mxnet, paddle, numpy = json.loads(out)
-    assert "ended with status -11" in mxnet["error"]
+    assert "ended by SIGSEGV" in mxnet["error"]
     assert "did not answer within 40 s" in paddle["error"]
     assert numpy["imports"]
 

@@ -57,6 +57,14 @@ def verbs() -> None:
         assert world.all_gather(mixed)["a"].tolist() == [0, 1], "dicts are the same in any order"
         assert world.all_reduce(mixed)["b"]["y"].tolist() == [2, 2]
         assert world.broadcast(mixed, root=1)["a"].tolist() == [1]
+        many = [np.array([10 * i + rank]) for i in range(12)]  # x[10] stands before x[2] where names are sorted
+        assert [x.tolist() for x in world.all_gather(many)] == [[10 * i, 10 * i + 1] for i in range(12)]
+        if rank:
+            world.send(many, 0)
+        else:
+            assert [x.item() for x in world.recv([np.zeros_like(x) for x in many], 1)] == [
+                10 * i + 1 for i in range(12)
+            ]
         big = [np.full(5 * 2**20, rank + 1.0, "float32") for _ in range(3)]
         assert all(x.min() == x.max() == 1.5 for x in world.average_gradients(big))
         with world.first() as is_first:

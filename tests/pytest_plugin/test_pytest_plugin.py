@@ -426,8 +426,8 @@ def test_exits(xd): os._exit(0)
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.fnmatch_lines(
         [
-            "the pytest process of numpy was ended by SIGKILL in this test",
-            "the pytest process of numpy ended with status 0 in this test",
+            "the pytest process of numpy ended by SIGKILL in this test",
+            "the pytest process of numpy ended with exit status 0 in this test",
         ]
     )
     result = project.spawn("--xd-backends=numpy", "--xd-isolate", "-x")
@@ -440,7 +440,7 @@ def test_a_child_that_does_not_start_is_an_error_of_its_tests(project):
     result = project.spawn("--xd-backends=numpy", "--xd-isolate")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(
-        ["the pytest process of numpy ended with status * without running this test", "*planned*"]
+        ["the pytest process of numpy ended with exit status * without running this test", "*planned*"]
     )
 
 

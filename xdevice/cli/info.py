@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from xdevice.base.statuses import status_text
 from xdevice.core import registry
 from xdevice.distributed import launchers
 from xdevice.errors import SettingError
@@ -77,7 +78,7 @@ def probe_one(name: str, timeout: float) -> Report:
         return _report(name, error=f"did not answer within {timeout:g} s")
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or ["it wrote nothing"]
-        return _report(name, error=f"the process ended with status {done.returncode}: {last[0]}")
+        return _report(name, error=f"the process ended {status_text(done.returncode)}: {last[0]}")
     report: Report = json.loads(done.stdout.splitlines()[-1])
     return report
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xdevice.base import floats
+from xdevice.base.statuses import status_text
 from xdevice.base.version import __version__
 from xdevice.contract import environment
 from xdevice.core import registry, selection
@@ -387,7 +388,7 @@ def _bench_in_child(name: str, quick: bool) -> list[Row]:
     command = [sys.executable, "-m", "xdevice", "bench", "--backend", name, "--json", *(["--quick"] if quick else [])]
     done = _run(command, alone=True, stdout=subprocess.PIPE)
     if not done.stdout.startswith("["):
-        why = f"the process ended with status {done.returncode}"
+        why = f"the process ended {status_text(done.returncode)}"
         nothing: Row = {
             "backend": name,
             "virtual": False,
@@ -438,7 +439,7 @@ def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]
         if path.exists():
             outcome: dict[str, Any] = json.loads(path.read_text())
             return outcome
-    return {"backend": name, "version": "?", "devices": [], "failed": [f"the process ended with status {status}"]}
+    return {"backend": name, "version": "?", "devices": [], "failed": [f"the process ended {status_text(status)}"]}
 
 
 def _canonical(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import warnings
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from xdevice.base.statuses import status_text
 from xdevice.core.selection import VARIABLE
 
 from .choice import about, backend_of
@@ -189,9 +189,7 @@ class _Process:
                 self._process.wait()
 
     def how_it_ended(self) -> str:
-        status = self._process.returncode
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return f"the pytest process of {self._name} {how}"
+        return f"the pytest process of {self._name} ended {status_text(self._process.returncode)}"
 
     def tail(self) -> str:
         return "\n".join(self._output.read_text(errors="replace").splitlines()[-_TAIL:])

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import xdevice
+from xdevice.base.statuses import status_text
 from xdevice.contract import loader
 from xdevice.core import registry
 
@@ -181,4 +182,4 @@ def _in_fork(work: Callable[[], str]) -> str:
     os.close(write)
     answer = os.read(read, 1000).decode()
     _, status = os.waitpid(child, 0)
-    return answer or f"ended with status {status}"
+    return answer or f"ended {status_text(os.waitstatus_to_exitcode(status))}"
