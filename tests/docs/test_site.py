@@ -28,6 +28,28 @@ import xdevice
 
 It has printed {{printed}}`{said}`.
 """
+BOTH = """---
+backends: [numpy, torch]
+---
+
+# On two backends
+
+```{code-cell}
+import xdevice
+print("one text")
+```
+
+```{code-cell}
+print(xdevice.backend().name)
+```
+
+```{code-cell}
+:timing: true
+print("one second")
+```
+
+It has printed {printed}`one text`, and {printed}`numpy`.
+"""
 GOOD = "print(xdevice.to_numpy(xdevice.ones(2, 2)).sum())\nprint(2 + 2)"
 WRONG = [  # code, options, what the sentence says, the build's warning
     ("print(4); xdevice.device('gqu')", "", "4", "the cell raises DeviceError: "),
@@ -45,8 +67,10 @@ def built(folder, **pages):
     (source / "_static").mkdir()
     (source / "_static" / "site.css").touch()
     shutil.copy(DOCS / "conf.py", source)
-    for name, (code, options, said, *_) in pages.items():
-        (source / f"{name}.md").write_text(PAGE.format(code=code, options=options, said=said), encoding="utf-8")
+    for name, page in pages.items():
+        if not isinstance(page, str):
+            page = PAGE.format(code=page[0], options=page[1], said=page[2])
+        (source / f"{name}.md").write_text(page, encoding="utf-8")
     done = python("-m", "sphinx", "-q", "-W", "--keep-going", source, html)
     warned = {name: "".join(re.findall(rf"{name}\.md:\d+: WARNING: (.*)", done.stderr)) for name in pages}
     assert bool(done.returncode) == any(warned.values()), done.stderr
@@ -75,6 +99,25 @@ def test_a_page_that_says_what_is_not_so_fails_the_build(tmp_path):
     assert not warned.pop("index")
     for (*_, expected), said in zip(WRONG, warned.values(), strict=True):
         assert expected in said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("sphinx"), reason="needs the extra docs")
+@pytest.mark.skipif("torch" not in xdevice.backends(), reason="torch is not installed")
+def test_what_differs_and_what_is_a_time_stands_in_tabs(tmp_path):
+    warned, html = built(tmp_path, index=BOTH)
+    assert warned["index"] == "no cell above has printed 'numpy', on torch [executed]"
+    text = (html / "index.html").read_text(encoding="utf-8")
+    alike, differing, timed = re.split(r'<div class="cell', text.partition("<h1>")[2])[1:]
+    assert "Output, the same on all 2 backends" in alike
+    assert re.findall(r"\n(NumPy|PyTorch)</label>.*?<span></span>(\w+)\n</pre>", differing, re.DOTALL) == [
+        ("NumPy", "numpy"),
+        ("PyTorch", "torch"),
+    ]
+    assert "the same on" not in differing + timed
+    assert len(re.findall(r"</label>.*?<span></span>one second\n</pre>", timed, re.DOTALL)) == 2
+    assert "Timed once, on " in timed
+    assert "Timed" not in alike + differing
 
 
 def test_every_public_name_is_in_the_reference():
