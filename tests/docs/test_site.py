@@ -71,7 +71,7 @@ def built(folder, **pages):
         if not isinstance(page, str):
             page = PAGE.format(code=page[0], options=page[1], said=page[2])
         (source / f"{name}.md").write_text(page, encoding="utf-8")
-    done = python("-m", "sphinx", "-q", "-W", "--keep-going", source, html)
+    done = python("-m", "sphinx", "-q", "-W", "--keep-going", "--no-color", source, html)
     warned = {name: "".join(re.findall(rf"{name}\.md:\d+: WARNING: (.*)", done.stderr)) for name in pages}
     assert bool(done.returncode) == any(warned.values()), done.stderr
     return warned, html
