@@ -710,8 +710,8 @@ class Backend(ABC):
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         if self.is_host_only:
             hint = (
-                f"; xdevice.tensor(x, device={str(device)!r}) makes a tensor of it, and xdevice.convert one of any "
-                f"framework"
+                f"; select a backend that may have it, as by XDEVICE_BACKEND=torch, and make a tensor of an array "
+                f"there: xdevice.tensor(x, device={str(device)!r})"
             )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
 
