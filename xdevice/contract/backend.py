@@ -124,6 +124,9 @@ class Backend(ABC):
     """The oldest version of the framework that works."""
     dtypes: ClassVar[frozenset[str]]
     """The dtypes that it supports, by NumPy's names, and "bfloat16"."""
+    dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
+    """Its own dtype objects and their names in `dtypes`, if their `name` or text is not that name: {half: "float16"}.
+    Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
