@@ -18,8 +18,13 @@ from xdevice.pytest_plugin import recordings as pytest_recording
 TWO = "--xd-backends=numpy,torch"
 
 # pytester drops the modules that a run in this process has imported, and PyTorch cannot be imported twice
-IMPORTED = [xdevice.backend(name).samples() for name in ("numpy", "torch")]
-IMPORTED += [hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers]
+IMPORTED = [hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pytorch_is_imported_before():
+    for name in ("numpy", "torch"):
+        xdevice.backend(name).samples()
 
 
 @pytest.fixture

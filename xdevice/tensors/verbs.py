@@ -41,7 +41,7 @@ def device(spec: object) -> Device:
         DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that is not one: a bare
             int, a bool, None.
 
-    Whether the device exists is asked by what uses it. Costs 0.1 us for a text seen before.
+    Whether the device exists is checked where it is used. Costs 0.1 us for a text seen before.
 
     Example:
         >>> xdevice.device("/GPU:1")
