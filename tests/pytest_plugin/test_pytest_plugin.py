@@ -18,8 +18,13 @@ from xdevice.pytest_plugin import recordings as pytest_recording
 TWO = "--xd-backends=numpy,torch"
 
 # pytester drops the modules that a run in this process has imported, and PyTorch cannot be imported twice
-IMPORTED = [xdevice.backend(name).samples() for name in ("numpy", "torch")]
-IMPORTED += [hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers]
+IMPORTED = [hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pytorch_is_imported_before():
+    for name in ("numpy", "torch"):
+        xdevice.backend(name).samples()
 
 
 @pytest.fixture
@@ -434,6 +439,7 @@ def test_exits(xd): os._exit(0)
     result.assert_outcomes(passed=1, failed=1)
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_start_is_an_error_of_its_tests(project):
     write(project, "def test_it(xd): pass\ndef test_other(xd): pass\n")
     project.makeconftest("import os\nif 'XDEVICE_BACKEND' in os.environ: raise RuntimeError('planned')")
@@ -482,6 +488,7 @@ def kept(project):
     return project
 
 
+@pytest.mark.slow
 def test_recordings_of_another_environment_agree(kept):
     result = kept.run_here(TWO, "--xd-compare=kept")
     result.assert_outcomes(passed=7)

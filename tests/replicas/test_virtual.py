@@ -248,6 +248,7 @@ except xdevice.UnsupportedError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "used"),
     [
@@ -260,6 +261,7 @@ def test_it_is_too_late_once_the_framework_has_started(name, used):
     assert python(TOO_LATE.format(name=name, used=used)) == "refused"
 
 
+@pytest.mark.slow
 def test_a_framework_used_without_xdevice_before_is_refused_when_it_is_loaded():
     code = """
 import jax, xdevice
