@@ -38,6 +38,7 @@ _RULES: Final = {
     layouts.ATTENTION: {f"{name}_proj.weight": layouts.TRANSPOSED for name in ("q", "k", "v", "out")},
 }
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
+_NORMS: Final = (norm._BatchNormBase, norm._InstanceNormBase, nn.GroupNorm, nn.PReLU)
 _RECURRENT: Final = {nn.SimpleRNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 _CELL: Final = {name: name for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")} | {"weight_hr": "weight_ho"}
@@ -60,7 +61,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
     """Also fills in the blocks, whose layers are not called in the order of their definition."""
     owned: set[int] = set()
-    told: dict[int, Mapping[str, object]] = {}
+    told = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
         if isinstance(layer, _BLOCKS):
             told |= _of_block(layer)
@@ -82,6 +83,21 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
         bound = layouts.bound(path, kind, own, names, {**settings, **told.get(id(layer), {})})
         if bound is not None:
             yield bound
+
+
+def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
+    """By id, what norms say of their axis where it is not that of the model's convolutions, or the last one without."""
+    every = model.sublayers(include_self=True)
+    convs = {_has_channels_last(layer) for layer in every if isinstance(layer, conv._ConvNd)} or {False}
+    return {
+        id(layer): {layouts.AXIS: "the last" if _has_channels_last(layer) else "the second"}
+        for layer in every
+        if isinstance(layer, _NORMS) and convs != {_has_channels_last(layer)}
+    }
+
+
+def _has_channels_last(layer: Any) -> bool:
+    return not (getattr(layer, "_data_format", None) or "NC").startswith("NC")
 
 
 def _is_norm(hook: Any) -> bool:

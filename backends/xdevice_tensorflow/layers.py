@@ -23,6 +23,7 @@ from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer, Part
 
 from . import pixels
+from .axes import of_norms
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
@@ -75,7 +76,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
     names = {id(variable): name for name, variable in reversed(list(backend.variables(model)))}
     done: set[int] = set()
-    orders = pixels.orders(model)
+    orders, norms = pixels.orders(model), of_norms(model)
     for layer in pixels.in_order(model):
         if id(layer) in done:
             continue
@@ -83,6 +84,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
         if found is None:
             continue
         kind, own, settings = found
+        settings = {**settings, **norms.get(id(layer), {})}
         if id(layer) in orders:
             own = _out_of_order(kind, own, orders[id(layer)])
         if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):

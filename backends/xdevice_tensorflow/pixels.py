@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
 """Layers and functions of `keras.ops`, by their name, which is all of the latter that is public."""
-_CONVS: Final = (
+CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
 )  # fmt: skip
-_MAKERS: Final = (*_CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
+MAKERS: Final = (*CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
 """Layers whose outputs are features of their own."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers with a parameter for each feature."""
@@ -70,16 +70,16 @@ def in_order(model: Any) -> Iterator[Any]:
 def orders(model: Any) -> dict[int, Order]:
     """By id, the layers of a model whose parameters go in Keras's order of features."""
     every = list(in_order(model))
-    graph = _graph_of(every)
+    graph = graph_of(every)
     folds = [fold for op in graph.ops for node in op._inbound_nodes if (fold := _fold_between(op, node, graph))]
     folds.sort(key=_is_last)
     found: dict[int, Order] = {}
     for fold in folds:
         stops = {id(other.op) for other in folds if other.opens != fold.opens}
-        for op in _reached(fold.op, graph.before if fold.opens else graph.after, stops):
-            found.setdefault(id(_inner(op)), _order(fold))
-    followed = {id(_inner(op)) for op in graph.ops}
-    has_conv = any(isinstance(layer, _CONVS) for layer in every)
+        for op in reached(fold.op, graph.before if fold.opens else graph.after, stops):
+            found.setdefault(id(inner(op)), _order(fold))
+    followed = {id(inner(op)) for op in graph.ops}
+    has_conv = any(isinstance(layer, CONVS) for layer in every)
     loose = [fold for layer in every if id(layer) not in followed for fold in _loose_folds(layer, has_conv)]
     for layer in every:
         for fold in sorted(loose if id(layer) in followed else folds + loose, key=_is_last):
@@ -106,13 +106,13 @@ def _order(fold: _Fold, how: str = "") -> Order:
 # functional models
 
 
-class _Graph(NamedTuple):
+class Graph(NamedTuple):
     ops: list[Any]
     before: Callable[[Any], Iterable[Any]]
     after: Callable[[Any], Iterable[Any]]
 
 
-def _graph_of(layers: list[Any]) -> _Graph:
+def graph_of(layers: list[Any]) -> Graph:
     """The layers and functions that work on each other's outputs."""
     inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
     for layer in filter(_is_model, layers):
@@ -134,7 +134,7 @@ def _graph_of(layers: list[Any]) -> _Graph:
         for parent in before(op):
             following.setdefault(id(parent), []).append(op)
             waiting.append(parent)
-    return _Graph(list(ops.values()), before, lambda op: following.get(id(op), []))
+    return Graph(list(ops.values()), before, lambda op: following.get(id(op), []))
 
 
 def _is_model(op: Any) -> bool:
@@ -150,36 +150,36 @@ def _ends(op: Any) -> Iterator[Any]:
         yield from _ends(tensor._keras_history.operation)
 
 
-def _fold_between(op: Any, node: Any, graph: _Graph) -> _Fold | None:
-    if not _is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
+def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
+    if not is_reshape(op) or len(node.input_tensors) != 1 or len(node.output_tensors) != 1:
         return None
     here, there = _put_last(op, tuple(node.input_tensors[0].shape[1:])), tuple(node.output_tensors[0].shape[1:])
     if not here or not there or None in (here[-1], there[-1]) or here[-1] == there[-1]:
         return None
     opens = there[-1] < here[-1]
     shape = _folded(there, here[-1]) if opens else _folded(here, there[-1])
-    beside = _reached(op, graph.after if opens else graph.before, set())
-    convs = [conv for conv in map(_inner, beside) if isinstance(conv, _CONVS)]
-    is_channels_first = bool(convs) and all(map(_is_first, convs)) and not _is_first(op)
+    beside = reached(op, graph.after if opens else graph.before, set())
+    convs = [conv for conv in map(inner, beside) if isinstance(conv, CONVS)]
+    is_channels_first = bool(convs) and all(map(is_first, convs)) and not is_first(op)
     if is_channels_first or not _has_channels(shape, bool(convs)):
         return None
     return _Fold(op, shape, here[-1] if opens else there[-1], opens)
 
 
-def _is_reshape(op: Any) -> bool:
-    return type(_inner(op)).__name__ in _RESHAPES
+def is_reshape(op: Any) -> bool:
+    return type(inner(op)).__name__ in _RESHAPES
 
 
-def _inner(op: Any) -> Any:
+def inner(op: Any) -> Any:
     return op.layer if isinstance(op, kl.TimeDistributed) else op
 
 
-def _is_first(op: Any) -> bool:
-    return getattr(_inner(op), "data_format", None) == "channels_first"
+def is_first(op: Any) -> bool:
+    return getattr(inner(op), "data_format", None) == "channels_first"
 
 
 def _put_last(op: Any, shape: Shape) -> Shape:
-    return (*shape[1:], shape[0]) if len(shape) > 1 and _is_first(op) else shape
+    return (*shape[1:], shape[0]) if len(shape) > 1 and is_first(op) else shape
 
 
 def _folded(shape: Shape, features: int) -> Shape:
@@ -190,7 +190,7 @@ def _folded(shape: Shape, features: int) -> Shape:
     return shape
 
 
-def _reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
+def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
     """What lies behind or before a layer, up to where features of their own are made or taken."""
     seen: dict[int, Any] = {}
     waiting = list(ways(op))
@@ -199,7 +199,7 @@ def _reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> 
         if id(found) in seen or id(found) in stops:
             continue
         seen[id(found)] = found
-        if not isinstance(_inner(found), _MAKERS):
+        if not isinstance(inner(found), MAKERS):
             waiting += ways(found)
     return list(seen.values())
 
@@ -216,7 +216,7 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
     """What a layer may be of which nobody knows what comes before and after."""
-    if not _is_reshape(layer):
+    if not is_reshape(layer):
         return
     built: Mapping[str, Any] = getattr(layer, "_build_shapes_dict", None) or {}
     here = _put_last(layer, tuple(next(iter(built.values()), ()) or ())[1:])

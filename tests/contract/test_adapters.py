@@ -222,6 +222,7 @@ for name, method in vars(Backend).items():
     assert {"stage", "memory", "reset_peak", "variables", "join", "new_stream", "new_graph"} <= set(left_out)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_loading_pytorch_imports_nothing_that_compiles():
     """Its compiler takes as long to import as all the rest of it; `torch.compiler.disable` as a decorator needs it."""

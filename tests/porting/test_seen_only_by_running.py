@@ -191,6 +191,91 @@ def test_a_norm_over_an_axis_that_is_not_the_last_is_listed():
         assert bool(line) == bool(told(xdevice.convert_state(source, "tensorflow", like=target)))
 
 
+@pytest.mark.parametrize(
+    ("shape", "layers", "theirs", "line"),
+    [
+        ((8, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", "axis 2 of (None, 8, 8) in tensorflow"),
+        ((8, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization(axis=1)], "linear", "axis 1 of (None, 8, 8)"),
+        ((None, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", "axis 2 of (None, None, 8)"),
+        ((5, 8), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", ""),
+        ((8,), lambda kl: [kl.Dense(8), kl.BatchNormalization()], "linear", ""),
+        ((8, 3), lambda kl: [kl.Conv1D(8, 1), kl.BatchNormalization()], "conv", ""),
+        ((8, 3), lambda kl: [kl.Conv1D(8, 1), kl.BatchNormalization(axis=1)], "conv", "axis is None in torch, 1 in"),
+        (
+            (3, 8),
+            lambda kl: [kl.Conv1D(8, 1, data_format="channels_first"), kl.BatchNormalization(axis=1)],
+            "conv",
+            "",
+        ),
+        (
+            (3, 8),
+            lambda kl: [kl.Conv1D(8, 1, data_format="channels_first"), kl.BatchNormalization()],
+            "conv",
+            "axis is None in torch, 2 in tensorflow",
+        ),
+    ],
+)
+def test_a_batch_norm_that_may_be_over_another_axis_is_listed(shape, layers, theirs, line):
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    first = torch.nn.Linear(8, 8) if theirs == "linear" else torch.nn.Conv1d(3, 8, 1)
+    source = torch.nn.Sequential(first, torch.nn.BatchNorm1d(8, eps=1e-3, momentum=0.01))
+    target = keras.Sequential([keras.Input(shape), *layers(keras.layers)])
+    found = told(xdevice.convert_state(source, "tensorflow", like=target))
+    assert line in found
+    assert bool(line) == bool(found)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_inputs_tell_whether_a_batch_norm_is_over_another_axis(moves):
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+
+    class Theirs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.bn = torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8, eps=1e-3, momentum=0.01)
+            torch.nn.init.uniform_(self.bn.weight)
+
+        def forward(self, x):
+            x = self.fc(x)
+            return self.bn(x.transpose(1, 2)).transpose(1, 2) if moves else self.bn(x)
+
+    class Mine(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.bn = keras.layers.Dense(8, name="fc"), keras.layers.BatchNormalization(name="bn")
+
+        def call(self, x):
+            return self.bn(self.fc(x))
+
+    given = np.random.default_rng(5).normal(size=(2, 8, 8)).astype("float32")
+    source, target = Theirs(), Mine()
+    target(given)
+    state = xdevice.convert_state(source, "tensorflow", like=target)
+    assert "the axis of bn, axis 2 of (2, 8, 8) in tensorflow" in told(state)
+    state.load_into(target)
+    with pytest.raises(xdevice.ParityError, match="not compared: the axis of bn"):
+        xdevice.assert_parity(source, target)
+    found = told(xdevice.convert_state(source, "tensorflow", like=target, inputs=given))
+    assert bool(found) is not moves
+    assert moves or "the outputs on inputs=" in found
+
+
+def test_a_batch_norm_of_paddle_over_the_last_axis_is_listed():
+    torch, paddle = pytest.importorskip("torch"), framework("paddle")
+    nn = paddle.nn
+    source = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8))
+    images = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), torch.nn.BatchNorm2d(8))
+    for theirs, mine, line in (
+        (source, [nn.Linear(8, 8), nn.BatchNorm1D(8)], ""),
+        (source, [nn.Linear(8, 8), nn.BatchNorm1D(8, data_format="NLC")], "the axis of 1, the last in paddle"),
+        (images, [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8, data_format="NHWC")], ""),
+        (images, [nn.Conv2D(3, 8, 1, data_format="NHWC"), nn.BatchNorm2D(8)], "the axis of 1, the second in paddle"),
+    ):
+        found = told(xdevice.convert_state(theirs, "paddle", like=nn.Sequential(*mine)))
+        assert line in found
+        assert bool(line) == bool(found)
+
+
 def test_a_norm_of_gluon_over_another_axis_is_listed():
     torch, nn = pytest.importorskip("torch"), framework("mxnet").gluon.nn
     for build, source in ((nn.LayerNorm, torch.nn.LayerNorm(8)), (nn.BatchNorm, torch.nn.BatchNorm1d(8))):

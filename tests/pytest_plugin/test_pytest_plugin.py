@@ -439,6 +439,7 @@ def test_exits(xd): os._exit(0)
     result.assert_outcomes(passed=1, failed=1)
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_start_is_an_error_of_its_tests(project):
     write(project, "def test_it(xd): pass\ndef test_other(xd): pass\n")
     project.makeconftest("import os\nif 'XDEVICE_BACKEND' in os.environ: raise RuntimeError('planned')")
@@ -487,6 +488,7 @@ def kept(project):
     return project
 
 
+@pytest.mark.slow
 def test_recordings_of_another_environment_agree(kept):
     result = kept.run_here(TWO, "--xd-compare=kept")
     result.assert_outcomes(passed=7)

@@ -872,6 +872,7 @@ while kill < 50 or left < 10 or values < 10:  # on a busy machine more kills com
 """
 
 
+@pytest.mark.slow
 def test_killed_fifty_times_while_writing_the_file_is_whole_each_time(path):
     done = child(KILLS, path)
     assert done.returncode == 0, done.stderr
@@ -884,6 +885,7 @@ for i in range(30):
 """
 
 
+@pytest.mark.slow
 def test_saves_and_loads_of_several_processes_at_once_do_not_disturb_each_other(path):
     xdevice.save(path, np.zeros(1 << 17))
     command = [sys.executable, "-c", TWO_AT_ONCE, str(path)]

@@ -715,8 +715,8 @@ class Backend(ABC):
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         if self.is_host_only:
             hint = (
-                f"; xdevice.tensor(x, device={str(device)!r}) makes a tensor of it, and xdevice.convert one of any "
-                f"framework"
+                f"; where the selected backend has it, xdevice.tensor(x, device={str(device)!r}) makes a tensor of an "
+                f"array, and xdevice.convert(x, 'torch') makes one of another framework"
             )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
 

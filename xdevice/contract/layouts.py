@@ -72,7 +72,9 @@ NORMED: Final = ("weight_g", "weight_v")
 """What a weight norm makes a weight of: `v * g / |v|`. `weight_g` has one number along each axis that |v| sums over."""
 FOLDED: Final = "folded"
 """Says of an attention that it is made of linear layers, and that the rest of it is code that cannot be read."""
-TOLD: Final = ("norm_first", "block_dropout", FOLDED)
+AXIS: Final = "axis_in_doubt"
+"""Says of a norm which axis it works over, where that may be another one than in the model beside it."""
+TOLD: Final = ("norm_first", "block_dropout", FOLDED, AXIS)
 """Settings that are compared only where both layers state them: the first are those of a Transformer's layer, stated
 for its first norm, so that it is compared by them only with another such layer."""
 

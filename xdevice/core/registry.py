@@ -300,6 +300,13 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
     finalize(cls, facts.pop, id(cls), None).atexit = False
 
 
+def forget_types() -> None:
+    """What was learnt of types is asked for again: a probe may know devices that are others now."""
+    probes.clear()
+    movable.clear()
+    _owners.clear()
+
+
 def as_array(x: Any) -> Any:
     """A number of NumPy's, which its `x.sum()` gives, as the array without dimensions that it stands for when it comes
     on its own; everything else as it is. In containers it is a number as Python's are."""

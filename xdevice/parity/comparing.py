@@ -238,7 +238,7 @@ def compare(
     inputs: object = None,
     names: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """What `assert_parity` goes by: whether two values hold the same numbers, and the worst error if they do, too.
+    """Whether two values hold the same numbers, and the worst error, also where they do: `assert_parity` as a result.
 
     Young: it may change in a minor version.
 

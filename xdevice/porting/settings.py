@@ -323,6 +323,24 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     return f"not compared: {' and '.join(parts)}, which have nothing of their kind beside; {_HINT}" if parts else ""
 
 
+def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
+    """One line of the norms that may work over another axis than those beside them."""
+    found = [
+        (layer, side.backend.name, other.backend.name)
+        for pair in pairs
+        for layer, beside, side, other in ((*pair, source, target), (*reversed(pair), target, source))
+        if layouts.AXIS in layer.settings and layouts.AXIS not in beside.settings
+    ]
+    if found and source.model is not None:
+        layer, here, there = found[0]
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        yield (
+            f"not compared: the axis of {layer.path or layer.kind}{more}, {layer.settings[layouts.AXIS]} in {here}, "
+            f"the second in {there}: the same only where the code moves axes; inputs= runs both models and compares "
+            "their outputs"
+        )
+
+
 def _named(layer: Layer) -> str:
     return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
 

@@ -381,8 +381,9 @@ class _Writer:
         agree = runs is not None and self._list_outputs(runs, wanted, pairs)
         only = ("dropout",) if agree else ()
         uncounted = settings.uncounted(source, wanted, compared, only)
-        if uncounted:
-            self._list_doubt(uncounted)
+        doubts = () if agree else settings.axes_in_doubt(pairs, source, wanted)
+        for line in filter(None, (uncounted, *doubts)):
+            self._list_doubt(line)
 
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
         """Lists that the outputs differ, and where they first do; whether they agree."""

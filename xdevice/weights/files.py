@@ -98,7 +98,7 @@ def save(path: Path, x: Any) -> None:
     Raises:
         NotATensorError: a leaf that is neither a tensor nor a model, by name. ContainerError: two leaves of one name,
             or a name that UTF-8 cannot write.
-        UnsupportedError: an optimizer that keeps numbers outside of tensors: PyTorch's LBFGS, Gluon's Nadam, LBSGD.
+        UnsupportedError: an optimizer that keeps numbers outside tensors: PyTorch's LBFGS, Gluon's Nadam, LBSGD.
         DTypeError: complex128, or another dtype that the format lacks. UnsupportedError: a sparse, ragged or masked
             tensor. NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
         FilePathError: a folder or a device has that name, the disk is full, or the system refuses for another reason.

@@ -1,0 +1,80 @@
+"""Which axis a norm of Keras works over: elsewhere it is the second one, which is that of the channels.
+
+What must be kept:
+- beside a convolution the axis of the channels is the one where that has them;
+- elsewhere nothing says whether the other model moves its axes around the norm; the number of its parameters does,
+  unless both axes are of one size;
+- a Flatten, Reshape or Permute makes other axes, so nothing is known behind it of what lies before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from keras import layers as kl
+
+from xdevice.contract import layouts
+
+from . import pixels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_NORMS: Final = (kl.BatchNormalization, kl.GroupNormalization, kl.PReLU)
+_MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
+
+
+def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
+    """By id, what the settings of norms say of their axis, where it is not that of the channels, or may not be."""
+    every = list(pixels.in_order(model))
+    norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
+    if not norms:
+        return {}
+    graph = pixels.graph_of(every)
+    return {id(layer): found for layer in norms if (found := _told(layer, _beside(layer, every, graph)))}
+
+
+def _told(layer: Any, beside: Sequence[Any]) -> Mapping[str, object]:
+    shape, axis = _shape(layer), _axis(layer)
+    if axis is None:
+        return {}
+    ends = (1, len(shape) - 1)
+    are_convs = bool(beside) and all(isinstance(found, pixels.CONVS) for found in beside)
+    is_other = axis not in ends or (are_convs and axis != ends[not pixels.is_first(beside[0])])
+    if is_other and not isinstance(layer, kl.PReLU):
+        return {"axis": axis}
+    sizes = {shape[end] for end in ends}
+    if not is_other and (are_convs or (len(sizes) == 2 and None not in sizes)):
+        return {}
+    return {layouts.AXIS: f"axis {axis} of {shape}"}
+
+
+def _shape(layer: Any) -> tuple[int | None, ...]:
+    """Of its input; () where it has not been built."""
+    return tuple((layer.get_build_config() or {}).get("input_shape") or ())
+
+
+def _axis(layer: Any) -> int | None:
+    """Counted from the front; None where it is not one."""
+    rank = len(_shape(layer))
+    if isinstance(layer, kl.PReLU):
+        own = [axis for axis in range(1, rank) if axis not in (layer.shared_axes or ())]
+        return own[0] if len(own) == 1 else None
+    axis = layer.axis[0] if isinstance(layer.axis, list | tuple) else layer.axis
+    return int(axis) % rank
+
+
+def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
+    """The nearest layers that make features of their own, before it or, where there are none, behind."""
+    if any(op is layer for op in graph.ops):
+        stops = {id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES}
+        ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))
+    else:
+        place = next(number for number, other in enumerate(every) if other is layer)
+        ways = (_nearest(part) for part in (every[:place][::-1], every[place + 1 :]))
+    found = ([own for own in map(pixels.inner, way) if isinstance(own, pixels.MAKERS)] for way in ways)
+    return next(filter(None, found), [])
+
+
+def _nearest(layers: Sequence[Any]) -> list[Any]:
+    return [layer for layer in layers if isinstance(layer, pixels.MAKERS)][:1]
