@@ -5,6 +5,7 @@ The chapters: https://d2l.ai/chapter_computational-performance/async-computation
 
 from __future__ import annotations
 
+from functools import partial
 from io import BytesIO
 from statistics import median
 from time import perf_counter
@@ -189,9 +190,7 @@ def overlap(bench: Bench) -> Iterator[Row]:
         return [products(x @ weight, 3) for x in xs]
 
     computed(prefetched())  # what is made once: a thread's stream, memory
-    copy, on_device = seconds(copied), copied()
-    compute = seconds(lambda: computed(on_device))
-    del on_device
+    copy, compute = seconds(copied), seconds(partial(computed, copied()))
     first, last = copy / len(batches), compute / len(batches)  # which nothing can run beside
     best = max(copy + last, compute + first)
     naive = seconds(lambda: computed(xdevice.tensor(batch, device=bench.device) for batch in batches))
