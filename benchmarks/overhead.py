@@ -2,9 +2,12 @@
 
     python benchmarks/overhead.py                       # every installed backend
     python benchmarks/overhead.py --backend torch --json
+    python benchmarks/overhead.py --batches             # dicts of 3, 1,000 and 100,000 tensors of PyTorch
 
 The two calls of a row take turns, so that the noise of the machine meets both; a row shows the medians and their ratio.
 `array_api_compat` and `accelerate` are shown where they are installed and take the tensor.
+
+`--batches` compares with accelerate's `send_to_device` and `optree.tree_map` of `x.to`, where they are installed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 import time
 import timeit
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +39,16 @@ Row = dict[str, Any]
 @click.command()
 @click.option("--backend", "names", multiple=True, metavar="NAME", help="Only these backends.")
 @click.option("--rounds", default=15, show_default=True, help="How often each pair takes turns.")
+@click.option("--batches", "with_batches", is_flag=True, help="Batches of PyTorch's tensors instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def main(names: tuple[str, ...], rounds: int, as_json: bool) -> None:
-    rows = [import_row(rounds)]
-    console = Console(stderr=True)
-    for name in track(names or xdevice.backends(), "measuring", console=console, disable=not console.is_terminal):
-        rows += measure(name, rounds)
+def main(names: tuple[str, ...], rounds: int, with_batches: bool, as_json: bool) -> None:
+    if with_batches:
+        rows = batch_rows(rounds)
+    else:
+        rows = [import_row(rounds)]
+        console = Console(stderr=True)
+        for name in track(names or xdevice.backends(), "measuring", console=console, disable=not console.is_terminal):
+            rows += measure(name, rounds)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     else:
@@ -104,6 +112,55 @@ def others(x: Any, here: xdevice.Device) -> list[tuple[str, Callable[[], Any]]]:
 
         if isinstance(x, torch.Tensor):
             found.append(("accelerate", lambda: send_to_device(x, here.native)))
+    except ImportError:
+        pass
+    return found
+
+
+def batch_rows(rounds: int) -> list[Row]:
+    """`to_device` of batches, there already or moved, by other libraries, and what asks where they are."""
+    rows = []
+    with xdevice.use("torch"):
+        here = xdevice.try_gpu()
+        ways = [("there already", here, here)]
+        ways += [("to meta", here, xdevice.device("meta"))] if here.kind == "cpu" else []
+        ways += (
+            [("host to GPU", xdevice.cpu(), here), ("GPU to host", here, xdevice.cpu())] if here.kind == "gpu" else []
+        )
+        for count in (3, 1_000, 100_000):
+            turns = rounds if count < 100_000 else 3
+            for how, source, target in ways:
+                for kind, batch in batches(count, source).items():
+                    mine = partial(xdevice.to_device, batch, target)
+                    for other, theirs in batch_movers(batch, target.native):
+                        rows.append(pair("torch", f"{kind} of {count:,}, {how}; {other}", mine, theirs, turns))
+            batch = batches(count, here)["dict"]
+            moving = partial(xdevice.to_device, batch, here)
+            for verb in (xdevice.device_of, xdevice.same_device, xdevice.check_same_device):
+                what = f"{verb.__name__} of a dict of {count:,}; to_device"
+                rows.append(pair("torch", what, partial(verb, batch), moving, turns))
+    return rows
+
+
+def batches(count: int, place: xdevice.Device) -> dict[str, Any]:
+    """What a training loop moves at each step, of tensors of 16 bytes."""
+    xs = [xdevice.ones(4, device=place) for _ in range(count)]
+    nested = {f"part {i}": {"x": xs[i : i + 10], "name": "a", "n": 1} for i in range(0, count, 10)}
+    return {"dict": {f"x{i}": x for i, x in enumerate(xs)}, "list": xs, "nested dict": nested}
+
+
+def batch_movers(batch: Any, native: Any) -> list[tuple[str, Callable[[], Any]]]:
+    found: list[tuple[str, Callable[[], Any]]] = []
+    try:
+        from accelerate.utils import send_to_device
+
+        found.append(("accelerate", lambda: send_to_device(batch, native)))
+    except ImportError:
+        pass
+    try:
+        import optree
+
+        found.append(("optree", lambda: optree.tree_map(lambda x: x.to(native) if hasattr(x, "to") else x, batch)))
     except ImportError:
         pass
     return found

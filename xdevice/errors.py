@@ -6,7 +6,7 @@
      │    ├── DeviceError                                  not a device, nor the spelling of one
      │    ├── ShapeError                                   not a shape, or one that does not fit
      │    └── SettingError                                 a variable of the environment with a wrong value
-     │         └── LaunchError                             what a launcher says of its processes, and cannot be
+     │         └── LaunchError                             what a launcher says of its processes, where it is wrong
      ├── ContainerError            ValueError              a container that cannot be taken apart and rebuilt
      ├── DTypeError                TypeError               data or a dtype that the backend cannot hold
      ├── NotBuiltError             RuntimeError            a model that does not have its variables yet
@@ -82,7 +82,7 @@ class ShapeError(ArgumentError):
 
 
 class SettingError(ArgumentError):
-    """A variable of the environment, such as XDEVICE_BLOCKING or LOCAL_RANK, that holds what it cannot mean."""
+    """A variable of the environment, such as XDEVICE_BLOCKING or LOCAL_RANK, with a value that it cannot have."""
 
 
 class LaunchError(SettingError):

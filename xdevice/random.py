@@ -75,7 +75,7 @@ def uniform(
         DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
         UnsupportedError: inside a function that `tf.function`, `jax.jit`, `to_static(full_graph=True)`, a hybridized
             Gluon block, `torch.jit.trace`, `torch.fx` or `torch.export` traces: the numbers would be the same at each
-            call. What runs outside of the graph, as under `torch.compile`, draws new numbers each time.
+            call. What runs outside the graph, as under `torch.compile`, draws new numbers each time.
 
     Costs about 10 us, 9 ns a number, and the copy to the device.
 

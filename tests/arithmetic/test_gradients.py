@@ -542,9 +542,11 @@ PAGE = (ROOT / "docs" / "reference" / "arithmetic.md").read_text(encoding="utf-8
 
 
 def test_the_page_prints_what_it_shows(name, capsys):
-    example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL).groups()
-    exec(example, {})
-    assert capsys.readouterr().out == shown
+    names, examples = {}, re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    assert len(examples) == 2
+    for example, shown in examples:
+        exec(example, names)
+        assert capsys.readouterr().out == shown
 
 
 def test_kinks_have_the_gradients_of_the_page(name, xp):

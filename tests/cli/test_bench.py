@@ -52,6 +52,7 @@ def test_virtual_gpus_are_named_and_show_nothing_of_what_is_possible(name):
     assert "share its cores" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_the_table_and_the_picture(tmp_path):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "bench.png"

@@ -125,6 +125,7 @@ def test_a_file_is_no_folder_to_save_a_run_in(tmp_path):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_full_disk_ends_with_2_which_means_no_verdict(tmp_path):
     script = tmp_path / "script.py"
@@ -135,6 +136,7 @@ def test_a_full_disk_ends_with_2_which_means_no_verdict(tmp_path):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_the_tour_prints_where_its_characters_are_not_known():
     status, out, err = command("tour", "--backend", "numpy", PYTHONIOENCODING="ascii")
     assert status == 0, out + err

@@ -105,6 +105,7 @@ def assert_no_report(folder):
     assert not list(folder.glob(".*"))
 
 
+@pytest.mark.slow
 def test_parity_while_a_process_starts(tmp_path):
     with hanging(tmp_path) as command:
         wait_for(command.family, "a process starts")

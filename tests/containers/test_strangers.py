@@ -327,6 +327,7 @@ def test_wrong_registrations_are_named():
         xdevice.to_device([Holder()], "cpu")
 
 
+@pytest.mark.slow
 def test_dead_types_are_forgotten():
     from dataclasses import make_dataclass
 

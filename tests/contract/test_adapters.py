@@ -103,6 +103,23 @@ def test_its_tensors_are_known_before_its_adapter_is_loaded(machine):
     assert machine.run(code) == "gpu:1"
 
 
+def test_dtypes_go_by_the_names_that_the_adapter_states(machine):
+    adapter = GOOD.replace("    framework = ", '    dtype_names = {toyframe.int: "int32"}\n    framework = ')
+    framework = FRAMEWORK + "\nclass DType:\n    name = 'int'\nint = DType()\n"
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=adapter, toyframe=framework)
+    code = """
+import toyframe, xdevice
+from xdevice.base.dtypes import dtype_name
+xdevice.backend("toyframe")
+print(dtype_name(toyframe.int), dtype_name("float32"))
+try:
+    dtype_name([])
+except xdevice.DTypeError:
+    print("refused")
+"""
+    assert machine.run(code).splitlines() == ["int32 float32", "refused"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -205,6 +222,7 @@ for name, method in vars(Backend).items():
     assert {"stage", "memory", "reset_peak", "variables", "join", "new_stream", "new_graph"} <= set(left_out)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("torch" not in FRAMEWORKS, reason="torch is not installed")
 def test_loading_pytorch_imports_nothing_that_compiles():
     """Its compiler takes as long to import as all the rest of it; `torch.compiler.disable` as a decorator needs it."""

@@ -126,6 +126,7 @@ def test_the_command_line_and_parity_need_nothing_of_posix(run, folder):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolate", [[], pytest.param(["--xd-isolate"], marks=pytest.mark.long)])
 def test_the_pytest_plugin_needs_nothing_of_posix(run, folder, isolate):
     (folder / "test_it.py").write_text(TEST)

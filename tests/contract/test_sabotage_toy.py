@@ -11,14 +11,16 @@ import copy
 import functools
 import re
 import threading
+import time
 from collections import defaultdict
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from support import ROOT
 
 import xdevice
-from xdevice.base import devices
+from xdevice.base import devices, dtypes
 from xdevice.containers import trees
 from xdevice.contract import Backend, DeviceInfo, Memory, Takes, Way, layouts
 from xdevice.contract import calls as common
@@ -190,6 +192,16 @@ def _(adapter, patch, suite):
 def _(adapter, patch, suite):
     classify = adapter.classify
     patch.setattr(adapter, "classify", lambda cls: "model" if cls is toy().Place else classify(cls))
+
+
+@wrong("dtype_names", "gives a name that is none of its dtypes", "keeps_the_contract", HOMES[:1])
+def _(adapter, patch, suite):
+    patch.setattr(type(adapter), "dtype_names", {np.dtype("float16"): "half"})
+
+
+@wrong("dtype_names", "takes one dtype for another", "dtypes_are_the_same_everywhere")
+def _(adapter, patch, suite):
+    patch.setattr(dtypes, "_stated", {np.dtype("int32"): "int64"})
 
 
 @wrong("version", "gives a text that is not a version", "keeps_the_contract", HOMES[:1])
@@ -1723,7 +1735,6 @@ swap(
     "splits on the CPU",
     _SPLITS,
     lambda split, adapter: lambda x, sizes: split(x.to(toy().CPU), sizes),
-    HOMES[1:],
 )
 swap("join", "joins the other way round", _SPLITS, lambda join, adapter: lambda parts: join(parts[::-1]))
 swap(
@@ -1745,7 +1756,6 @@ swap(
     "joins on the CPU",
     _SPLITS,
     lambda join, adapter: lambda parts: join([x.to(toy().CPU) for x in parts]),
-    HOMES[1:],
 )
 
 
@@ -1887,6 +1897,12 @@ swap(
     "adds the first one twice",
     _TOTAL,
     lambda total, adapter: lambda tensors, mean: (lambda xs: total([xs[0], *xs], mean))(list(tensors)),
+)
+swap(
+    "total",
+    "adds on the CPU",
+    _TOTAL,
+    lambda total, adapter: lambda tensors, mean: total([x.to(toy().CPU) for x in tensors], mean),
 )
 swap("total", "rounds after each sum", _ORDER, _total_by(lambda xs, mean: _plainly(xs, mean)))
 swap(
@@ -2172,6 +2188,18 @@ def _(adapter, patch, suite):
     patch.setattr(toy(), "_launch", one_thread)
 
 
+@wrong("threads", "lets threads meet where only one may work", "eight_threads_at_once")
+def _(adapter, patch, suite):
+    copy, told = adapter.copy, SimpleNamespace()
+
+    def meeting(x, device):
+        told.x = x
+        time.sleep(0.001)
+        return copy(told.x, device)
+
+    patch.setattr(adapter, "copy", meeting)
+
+
 @wrong("stream_reach", "says that streams are the process's", _BLOCK, GPU)
 def _(adapter, patch, suite):
     patch.setattr(adapter, "stream_reach", "process")
@@ -2324,6 +2352,13 @@ def _but_last(batches):
 # seeing asynchrony
 
 _BLOCKS = "blocking_leaves_nothing_under_way"
+
+
+@wrong("blocking", "is left out", _BLOCKS)
+def _(adapter, patch, suite):
+    patch.setattr(type(adapter), "blocking", Backend.blocking)
+
+
 swap("blocking", "does nothing", _BLOCKS, lambda _, adapter: lambda: contextlib.nullcontext())
 
 
@@ -2564,11 +2599,12 @@ def _(adapter, patch, suite):
 
 
 def _params():
-    """Each fault at one of its homes in turn; at the others for `-m long`."""
+    """Each fault at one of its homes in turn, every fourth in each run; at the others for `-m long`."""
     for number, fault in enumerate(FAULTS):
         words = re.sub(r"\W+", "-", fault.does).strip("-")
         for place, home in enumerate(fault.homes):
-            marks = () if place == number % len(fault.homes) else pytest.mark.long
+            sample = () if number % 4 == 0 else pytest.mark.slow
+            marks = sample if place == number % len(fault.homes) else pytest.mark.long
             yield pytest.param(fault, home, id=f"{number}-{fault.method}-{words}-{home}", marks=marks)
 
 

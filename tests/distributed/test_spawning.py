@@ -222,6 +222,7 @@ def test_rank_0_reads_what_the_launcher_reads(launch):
     assert sorted(done.stdout.splitlines()) == ["[0] 'data'", "[1] ''"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_stops_no_training(tmp_path):
     path = tmp_path / "script.py"
     path.write_text(f"print('x\\n' * 200000)\nopen({str(tmp_path / 'end')!r}, 'w')\n")

@@ -234,6 +234,7 @@ def test_arguments_differ(run):
         assert_told(outcome, "CollectiveMismatchError", words="check=True")
 
 
+@pytest.mark.slow
 def test_exit_hooks_that_hang_do_not_hang(run):
     for outcome in run("hanging_hooks"):
         assert outcome.status == 1, outcome.printed

@@ -22,7 +22,7 @@ TRAINING = ("multiple_gpus", "multiple_gpus_concise")
 
 
 @pytest.mark.parametrize("backend", sampled(BACKENDS, ["numpy"], ["torch"]))
-@pytest.mark.parametrize("chapter", SAID)
+@pytest.mark.parametrize("chapter", sampled(SAID, ["use_gpu"]))
 def test_a_chapter_runs(chapter, backend):
     out = printed(EXAMPLES / f"{chapter}.py", XDEVICE_BACKEND=backend)
     assert out.startswith(f"This is {backend} ")

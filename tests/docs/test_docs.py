@@ -65,74 +65,79 @@ def test_links_in_the_docs_lead_somewhere():
                 assert (page.parent / target).exists(), f"{page}: {target}"
 
 
-@pytest.mark.slow
-def test_the_training_of_the_page_on_files_goes_on(tmp_path):
-    code = re.search(
-        r"```python\n(import torch.*?)```", (DOCS / "reference" / "files.md").read_text(encoding="utf-8"), re.DOTALL
-    )[1]
-    done = python("-c", code, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-def first_example(page):
-    return re.search(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)[1]
-
-
-ELSEWHERE = {
-    "reference/nn.md": "tests/nn/test_docs_of_nn.py",
-    "reference/arithmetic.md": "tests/arithmetic/test_docs_of_arithmetic.py",
-    "reference/pytest.md": "below, by pytest",
-    "reference/optimizers.md": "tests/porting/test_optimizers.py",
-    "reference/tracing.md": "tests/tracing/test_docs_of_tracing.py",
-    "guides/port_a_script.md": "tests/porting/test_port_vae.py",
-    "reference/porting.md": "needs models of two frameworks, and says so: examples/port_resnet_block.py",
+ELSEWHERE = {  # pages whose code has tests of its own, and how many blocks of it
+    "reference/nn.md": 1,  # tests/nn/test_docs_of_nn.py
+    "reference/arithmetic.md": 3,  # tests/arithmetic/test_docs_of_arithmetic.py and test_gradients.py
+    "reference/optimizers.md": 2,  # tests/porting/test_optimizers.py
+    "reference/tracing.md": 1,  # tests/tracing/test_docs_of_tracing.py
+    "reference/pytest.md": 1,  # below, by pytest
 }
-PAGES = sorted(
-    name
-    for page in DOCS.rglob("*.md")
-    if "```python" in page.read_text() and (name := page.relative_to(DOCS).as_posix()) not in ELSEWHERE
-)
+BLOCKS = {
+    page.relative_to(DOCS).as_posix(): [textwrap.dedent(block) for block in found]
+    for page in sorted(DOCS.rglob("*.md"))
+    if (found := re.findall(r"^ *```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE))
+}
+BY_NAME = {  # from which block on a page loads frameworks by their names
+    "explanation/backends.md": 1,
+    "reference/files.md": 1,
+    "reference/parity.md": 1,
+    "reference/porting.md": 0,
+}
+EVERYWHERE = {
+    page: [block for block in blocks[: BY_NAME.get(page)] if '"gpu:0")' not in block]
+    for page, blocks in BLOCKS.items()
+    if page not in ELSEWHERE and BY_NAME.get(page) != 0
+}
 SHOWN = {
-    "reference/devices.md": "[(2, 2), (1, 2)]\n[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]\n[[2.0, 4.0], [2.0, 4.0]]\n",
+    "reference/devices.md": "[(2, 2), (1, 2)]\n[[1.0, -2.0], [3.0, -4.0], [5.0, -6.0]]\n[[2.0, 4.0], [2.0, 4.0]]\n"
+    "cpu:0\n",
     "reference/random.md": "[9, 4] [0, 5, 4, 1, 3, 2]\n",
 }
 
 
-FRAGMENTS = {  # what stands there beside examples that run: parts of programs, which the tutorials have whole
-    "explanation/backends.md": 1,
-    "guides/port_a_script.md": 5,
-    "reference/arithmetic.md": 1,
-    "reference/async.md": 6,
-    "reference/parity.md": 1,
-    "reference/porting.md": 4,
-}
-RUN_ELSEWHERE = {"arithmetic": 2, "devices": 2, "files": 2, "nn": 1, "optimizers": 2, "pytest": 1, "tracing": 1}
-
-
-def test_code_that_does_not_run_is_no_more_than_a_fragment():
-    """Code of a page runs in a `{code-cell}` when the site is built, or by the tests named above."""
-    for page in DOCS.rglob("*.md"):
-        name = page.relative_to(DOCS).as_posix()
-        blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-        for block in blocks:
-            compile(textwrap.dedent(block), name, "exec")
-        run = RUN_ELSEWHERE.get(page.stem, 1 if name in PAGES else 0) if blocks else 0
-        assert len(blocks) - run == FRAGMENTS.get(name, 0), name
+def test_the_tests_of_other_folders_run_all_code_of_their_pages():
+    assert {page: len(BLOCKS[page]) for page in ELSEWHERE} == ELSEWHERE
+    for_a_gpu = [page for page, blocks in EVERYWHERE.items() if blocks != BLOCKS[page][: BY_NAME.get(page)]]
+    assert for_a_gpu == ["reference/async.md"], "which a test below runs"
 
 
 @pytest.mark.parametrize("backend", FEW)
-def test_the_first_example_of_a_page_runs_on_every_backend(backend):
-    examples = {page: first_example(page) for page in PAGES}
-    code = f"for page, code in {examples!r}.items():\n    print(page)\n    exec(compile(code, page, 'exec'), {{}})"
+def test_the_code_of_a_page_runs_on_every_backend(backend):
+    code = f"""
+for page, blocks in {EVERYWHERE!r}.items():
+    print(page)
+    names = {{'__name__': '__main__'}}  # else its classes are Python's own
+    for block in blocks:
+        exec(compile(block, page, 'exec'), names)
+"""
     out = printed("-c", code, XDEVICE_BACKEND=backend) + "\n"
-    said = dict(zip(PAGES, re.split(rf"^(?:{'|'.join(PAGES)})\n", out, flags=re.MULTILINE)[1:], strict=True))
+    said = dict(zip(EVERYWHERE, re.split(rf"^(?:{'|'.join(EVERYWHERE)})\n", out, flags=re.MULTILINE)[1:], strict=True))
     assert "waiting: " in said["reference/async.md"]
     assert {page: said[page] for page in SHOWN} == SHOWN
 
 
+@pytest.mark.skipif(
+    not {"torch", "tensorflow", "paddle", "mxnet"} <= set(xdevice.backends()), reason="the pages need four frameworks"
+)
+@pytest.mark.parametrize("page", BY_NAME)
+def test_the_code_of_a_page_that_loads_frameworks_by_name_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for block in BLOCKS[page][BY_NAME[page] :]:
+        exec(compile(block, page, "exec"), names)
+
+
+@pytest.mark.usefixtures("toy_installed")
+def test_the_code_for_a_gpu_runs_on_a_toy_whose_gpus_have_streams_and_graphs():
+    code = "\n".join(
+        ["import toyframe; toyframe.ToyArray.copy_ = toyframe.ToyArray.write", *BLOCKS["reference/async.md"]]
+    )
+    assert "seconds" in printed("-c", code, XDEVICE_BACKEND="toyframe")
+
+
 @pytest.mark.long
 def test_the_example_of_the_pytest_page_passes_on_every_backend(tmp_path):
-    (tmp_path / "test_net.py").write_text(first_example("reference/pytest.md"))
+    (tmp_path / "test_net.py").write_text(BLOCKS["reference/pytest.md"][0])
     done = python("-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stdout
 

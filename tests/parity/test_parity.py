@@ -490,7 +490,7 @@ def test_one_weight_off_by_a_thousandth_is_named(backend, reference, tmp_path):
     assert (last.leaf, last.worst) == ("['w2']", (5, 1))
 
 
-@pytest.mark.parametrize("backend", FRAMEWORKS)
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, ["torch", "mxnet"]))
 def test_a_transposed_kernel_is_named(backend, reference, tmp_path):
     first = divergences(recorded(backend, tmp_path / "a", transposed_kernel), reference)[0]
     assert (first.name, first.step, first.comparison.leaf) == ("weights", 0, "['w1']")
@@ -509,7 +509,7 @@ def test_a_missing_bias_is_found_where_it_is_missing(backend, reference, tmp_pat
 
 
 @pytest.mark.parametrize("rounded", [as_tf32, as_bfloat16])
-@pytest.mark.parametrize("backend", FRAMEWORKS)
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, ["torch", "mxnet"]))
 def test_an_op_that_rounds_its_inputs_at_step_7_is_found_there(backend, rounded, reference, tmp_path):
     found = divergences(recorded(backend, tmp_path / "a", rounded_at_step_7(rounded)), reference)
     assert (found[0].name, found[0].step) == ("outputs", 7)

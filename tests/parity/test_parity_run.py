@@ -381,6 +381,7 @@ def test_a_divergence_before_a_crash_is_told(parity):
     assert "First divergence" not in out
 
 
+@pytest.mark.slow
 def test_without_a_reference_nothing_is_compared(parity):
     status, out, _ = parity("record('x', here('jax')); here('torch') and sys.exit('no reference')")
     assert status == 2
@@ -394,6 +395,7 @@ def test_without_a_reference_nothing_is_compared(parity):
     assert "x has no step 0 here, but the reference does" in out
 
 
+@pytest.mark.slow
 def test_a_script_that_records_nothing_is_told_so(parity):
     status, out, _ = parity("pass")
     assert status == 2

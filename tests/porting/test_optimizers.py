@@ -379,6 +379,7 @@ def test_5_steps_here_and_5_there_are_10(source, target, kind):
     assert nets.furthest(net, other, target) < 1e-5
 
 
+@pytest.mark.slow
 def test_without_the_state_the_nets_are_far_apart(monkeypatch):
     monkeypatch.setattr(xdevice, "convert_optimizer", lambda *_, **__: None)
     for kind in nets.KINDS:

@@ -18,8 +18,13 @@ from xdevice.pytest_plugin import recordings as pytest_recording
 TWO = "--xd-backends=numpy,torch"
 
 # pytester drops the modules that a run in this process has imported, and PyTorch cannot be imported twice
-IMPORTED = [xdevice.backend(name).samples() for name in ("numpy", "torch")]
-IMPORTED += [hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers]
+IMPORTED = [hooks, parity, pytest_isolation, pytest_plugin, pytest_recording, transfers]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pytorch_is_imported_before():
+    for name in ("numpy", "torch"):
+        xdevice.backend(name).samples()
 
 
 @pytest.fixture
@@ -121,12 +126,16 @@ def test_it(xd, assert_parity):
     wrong = np.ones((2, 3), "float32")
     wrong[1, 2] += 1e-3
     assert_parity({"w": weights}, {"w": wrong})
+
+def test_without_the_fixture():
+    xdevice.assert_parity(2.0, 1.0)
 """,
     )
     result = project.run_here("--xd-backends=torch")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines([">*assert_parity({*wrong*", "E*the values differ at ?'w'?: 1 of 6 elements is off"])
+    result.stdout.fnmatch_lines([">*xdevice.assert_parity(2.0, 1.0)", "E*the values differ: 1 of 1 element is off"])
     result.stdout.no_fnmatch_line("*def assert_parity*")
 
 
@@ -434,6 +443,7 @@ def test_exits(xd): os._exit(0)
     result.assert_outcomes(passed=1, failed=1)
 
 
+@pytest.mark.slow
 def test_a_child_that_does_not_start_is_an_error_of_its_tests(project):
     write(project, "def test_it(xd): pass\ndef test_other(xd): pass\n")
     project.makeconftest("import os\nif 'XDEVICE_BACKEND' in os.environ: raise RuntimeError('planned')")
@@ -482,6 +492,7 @@ def kept(project):
     return project
 
 
+@pytest.mark.slow
 def test_recordings_of_another_environment_agree(kept):
     result = kept.run_here(TWO, "--xd-compare=kept")
     result.assert_outcomes(passed=7)

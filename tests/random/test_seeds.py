@@ -290,6 +290,7 @@ print(json.dumps([of_process, of_block, mine, block]))
 """
 
 
+@pytest.mark.slow
 @needs_fork
 def test_forked_processes_draw_their_own_numbers_each_time_the_same():
     said = [json.loads(printed("-c", FORKING)) for _ in range(2)]
@@ -349,6 +350,7 @@ def test_importing_and_seeding_need_no_numpy():
 # what seeds by itself
 
 
+@pytest.mark.slow
 def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
     monkeypatch.delenv("XDEVICE_SEED", raising=False)
     names = [name for name in ("jax", "torch") if name in xdevice.backends()][:1]
@@ -370,6 +372,7 @@ def test_a_parity_run_draws_the_same_on_every_backend(tmp_path, monkeypatch):
         assert random.normal(100).tolist() == recorded.tolist()
 
 
+@pytest.mark.slow
 def test_each_test_and_its_fixtures_begin_with_their_seeds(pytester, monkeypatch):
     monkeypatch.delenv("XDEVICE_SEED", raising=False)
     pytester.makepyfile(

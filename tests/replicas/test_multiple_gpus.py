@@ -262,6 +262,7 @@ def test_one_epoch_alone_compares_no_times(count, said, faster):
     assert re.search(rf"both .* {re.escape(faster)} │", shown)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

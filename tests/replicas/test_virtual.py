@@ -6,6 +6,8 @@ fresh ones.
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from support import FRAMEWORKS, printed, sampled
@@ -143,6 +145,47 @@ def test_real_gpus_stay_hidden_when_the_same_number_is_asked_for_again(loaded):
     assert (loaded["listed"].virtual, later.virtual) == (2, 2)
 
 
+class Place:
+    """A tensor of the backend below, which says where it is."""
+
+    __module__ = "probing"
+
+    def __init__(self, index):
+        self.index = index
+
+
+class Probing(Listed):
+    """Its probes know the devices that there were when they were made."""
+
+    modules = ("probing",)
+
+    def classify(self, cls):
+        return "tensor" if issubclass(cls, Place) else None
+
+    def device_of(self, x):
+        if not 0 <= x.index < self.count("gpu"):
+            raise self.unsupported("a real GPU's tensor while its GPUs are virtual", "leave real GPUs alone")
+        return xdevice.gpu(x.index)
+
+    def probe(self, cls):
+        gpus = [xdevice.gpu(index) for index in range(self.count("gpu"))]
+        return lambda x: gpus[x.index] if x.index < len(gpus) else self.device_of(x)
+
+
+def test_what_knew_the_devices_of_before_is_asked_again(loaded, monkeypatch):
+    monkeypatch.setitem(sys.modules, "probing", sys)
+    loaded["listed"] = Probing(real=4)
+    before = Place(3)
+    assert xdevice.device_of(before) is xdevice.gpu(3)
+    assert xdevice.to_device({"x": before}, "gpu:3")["x"] is before
+    xdevice.virtual_gpus(2, force=True)
+    for ask in (xdevice.device_of, xdevice.same_device):
+        for x in (before, {"x": before}):
+            with pytest.raises(xdevice.UnsupportedError, match="while its GPUs are virtual"):
+                ask(x)
+    assert xdevice.device_of(Place(1)) is xdevice.gpu(1)
+
+
 def test_a_backend_loaded_later_gets_them_or_refuses(loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "3")
     backend = Listed()
@@ -205,6 +248,7 @@ except xdevice.UnsupportedError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "used"),
     [
@@ -217,6 +261,7 @@ def test_it_is_too_late_once_the_framework_has_started(name, used):
     assert python(TOO_LATE.format(name=name, used=used)) == "refused"
 
 
+@pytest.mark.slow
 def test_a_framework_used_without_xdevice_before_is_refused_when_it_is_loaded():
     code = """
 import jax, xdevice

@@ -54,6 +54,7 @@ def test_a_model_is_where_its_weights_are_whatever_fit_makes_elsewhere(net, plac
     assert places(net) != {place}, "fit makes its metrics on the default device, else there is nothing to test"
 
 
+@pytest.mark.slow
 def test_what_fit_has_made_is_moved_with_the_model(net, place):
     xdevice.to_device(net, place)
     fit(net)

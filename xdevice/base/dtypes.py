@@ -8,6 +8,7 @@ from . import floats
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Final
 
     import numpy as np
@@ -33,6 +34,7 @@ _OTHER_NAMES: Final = {
     "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64",  # Paddle 2.6
 }  # fmt: skip
 
+_stated: dict[object, str] = {}
 _host_dtypes: dict[str, np.dtype[Any]] = {}
 _names: dict[np.dtype[Any], str] = {}
 
@@ -45,6 +47,11 @@ def name_of(dtype: np.dtype[Any]) -> str:
     return name
 
 
+def state(names: Mapping[Any, str]) -> None:
+    """What a framework's own dtype objects are called here, as its adapter states it."""
+    _stated.update(names)
+
+
 def dtype_name(dtype: object) -> str:
     """NumPy's name of a dtype in any framework's form.
 
@@ -55,6 +62,12 @@ def dtype_name(dtype: object) -> str:
     """
     import numpy
 
+    try:
+        stated = _stated.get(dtype)
+    except TypeError:  # what cannot be hashed is not a dtype, as is said below
+        stated = None
+    if stated is not None:
+        return stated
     if isinstance(dtype, type) and dtype in _PYTHON:
         return floats.usual(_PYTHON[dtype])
     if isinstance(dtype, type) and issubclass(dtype, numpy.generic):

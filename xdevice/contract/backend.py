@@ -124,6 +124,9 @@ class Backend(ABC):
     """The oldest version of the framework that works."""
     dtypes: ClassVar[frozenset[str]]
     """The dtypes that it supports, by NumPy's names, and "bfloat16"."""
+    dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
+    """Its own dtype objects and their names in `dtypes`, if their `name` or text is not that name: {half: "float16"}.
+    Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
@@ -165,11 +168,11 @@ class Backend(ABC):
 
     @abstractmethod
     def count(self, kind: str) -> int:
-        """How many devices of a kind there are, without starting one."""
+        """How many devices of a kind there are, without starting one: 0 of any kind that it does not know."""
 
     @abstractmethod
     def describe(self, device: Device) -> DeviceInfo:
-        """Name and memory of a device. May start it."""
+        """Name and memory of a device, `VIRTUAL_GPU` for a virtual one. May start it."""
 
     def is_started(self, device: Device) -> bool:
         """Whether this process has used a GPU: asking anything else about one that it has not used starts it."""
@@ -501,7 +504,7 @@ class Backend(ABC):
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
         """The sum or mean of tensors of one device, in new storage, added in their order; not recorded for gradients.
-        16-bit floats are added as float32, and rounded once."""
+        16-bit floats are added as float32, and rounded once. `tensors` is one or more, and can be walked only once."""
         raise self.unsupported("all_reduce", "override Backend.total()")
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
@@ -608,7 +611,8 @@ class Backend(ABC):
     # threads
 
     threads: Literal["many", "one"] = "many"
-    """Whether tasks may run in a thread each, or must share one enqueueing thread."""
+    """Whether tasks may run in a thread each, or must share one enqueueing thread. Either way methods are called in any
+    thread: an adapter whose framework is for one at a time holds a lock."""
 
     stream_reach: ClassVar[Literal["thread", "process"]] = "thread"
     """Whether `stream_scope` sends the work of its own thread to a stream, or that of all threads."""
@@ -635,7 +639,8 @@ class Backend(ABC):
     # seeing asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Every operation inside completes before the next line runs; in this thread, and in all where it can."""
+        """Every operation inside completes before the next line runs; in this thread, and in all where it can. Does
+        nothing where that is so anyway, and raises `UnsupportedError` where nothing can make an operation complete."""
         raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
@@ -710,8 +715,8 @@ class Backend(ABC):
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         if self.is_host_only:
             hint = (
-                f"; xdevice.tensor(x, device={str(device)!r}) makes a tensor of it, and xdevice.convert one of any "
-                f"framework"
+                f"; where the selected backend has it, xdevice.tensor(x, device={str(device)!r}) makes a tensor of an "
+                f"array, and xdevice.convert(x, 'torch') makes one of another framework"
             )
         raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
 

@@ -30,7 +30,8 @@ class Samples(ABC):
 
     @abstractmethod
     def other_device(self) -> Device | None:
-        """A second device for the tests of this machine, made if need be: called before the framework is used."""
+        """A second device for the tests of this machine, made if need be: called before the framework is used, and
+        often. None where there is no other than cpu:0 and real or virtual GPUs."""
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
@@ -42,7 +43,9 @@ class Samples(ABC):
 
     @abstractmethod
     def address(self, x: Any) -> int | None:
-        """Where the memory of a tensor begins."""
+        """Where the memory of a tensor begins, once it is computed; None where the framework does not tell. Of a view
+        that is where its own first element is, or where the memory that it shares begins. Not asked of one without
+        elements."""
 
     @abstractmethod
     def gradient(self, function: Callable[[Any], Any], x: Any) -> Any:

@@ -6,7 +6,7 @@ import _thread  # importing threading would take a third of the time of `import 
 import os
 import sys
 
-from xdevice.base import devices
+from xdevice.base import devices, dtypes
 from xdevice.errors import BackendImportError, BackendNotFoundError, ContractError, SettingError, UnsupportedError
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -253,6 +253,7 @@ def _register(backend: Backend) -> None:
     if _imported_before_fork & set(backend.modules):
         backend.refusal = backend.after_fork()
     devices.KINDS.update(backend.kinds)
+    dtypes.state(backend.dtype_names)
     import copyreg
 
     copyreg.pickle(type(backend), _by_name)
@@ -297,6 +298,13 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
     facts[id(cls)] = fact
     finalize(cls, facts.pop, id(cls), None).atexit = False
+
+
+def forget_types() -> None:
+    """What was learnt of types is asked for again: a probe may know devices that are others now."""
+    probes.clear()
+    movable.clear()
+    _owners.clear()
 
 
 def as_array(x: Any) -> Any:

@@ -74,25 +74,26 @@ def processes(
 
     Args:
         engine: what moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo"). "auto",
-            which is also what holds without it, takes PyTorch's gloo for tensors on the host, of whatever framework,
-            and the framework's own on GPUs; `world.engine` says which it is.
-        timeout: seconds after which a rank counts as late: one that the others wait for, and in which nothing moves.
+            the default, takes PyTorch's gloo for tensors of any framework on the host, and the framework's own engine
+            on GPUs; `world.engine` names it.
+        timeout: seconds after which a rank counts as late: one that the others wait for, and in which nothing happens.
             30 by default.
         join_timeout: seconds in which all processes have to enter the block. 300 by default.
         check: whether the ranks vote before each collective on what they call. By default they do.
 
-    Each may also be said by XDEVICE_ENGINE, XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0), which
-    hold where the argument is left out. A block inside of the block gives the same world.
+    XDEVICE_ENGINE, XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out here. A block
+    inside the block gives the same world.
 
-    A rank is late only while another one waits for it, and if for `timeout` seconds it is neither in the verb, nor does
-    anything move in it: the thread that calls the verbs stands at one line without using a moment of time, and all its
-    other threads and the processes it has started use less than 1 % of a core together. What computes, compiles, loads
-    or saves takes as long as it takes, and so does rank 0 in `first`. A loop without an end counts as work.
+    A rank is late if another one waits for it, and for `timeout` seconds it is not in the verb and nothing happens in
+    it: the thread that calls the verbs stays at one line and uses no processor time, and all its other threads and the
+    processes that it has started together use less than 1 % of a core. What computes, compiles, loads or saves may take
+    as long as it likes, and so may rank 0 in `first`. An endless loop counts as work.
 
     Raises:
         LaunchError: the launcher's variables are incomplete or contradict each other; XDEVICE_TOKEN is missing beyond
             this machine; no engine. PeerError, on entering the block: a process has not come, or has failed.
-            CollectiveMismatchError, on entering: the arguments differ. ArgumentError: an argument that is none.
+            CollectiveMismatchError, on entering: the arguments differ. ArgumentError: a wrong argument, or one that
+            differs from that of the block around.
 
     Entering it costs 20 ms and what the engine takes to start, PyTorch's import included if it moves tensors of another
     framework; a world of one starts nothing.
@@ -541,7 +542,7 @@ class World:
         return rebuilt(x, found, new)
 
     def barrier(self) -> None:
-        """Waits until all ranks are here. The host's, by the control connection: it waits for no device."""
+        """Waits until all ranks are here. The hosts wait, by the control connection; no device is waited for."""
         if self.size == 1:
             return
         self._ready("barrier")

@@ -34,7 +34,7 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
     The task runs once as it is, which counts as a call, and once more without doing anything, to be recorded. What it
     did in Python is not done again: a replay reads and writes the same memory. So write new inputs into the tensors
     that the task reads (`x.copy_(batch)`); another tensor under the same name is not seen. They are kept alive.
-    Gradients are taken inside of the task: none flow through its result.
+    Gradients are taken inside the task: none flow through its result.
 
     Args:
         task: a function without arguments that works on one GPU, with shapes that do not change, and does not read.

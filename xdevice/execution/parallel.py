@@ -46,11 +46,10 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
     Each task gets a thread, and on PyTorch a stream on every GPU in use. 32 tasks run at once, or as many as there are
-    cores if those are more; others wait until one has ended. Tasks that a task starts count with those of the whole
-    process, and run in its thread when no more may start: only the tasks of the outermost call can wait for each other.
-    `with device:`, the selected backend, context
-    variables and the framework's own state of the thread (gradient and inference mode, autocast, recording) carry
-    into the tasks. Nested calls are fine. `parallel()` is `[]`.
+    cores if those are more; the others wait until one has ended. Calls nest: the tasks of a task count in that number
+    too, and run in its thread when no more may start, so only the tasks of the outermost call may wait for each other.
+    Tasks inherit `with device:`, the selected backend, context variables and the framework's own state of the thread
+    (gradient and inference mode, autocast, recording). `parallel()` is `[]`.
 
     Args:
         tasks: functions without arguments; `functools.partial` or a lambda makes one.
@@ -66,7 +65,7 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
 
     Raises:
         ArgumentError: an argument that cannot be called; no task has started.
-        CaptureError: inside of a task that `capture` records.
+        CaptureError: inside a task that `capture` records.
         What a task raised, once the others have ended: the exception itself, with a note that names the task. Of
         several the first by the order of tasks; the others are named in notes and are its `other_errors`.
 

@@ -131,7 +131,12 @@ class _Lane:
     def enter(self, stack: ExitStack) -> None:
         if self._stream is not None:
             return
-        self._stream = self.backend.new_stream(self._place)
+        kept = _kept_streams.setdefault((self.backend.name, self._place), [])
+        try:
+            self._stream = kept.pop()
+        except IndexError:
+            self._stream = self.backend.new_stream(self._place)
+        stack.callback(kept.append, self._stream)
         if self._start is not None:
             self.backend.stream_wait(self._stream, self._start)
         stack.enter_context(self.backend.stream_scope(self._stream))
@@ -292,6 +297,9 @@ class _Producer(workers.Worker):
 
 
 _running: set[_Producer] = set()
+_kept_streams: dict[tuple[str, Device], list[Any]] = {}
+"""Those that no producer is at work on. An allocator keeps memory for each stream: with a new one for each epoch it
+would hold batches for all of them."""
 
 
 def _end_all() -> None:
@@ -303,9 +311,15 @@ def _end_all() -> None:
         producer.join(workers.PATIENCE)
 
 
+def _after_fork() -> None:
+    """The threads of the parent do not exist in its child, nor does what it had on its GPUs."""
+    _running.clear()
+    _kept_streams.clear()
+
+
 workers.at_exit(_end_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)  # the threads of the parent do not exist in its child
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:

@@ -28,7 +28,7 @@ _MODES = ("record", "warn", "forbid")
 
 
 class TransferWarning(UserWarning):
-    """A transfer inside of `transfers("warn")`, at the line of the user's that made it.
+    """A transfer inside `transfers("warn")`, at the user's line that made it.
 
     Young: it may change in a minor version.
     """
@@ -136,7 +136,7 @@ class transfers:
 
     Raises:
         ArgumentError: another mode. ScopeError: left without having been entered.
-        TransferError: a transfer inside of "forbid"; its `record` says where.
+        TransferError: a transfer inside "forbid"; its `record` says where.
         UnsupportedError: a loaded third-party backend that cannot be watched.
 
     Costs some us for each transfer inside the block, on PyTorch 7 us and on TensorFlow 25 us for each operation.

@@ -220,6 +220,7 @@ def assert_parity(
         xdevice.errors.ParityError: the values differ at ['w']: 1 of 2 elements is off
         ...
     """
+    __tracebackhide__ = True  # pytest shows the line of the test and the text, and nothing between
     rule = Rule(rtol, atol, check_device, check_dtype, equal_nan)
     found = _compare(actual, expected, rule, inputs, names)
     if not found.ok:
@@ -238,7 +239,7 @@ def compare(
     inputs: object = None,
     names: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """What `assert_parity` goes by: whether two values hold the same numbers, and the worst error if they do, too.
+    """Whether two values hold the same numbers, and the worst error, also where they do: `assert_parity` as a result.
 
     Young: it may change in a minor version.
 

@@ -44,8 +44,8 @@ def record(name: str, value: object) -> None:
 
     Young: it may change in a minor version.
 
-    Inside of `xdevice parity`, or where the variable XDEVICE_RECORD names a folder, the value is read to the host and
-    written, with the line that calls. Each call under one name is that name's next step, counted from 0. Anywhere else
+    Inside `xdevice parity`, or where the variable XDEVICE_RECORD names a folder, the value is read to the host and
+    written, with the line of the call. Each call with one name is that name's next step, counted from 0. Anywhere else
     nothing happens.
 
     A model is kept under the names and in the layouts of its framework. To compare one across frameworks, record its

@@ -47,7 +47,7 @@ def local_device() -> Device:
     | `mpirun`: MVAPICH2 | `MV2_COMM_WORLD_LOCAL_RANK` |
     | `srun` | `SLURM_LOCALID` |
 
-    Where two say something, the first in this table counts: torchrun inside of a Slurm job is the one that knows.
+    Where two say something, the first in this table counts: inside a Slurm job, torchrun.
 
     Raises:
         DeviceNotFoundError: more processes than GPUs. SettingError: the variable does not hold an int of 0 or more.

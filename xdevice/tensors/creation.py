@@ -111,7 +111,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     drawn from NumPy's generator). Frameworks draw different numbers from one seed. Arguments and errors are those
     of `ones`.
 
-    | inside of | each call |
+    | inside | each call |
     |---|---|
     | `torch.compile`, `tf.function`, `paddle.jit.to_static` | draws anew |
     | `jax.jit`, and what else JAX traces once | `UnsupportedError`: draw outside; pass the numbers, or a key, in |

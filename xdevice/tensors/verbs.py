@@ -41,7 +41,7 @@ def device(spec: object) -> Device:
         DeviceError: a text that is not a device ("", "gpu:-1", "gpu:1:2", "gqu"), or an object that is not one: a bare
             int, a bool, None.
 
-    Whether the device exists is asked by what uses it. Costs 0.1 us for a text seen before.
+    Whether the device exists is checked where it is used. Costs 0.1 us for a text seen before.
 
     Example:
         >>> xdevice.device("/GPU:1")
@@ -136,20 +136,20 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
     the source keeps its place. Each tensor decides its backend for itself, whatever is selected.
 
     Args:
-        x: a tensor; a model (torch `Module` and `Optimizer`, Paddle `Layer` and `Optimizer`, Gluon `Block` and
-            `Trainer`, Keras `Layer`, `Model`, `Variable` and `Optimizer`, `tf.Module`, `tf.Variable`), which is
-            returned; an object that moves itself by a method of its own (`to` on PyTorch and Paddle, `as_in_ctx` on
-            MXNet), such as a `TensorDict`, a `PackedSequence` or a graph's `Data`, some of which move in place; or a
-            container of them (dict, list, tuple, namedtuple, dataclass, attrs class, pydantic model, set, pytree of
-            JAX, what `xdevice.register` was told of, ...), nested, which keeps its type. In a container a tensor that
-            appears twice stays one tensor, what is not a tensor passes through, and so do NumPy arrays beside tensors
-            of another backend. A scalar of NumPy counts as a tensor on cpu:0 on its own, and as a number in a
-            container.
+        x: a tensor, a model, an object that moves itself, or a container of these. Models, which come back as the same
+            object, are torch `Module` and `Optimizer`, Paddle `Layer` and `Optimizer`, Gluon `Block` and `Trainer`,
+            Keras `Layer`, `Model`, `Variable` and `Optimizer`, `tf.Module` and `tf.Variable`. Objects that move
+            themselves have a method for it (`to` on PyTorch and Paddle, `as_in_ctx` on MXNet): a `TensorDict`, a
+            `PackedSequence`, a graph's `Data`; some move in place. Containers are dict, list, tuple, namedtuple,
+            dataclass, attrs class, pydantic model, set, pytree of JAX, what `xdevice.register` was told of, ..., also
+            nested. They keep their type, a tensor that appears twice stays one tensor, and what is not a tensor passes
+            through, as do NumPy arrays beside tensors of another backend. A scalar of NumPy counts as a tensor on
+            cpu:0 on its own, and as a number in a container.
         device: any spelling that `xdevice.device` takes.
-        non_blocking: True returns before the copy is done, where the framework can. Nobody can read what is not there:
-            whoever uses the result first waits, on the host or on the GPU. The source may be written when
+        non_blocking: True returns before the copy is done, where the framework can. The first use of the result waits,
+            on the host or on the GPU, so that nobody reads what has not arrived. Do not write into the source before
             `xdevice.sync()`, or an `Event` that was recorded after the call, says that the copy is done. Models,
-            objects that move themselves, and what gradients flow through are there on return.
+            objects that move themselves, and what gradients flow through have arrived on return.
 
     With `non_blocking=True` the call returns
 
@@ -160,7 +160,7 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
     | tensorflow, paddle | as with False: when the copy is done | likewise |
 
     On PyTorch what comes to the host is of a subclass of `torch.Tensor` until it is used. C++ code that asks for its
-    memory before fails. The first one imports PyTorch's compiler, which took 2.4 s on a CPU with 2 cores.
+    memory before that fails. The first such copy imports PyTorch's compiler, which took 2.4 s on a CPU with 2 cores.
 
     Raises:
         DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
@@ -240,9 +240,14 @@ def device_of(x: object) -> Device:
         >>> xdevice.device_of(xdevice.ones(2, device="cpu"))
         Device('cpu:0')
     """
-    probe = _probes.get(type(x))
-    if probe is not None:
-        return probe(x)
+    try:
+        probe = _probes[type(x)]
+    except KeyError:
+        return _device_of(x)
+    return probe(x)
+
+
+def _device_of(x: object) -> Device:
     if type(x) in OWN:
         found = batches.places(x)
         if found is not None and len(found) == 1:

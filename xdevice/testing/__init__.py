@@ -31,17 +31,18 @@ __all__ = ["Batch", "Conformance", "Failure", "Pair", "SeveralProcesses", "in_ch
 
 
 class Conformance(
-    Devices,
-    Creation,
-    Arithmetic,
-    FunctionsOfLayers,
-    Moving,
-    Models,
-    Several,
-    Waiting,
-    Streams,
-    Side,
-    Seeing,
     Processes,
+    Seeing,
+    Side,
+    Streams,
+    Waiting,
+    Several,
+    Models,
+    Moving,
+    FunctionsOfLayers,
+    Arithmetic,
+    Creation,
+    Devices,
 ):
-    """Subclass it, name the `backend`, and let pytest collect the tests."""
+    """Subclass it, name the `backend`, and let pytest collect the tests, from the last of these classes to the first:
+    what a first adapter needs before what may spoil its process, such as eight threads at once."""

@@ -13,6 +13,7 @@ import pytest
 
 import xdevice
 from xdevice.base import devices
+from xdevice.contract import Backend
 
 from .base import Suite, assert_same, in_thread, need
 from .values import plain, telling
@@ -77,8 +78,23 @@ class Waiting(Suite):
 
     # blocking
 
+    def blocks(self) -> None:
+        """Skips where the adapter's own method declines, and says what to use instead."""
+        assert type(self.adapter).blocking is not Backend.blocking, (
+            "write blocking(): a context; nullcontext() where each operation ends before the next line runs. Where "
+            "nothing can make it end, raise self.unsupported('blocking mode', 'what to do instead')"
+        )
+        refusal = refused(self.block)
+        if refusal is not None:
+            pytest.skip(refusal)
+
+    def block(self) -> None:
+        with self.adapter.blocking():
+            pass
+
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
+        self.blocks()
         with xdevice.blocking(), xdevice.blocking():
             x, expected = self.pending()
             assert_same(xdevice.to_numpy(x), expected)
@@ -108,6 +124,7 @@ class Waiting(Suite):
             fails()
 
     def test_blocking_raises_errors_at_their_line(self) -> None:
+        self.blocks()
         if not self.samples.can_block:
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.blocking(), pytest.raises(Exception, match=r".+"):
@@ -281,7 +298,7 @@ class Side(Suite):
         for device in self.places():
             with device:
                 found = xdevice.parallel(*[lambda: xdevice.device_of(self.samples.native_ones(2))] * 3)
-            assert found == [device] * 3, "`with device:` carries into tasks"
+            assert found == [device] * 3, "`with device:` does not carry into tasks: thread_state()"
         before = xdevice.device_of(self.samples.native_ones(2))
         assert xdevice.parallel(lambda: xdevice.device_of(self.samples.native_ones(2))) == [before]
         assert xdevice.parallel(lambda: xdevice.backend().name) == [self.backend]
@@ -461,18 +478,23 @@ class Seeing(Suite):
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
+    def reads(self, x: Any) -> list[Callable[[], object]]:
+        """The ways in which a number is read: `float` only where the framework's users can."""
+        by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
+        return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
+
     def test_reads_are_seen(self) -> None:
         self.watched()
         self.needs_kernels()
         x = self.make(2.5)
+        reads = self.reads(x)
         with xdevice.transfers() as log:
-            xdevice.item(x)
-            xdevice.to_numpy(x)
-            float(x)
+            for read in reads:
+                read()
         with xdevice.transfers() as none, self.here():  # elsewhere TensorFlow would move it to add
             xdevice.device_of(x)
             self.samples.add(x, x)
-        assert [record.kind for record in log] == ["read"] * 3, list(log)
+        assert [record.kind for record in log] == ["read"] * len(reads), list(log)
         for record in log:
             assert (record.backend, record.source, record.destination) == (self.backend, self.here(), devices.CPU)
             assert record.nbytes == 4
@@ -495,7 +517,7 @@ class Seeing(Suite):
         self.watched()
         self.needs_kernels()
         x = self.make(2.5)
-        reads: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: float(x), lambda: xdevice.to_numpy(x)]
+        reads = self.reads(x)
         for read in reads:
             with pytest.raises(xdevice.TransferError), xdevice.transfers("forbid"):
                 read()

@@ -20,6 +20,13 @@ from .values import FLOATS, aligned_and_not, odd_sources, plain, telling
 _RANDOM = ("float16", "bfloat16", "float32", "float64")
 
 
+def _named(dtype: object) -> str:
+    try:
+        return dtype_name(dtype)
+    except xdevice.DTypeError:
+        return "no dtype"
+
+
 class Creation(Suite):
     # dtypes
 
@@ -41,7 +48,10 @@ class Creation(Suite):
         ]:
             assert xdevice.to_numpy(self.make(data)).dtype.name == expected, data
         for name in self.dtypes():
-            assert dtype_name(self.make([1], dtype=name).dtype) == name
+            own = self.make([1], dtype=name).dtype
+            assert _named(own) == name, (
+                f"x.dtype of {name} is {own!r}, which is read as {_named(own)}: say what it is in dtype_names"
+            )
 
     def test_a_dtype_that_is_not_there_is_refused(self) -> None:
         for name in {"float32", "int16", "complex64", "uint16"} - self.adapter.dtypes:

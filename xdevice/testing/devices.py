@@ -33,6 +33,8 @@ class Devices(Suite):
         assert adapter.stream_reach in ("thread", "process")
         assert adapter.dtypes <= frozenset(DTYPES), "dtypes go by NumPy's names"
         assert "float32" in adapter.dtypes
+        others = set(adapter.dtype_names.values()) - adapter.dtypes - adapter.short_floats
+        assert not others, f"dtype_names has names that are not in dtypes: {others}"
 
     def test_types_are_told_apart(self) -> None:
         adapter = self.adapter
