@@ -124,7 +124,9 @@ def batch_rows(rounds: int) -> list[Row]:
         here = xdevice.try_gpu()
         ways = [("there already", here, here)]
         ways += [("to meta", here, xdevice.device("meta"))] if here.kind == "cpu" else []
-        ways += [("host to GPU", xdevice.cpu(), here), ("GPU to host", here, xdevice.cpu())] if here.kind == "gpu" else []
+        ways += (
+            [("host to GPU", xdevice.cpu(), here), ("GPU to host", here, xdevice.cpu())] if here.kind == "gpu" else []
+        )
         for count in (3, 1_000, 100_000):
             turns = rounds if count < 100_000 else 3
             for how, source, target in ways:

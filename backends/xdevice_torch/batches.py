@@ -21,19 +21,10 @@ def sent(
     tensors: Sequence[torch.Tensor], gpu: torch.device, move: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
     """The tensors on a CUDA device; those that are not small, or not on the host, by `move`."""
-    *others, last = tensors
-    is_waited_for = False
     try:
-        made = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in others]
-        if _is_small(last) and last.numel():
-            made.append(last.cuda(gpu))
-            is_waited_for = True
-        else:
-            made.append(move(last))
-        return made
+        return [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in tensors]
     finally:
-        if not is_waited_for:  # memory that is pinned may be written next
-            torch.cuda.current_stream(gpu).synchronize()
+        torch.cuda.current_stream(gpu).synchronize()  # memory that is pinned may be written next
 
 
 def _is_small(x: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ SECTIONS = re.compile(r"(Args|Raises|Returns|Yields|Attributes|Example|Examples)
 
 
 def code(line: str) -> str:
-    """`this` as a literal, or as a link if it is a public name."""
+    """`this` as a literal, or as a link if it is a public name; docs/a/page.md as a link with its title."""
 
     def one(found: re.Match[str]) -> str:
         text, after = found[1], "\\ " if found[2] else ""
@@ -22,7 +22,8 @@ def code(line: str) -> str:
             return f":py:obj:`{text} <{name}>`{after}"
         return f"``{text}``{after}"
 
-    return re.sub(r"(?<![`:])`([^`]+)`(?!`)(?=(\w?))", one, line)
+    line = re.sub(r"(?<![`:])`([^`]+)`(?!`)(?=(\w?))", one, line)
+    return re.sub(r"(?<!`)docs/([\w/]+)\.md", r":doc:`/\1`", line)
 
 
 def table(rows: list[str]) -> list[str]:

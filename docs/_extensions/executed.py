@@ -34,7 +34,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -97,11 +96,18 @@ def page_of(name: str, text: str) -> Page | None:
     backends = said.get("backends")
     if not backends or not set(backends) <= set(TITLES):
         raise ValueError(f"{name}: its front matter names the backends {backends}; expected some of {list(TITLES)}")
-    setup = ["import os", "", f'os.environ.setdefault("XDEVICE_BACKEND", "{backends[0]}")']
+    others = f"  # or {', '.join(backends[1:])}" if backends[1:] else ""
+    setup = ["import os", "", f'os.environ.setdefault("XDEVICE_BACKEND", "{backends[0]}"){others}']
     if said.get("virtual_gpus"):
         setup += [
             'if os.environ["XDEVICE_BACKEND"] != "numpy":  # which has one device',
             f'    os.environ.setdefault("XDEVICE_VIRTUAL_GPUS", "{said["virtual_gpus"]}")',
+        ]
+    if "%%bash" in text:
+        setup[1:1] = ["import sys"]
+        setup += [
+            "# the commands below are those of this environment, which Jupyter alone does not look for",
+            'os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]',
         ]
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -151,7 +157,6 @@ def run(page: Page, backend: str, kept: Path, seen: str) -> list[Output]:
         return [Output(*item) for item in json.loads(path.read_text(encoding="utf-8"))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XDEVICE_")} | QUIET
     environment["XDEVICE_BACKEND"] = backend
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
             copy.deepcopy(page.notebook),
@@ -313,6 +318,9 @@ def link_notebook(app: Sphinx, doctree: nodes.document) -> None:
     said = f"Run on {ran} when this page was built. " if ran else "Not run when this page was built. "
     line = nodes.paragraph("", said, classes=["ran"])
     line += nodes.reference("", "Download it as a notebook", refuri=name.rsplit("/", 1)[-1] + ".ipynb")
+    line += nodes.Text(", ")
+    how = "../" * name.count("/") + "tutorials/index.html#run-a-page-as-a-notebook"
+    line += nodes.reference("", "and run it", refuri=how)
     line += nodes.Text(".")
     title.parent.insert(title.parent.index(title) + 1, line)
 

@@ -138,7 +138,6 @@ class Driver:
 def driver(monkeypatch):
     driver = Driver()
     monkeypatch.setattr(ring, "SLOT", SLOT)
-    monkeypatch.setattr(ring, "_LEAST", SLOT // 2)
     monkeypatch.setattr(ring, "_driver", driver)
     monkeypatch.setattr(ring, "_ring", None)
     monkeypatch.setattr(ring, "_places", {})

@@ -1735,7 +1735,6 @@ swap(
     "splits on the CPU",
     _SPLITS,
     lambda split, adapter: lambda x, sizes: split(x.to(toy().CPU), sizes),
-    HOMES[1:],
 )
 swap("join", "joins the other way round", _SPLITS, lambda join, adapter: lambda parts: join(parts[::-1]))
 swap(
@@ -1757,7 +1756,6 @@ swap(
     "joins on the CPU",
     _SPLITS,
     lambda join, adapter: lambda parts: join([x.to(toy().CPU) for x in parts]),
-    HOMES[1:],
 )
 
 
@@ -1899,6 +1897,12 @@ swap(
     "adds the first one twice",
     _TOTAL,
     lambda total, adapter: lambda tensors, mean: (lambda xs: total([xs[0], *xs], mean))(list(tensors)),
+)
+swap(
+    "total",
+    "adds on the CPU",
+    _TOTAL,
+    lambda total, adapter: lambda tensors, mean: total([x.to(toy().CPU) for x in tensors], mean),
 )
 swap("total", "rounds after each sum", _ORDER, _total_by(lambda xs, mean: _plainly(xs, mean)))
 swap(

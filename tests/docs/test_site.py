@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -50,6 +51,20 @@ print("one second")
 
 It has printed {printed}`one text`, and {printed}`numpy`.
 """
+COMMAND = """---
+backends: [numpy]
+orphan: true
+---
+
+# A command
+
+```{{code-cell}}
+%%bash
+python -c "import sys; print(sys.prefix)"
+```
+
+It ran in {{printed}}`{prefix}`.
+"""
 GOOD = "print(xdevice.to_numpy(xdevice.ones(2, 2)).sum())\nprint(2 + 2)"
 WRONG = [  # code, options, what the sentence says, the build's warning
     ("print(4); xdevice.device('gqu')", "", "4", "the cell raises DeviceError: "),
@@ -80,8 +95,9 @@ def built(folder, **pages):
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("sphinx"), reason="needs the extra docs")
 def test_a_page_is_built_with_what_it_printed(tmp_path):
-    warned, html = built(tmp_path, index=(GOOD, "", "4.0"))
-    assert warned == {"index": ""}
+    command = COMMAND.format(prefix=sys.prefix)  # also where that is not on the path
+    warned, html = built(tmp_path, index=(GOOD, "", "4.0"), command=command)
+    assert warned == {"index": "", "command": ""}
     text = (html / "index.html").read_text(encoding="utf-8")
     assert re.search(r"Output on NumPy</p>\s*<div[^>]*><div[^>]*><pre><span></span>4\.0\n4\n</pre>", text)
     notebook = json.loads((html / "index.ipynb").read_text(encoding="utf-8"))

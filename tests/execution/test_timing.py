@@ -6,6 +6,7 @@ import re
 import threading
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from support import BACKENDS, python, sampled
 
@@ -21,6 +22,7 @@ from xdevice.errors import (
     TimingError,
     UnsupportedError,
 )
+from xdevice.execution import prefetch as prefetching
 from xdevice.execution import timing
 from xdevice_numpy import NumpyBackend
 
@@ -396,6 +398,21 @@ def test_where_a_stream_is_made(listed):
         assert xdevice.Stream().device is xdevice.gpu(1)
     with pytest.raises(DeviceNotFoundError):
         xdevice.Stream("gpu:2")
+
+
+def test_prefetch_keeps_its_stream_for_the_next_one_and_shares_it_with_nobody(listed, monkeypatch):
+    monkeypatch.setattr(prefetching, "_kept_streams", {})
+    new_stream, made = listed.new_stream, []
+    monkeypatch.setattr(listed, "new_stream", lambda device: made.append(device) or new_stream(device))
+    for _ in range(3):
+        assert len(list(xdevice.prefetch([np.ones(2)] * 2, "gpu:1"))) == 2
+    assert made == [xdevice.gpu(1)]
+    both = [xdevice.prefetch([np.ones(2)] * 4, "gpu:1") for _ in range(2)]
+    for batches in both:
+        next(batches)
+    assert made == [xdevice.gpu(1)] * 2
+    for batches in both:
+        batches.close()
 
 
 def test_a_stream_waits_for_a_stream_and_for_an_event(listed):

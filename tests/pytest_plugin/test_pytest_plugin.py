@@ -126,12 +126,16 @@ def test_it(xd, assert_parity):
     wrong = np.ones((2, 3), "float32")
     wrong[1, 2] += 1e-3
     assert_parity({"w": weights}, {"w": wrong})
+
+def test_without_the_fixture():
+    xdevice.assert_parity(2.0, 1.0)
 """,
     )
     result = project.run_here("--xd-backends=torch")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.assert_outcomes(failed=1)
+    result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines([">*assert_parity({*wrong*", "E*the values differ at ?'w'?: 1 of 6 elements is off"])
+    result.stdout.fnmatch_lines([">*xdevice.assert_parity(2.0, 1.0)", "E*the values differ: 1 of 1 element is off"])
     result.stdout.no_fnmatch_line("*def assert_parity*")
 
 

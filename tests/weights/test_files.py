@@ -635,10 +635,26 @@ HOSTILE = {
     "a list": [one()],
     "a number": 1,
     "a name twice": b'{"w": %b, "w": %b}' % ((json.dumps(one()).encode(),) * 2),
+    "a name twice, once with an escape": b'{"w": %b, "\\u0077": %b}' % ((json.dumps(one()).encode(),) * 2),
+    "a remark twice": b'{"__metadata__": {"a": "b", "a": "c"}, "w": %b}' % json.dumps(one()).encode(),
+    "remarks twice": b'{"__metadata__": {"a": "b"}, "__metadata__": {}, "w": %b}' % json.dumps(one()).encode(),
     "as deep as can be": b"[" * 100_000,
     "deep within": b'{"w": ' + b'{"a":' * 100_000,
     "no UTF-8": b'{"\xff": %b}' % json.dumps(one()).encode(),
 }
+
+
+def test_an_honest_header_is_parsed_once_and_one_with_twins_is_not(monkeypatch):
+    slowly = []
+    monkeypatch.setattr(format, "_without_twins", lambda pairs: slowly.append(pairs) or dict(pairs))
+    for honest in ({"w": one()}, {"__metadata__": {}}, {"__metadata__": {"a": "b"}, "w": one(), "dtype": one()}):
+        assert format._parsed(json.dumps(honest)) == honest
+    assert not slowly
+    for name in HOSTILE:
+        if "twice" in name:
+            format._parsed(HOSTILE[name].decode())
+            assert slowly, name
+            slowly.clear()
 
 
 @pytest.mark.parametrize("header", HOSTILE.values(), ids=HOSTILE)

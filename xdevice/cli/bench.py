@@ -5,7 +5,9 @@ The chapters: https://d2l.ai/chapter_computational-performance/async-computation
 
 from __future__ import annotations
 
+from functools import partial
 from io import BytesIO
+from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -103,6 +105,11 @@ def seconds(work: Callable[[], Any], wait: bool = True) -> float:
     return taken
 
 
+def settled(work: Callable[[], Any]) -> float:
+    """The median of five, after three that warm up: on a GPU the first ones take up to ten times as long."""
+    return median([seconds(work) for _ in range(8)][3:])
+
+
 # the experiments
 
 
@@ -140,18 +147,16 @@ def two_devices(bench: Bench) -> Iterator[Row]:
 def three_tasks(bench: Bench) -> Iterator[Row]:
     """Three small tasks on one device, in sequence and in parallel."""
     xs = [bench.square(bench.device, 256) for _ in range(3)]
-    alone = seconds(lambda: [products(x, bench.size.small // 3) for x in xs])
+    alone = settled(lambda: [products(x, bench.size.small // 3) for x in xs])
     yield bench.row("three tasks", "in sequence", alone)
     tasks = [lambda x=x: products(x, bench.size.small // 3) for x in xs]
-    xdevice.parallel(*tasks)
-    yield bench.row("three tasks", "in parallel", seconds(lambda: xdevice.parallel(*tasks)), best=alone / 3)
+    yield bench.row("three tasks", "in parallel", settled(lambda: xdevice.parallel(*tasks)), best=alone / 3)
     try:
         graphs = [xdevice.capture(task, bench.device) for task in tasks]
     except UnsupportedError:
         return
-    # without Python's part of the work: what is left is the device's
-    xdevice.parallel(*graphs)
-    yield bench.row("three tasks", "captured, in parallel", seconds(lambda: xdevice.parallel(*graphs)), best=alone / 3)
+    # what the device takes; the rest is what threads take to launch operations (docs/explanation/performance.md)
+    yield bench.row("three tasks", "captured, in parallel", settled(lambda: xdevice.parallel(*graphs)))
 
 
 def repeated_task(bench: Bench) -> Iterator[Row]:
@@ -185,9 +190,7 @@ def overlap(bench: Bench) -> Iterator[Row]:
         return [products(x @ weight, 3) for x in xs]
 
     computed(prefetched())  # what is made once: a thread's stream, memory
-    copy, on_device = seconds(copied), copied()
-    compute = seconds(lambda: computed(on_device))
-    del on_device
+    copy, compute = seconds(copied), seconds(partial(computed, copied()))
     first, last = copy / len(batches), compute / len(batches)  # which nothing can run beside
     best = max(copy + last, compute + first)
     naive = seconds(lambda: computed(xdevice.tensor(batch, device=bench.device) for batch in batches))

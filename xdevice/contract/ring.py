@@ -29,9 +29,6 @@ from typing import Any, Final
 SLOT: Final = 4 << 20
 SLOTS: Final = 16
 """64 MB in all."""
-_LEAST: Final = 1 << 20
-"""Bytes of a chunk, which is a slot's at most."""
-_PAGE: Final = 1 << 12
 _PER_THREAD: Final = 2
 """The handle of the stream that each thread has for itself."""
 _THREADS_TO_GPU: Final = 12
@@ -194,18 +191,9 @@ class _Copy:
         self.stream = stream
         self.owners: Any = owners
         self.error: BaseException | None = None
-        self.parts = 0
-        self._chunk = 0
-        self._starts: deque[int] = deque()  # whose popleft is atomic
+        self._starts = deque(range(0, nbytes, SLOT))  # whose popleft is atomic
         self._ended: SimpleQueue[None] = SimpleQueue()
-
-    def share(self, threads: int) -> None:
-        """Among up to so many threads, in chunks of which each has as many: the caller waits for the last one."""
-        self.parts = min(self.threads, threads, -(-self.nbytes // _LEAST))
-        turns = -(-self.nbytes // (self.parts * SLOT))
-        share = -(-self.nbytes // (self.parts * turns))
-        self._chunk = min(SLOT, -(-share // _PAGE) * _PAGE)
-        self._starts.extend(range(0, self.nbytes, self._chunk))
+        self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
         """In a thread of the ring."""
@@ -219,7 +207,7 @@ class _Copy:
                         break
                     slot = slots.get()
                     try:
-                        self.step(slot, start, min(self._chunk, self.nbytes - start), stream)
+                        self.step(slot, start, min(SLOT, self.nbytes - start), stream)
                     finally:
                         slots.put(slot)
         except BaseException as error:
@@ -289,7 +277,7 @@ class _Ring:
             thread.start()
 
     def begin(self, copy: _Copy) -> None:
-        copy.share(len(self._threads))
+        copy.parts = min(copy.threads, len(self._threads), -(-copy.nbytes // SLOT))
         for _ in range(copy.parts):
             self._copies.put(copy)
 

@@ -298,8 +298,8 @@ class _Producer(workers.Worker):
 
 _running: set[_Producer] = set()
 _kept_streams: dict[tuple[str, Device], list[Any]] = {}
-"""Those that no producer is at work on. An allocator keeps memory for each stream: with a new one for each epoch it would
-hold the batches of all of them."""
+"""Those that no producer is at work on. An allocator keeps memory for each stream: with a new one for each epoch it
+would hold batches for all of them."""
 
 
 def _end_all() -> None:

@@ -220,6 +220,7 @@ def assert_parity(
         xdevice.errors.ParityError: the values differ at ['w']: 1 of 2 elements is off
         ...
     """
+    __tracebackhide__ = True  # pytest shows the line of the test and the text, and nothing between
     rule = Rule(rtol, atol, check_device, check_dtype, equal_nan)
     found = _compare(actual, expected, rule, inputs, names)
     if not found.ok:

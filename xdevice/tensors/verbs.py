@@ -240,9 +240,14 @@ def device_of(x: object) -> Device:
         >>> xdevice.device_of(xdevice.ones(2, device="cpu"))
         Device('cpu:0')
     """
-    probe = _probes.get(type(x))
-    if probe is not None:
-        return probe(x)
+    try:
+        probe = _probes[type(x)]
+    except KeyError:
+        return _device_of(x)
+    return probe(x)
+
+
+def _device_of(x: object) -> Device:
     if type(x) in OWN:
         found = batches.places(x)
         if found is not None and len(found) == 1:

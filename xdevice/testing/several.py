@@ -39,6 +39,10 @@ class Several(Suite):
                 self.assert_holds(joined, array, name)
                 self.assert_apart(joined, x, name)
             self.assert_holds(self.adapter.join([x, x]), np.concatenate([array, array]), name)
+        for place in self.places():
+            parts = self.adapter.split(xdevice.to_device(self.make(), place), [1, 1])
+            found = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
+            assert found == {place}, f"split() and join() of tensors on {place} give some on {found}"
 
     def test_gradients_flow_through_splits_and_joins(self) -> None:
         self.flows(lambda x: self.adapter.join(self.adapter.split(x * -2.5, [1, 1])))
@@ -213,6 +217,9 @@ class Several(Suite):
             self.assert_apart(total, x, name)
             if dtype_name(x.dtype) in FLOATS:
                 self.assert_holds(self.adapter.total(iter([x, x]), True), array, name)
+        for place in self.places():
+            total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
+            assert xdevice.device_of(total) is place, f"of tensors on {place}, on {xdevice.device_of(total)}"
 
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
         self.needs_kernels()

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     _Way = tuple[tuple[Any, ...], str]
     """The keys on the way to a tensor or model, and the name of a variable in it."""
 
+_WRITABLE: Final = frozenset(DTYPES.values())
 _LONE: Final = "tensor"
 """The name in a file of a tensor that was saved by itself."""
 
@@ -217,7 +218,7 @@ def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], 
 def _host_array(name: str, backend: Backend, value: Any) -> Array:
     _require_dense(name, backend, value)
     dtype = _name_of(value.dtype)
-    if dtype not in DTYPES.values():
+    if dtype not in _WRITABLE:
         instead = "its .real and .imag, or as complex64" if dtype.startswith("complex") else "in another dtype"
         raise DTypeError(f"{name} is {dtype}, which the safetensors format does not support; save it {instead}")
     array = backend.peek(value)
@@ -300,14 +301,18 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
     owner = selection.backend(backend)
     place = place_for(owner, device)
     with opened(path) as (file, header):
-        held: set[str] = set()
-        for name, entry in header.entries.items():
-            if entry.dtype not in held:
-                require_dtype(owner, floats.usual(entry.dtype), name, "load it with another backend=", loads=True)
-                held.add(entry.dtype)
-            _require_shape(owner, name, entry.shape)
-        arrays = zip(header.entries, read_all(file, header.entries.values()), strict=True)
-        tensors = {name: _tensor(owner, floats.taken(array), place) for name, array in arrays}
+        seen: set[str | tuple[int, ...]] = set()
+        for name, (dtype, shape, _, _) in header.entries.items():
+            if dtype not in seen:
+                require_dtype(owner, floats.usual(dtype), name, "load it with another backend=", loads=True)
+                seen.add(dtype)
+            if shape not in seen:
+                _require_shape(owner, name, shape)
+                seen.add(shape)
+        arrays: Iterable[Array] = read_all(file, header.entries.values())
+        if floats.asked():
+            arrays = map(floats.taken, arrays)
+        tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 

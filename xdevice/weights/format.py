@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from contextlib import contextmanager
@@ -84,10 +85,10 @@ def _header(path: str, file: FileIO) -> Header:
     try:
         with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
             length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length).decode(), object_pairs_hook=_without_twins)
-        metadata = header.pop(RESERVED, None) or {}
-        entries = {name: _entry(name, about, 8 + length) for name, about in header.items()}
-        entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
+        with uncollected():
+            header = _parsed(file.read(length).decode())
+            metadata = header.pop(RESERVED, None) or {}
+            entries = _entries(header, 8 + length)
         return Header(entries, _shared(metadata, entries))
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
@@ -96,8 +97,19 @@ def _header(path: str, file: FileIO) -> Header:
         ) from error
 
 
+def _parsed(text: str) -> dict[str, Any]:
+    """A header without duplicate keys: readers disagree on which one counts."""
+    header: dict[str, Any] = json.loads(text)
+    remarks = header.get(RESERVED)
+    # of each tensor its name, three keys and the dtype; no key is missing, as the library has seen
+    strings = 5 * len(header) if remarks is None else 5 * (len(header) - 1) + 1 + 2 * len(remarks)
+    if "\\" not in text and text.count('"') == 2 * strings:
+        return header
+    return json.loads(text, object_pairs_hook=_without_twins)  # type: ignore[no-any-return]
+
+
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, without duplicate keys: readers disagree on which one counts."""
+    """A JSON object; raises if it has a key twice. That takes as long again as reading it."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
@@ -105,14 +117,34 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(name: str, about: Mapping[str, Any], start: int) -> Entry:
-    code, shape = about["dtype"], tuple(about["shape"])
-    if code not in DTYPES:
-        raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
-    if len(shape) > _FEW or 0 in shape:  # else the size of the file bounds it
-        _require_array(name, host_dtype(DTYPES[code]), shape)
-    begin, end = about["data_offsets"]
-    return Entry(DTYPES[code], shape, start + begin, end - begin)
+def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
+    """In the order of the values in the file, which begin at `start`."""
+    entries: dict[str, Entry] = {}
+    for name, about in header.items():
+        code, shape = about["dtype"], tuple(about["shape"])
+        if code not in DTYPES:
+            raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
+        if len(shape) > _FEW or 0 in shape:  # else the size of the file bounds it
+            _require_array(name, host_dtype(DTYPES[code]), shape)
+        begin, end = about["data_offsets"]
+        entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin)
+    starts = [entry.start for entry in entries.values()]
+    if starts == sorted(starts):
+        return entries
+    return dict(sorted(entries.items(), key=lambda item: item[1].start))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Python's garbage collector would go through 100,000 new objects again and again, in up to half of the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
