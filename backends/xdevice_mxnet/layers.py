@@ -99,7 +99,7 @@ def _kind(block: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(block, nn.LayerNorm):
         return "layer_norm", {"eps": block._epsilon, **_axis_of_norm(block._axis, -1)}
     if isinstance(block, nn.PReLU):
-        return "prelu", {}
+        return "prelu", {"axis": "channels"}
     if isinstance(block, nn.GroupNorm):
         return "group_norm", {"eps": block._epsilon, "num_groups": block._num_groups}
     if isinstance(block, nn.InstanceNorm):

@@ -18,7 +18,7 @@ from xdevice.contract import operations as ops
 from .layers import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
@@ -28,14 +28,33 @@ _NOTHING: Final = (nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identit
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
+    return ops.in_lines(_operations(model, layers), model, layers, _children, _is_line)
+
+
+def _children(block: Any) -> list[tuple[str, Any]]:
+    return list(block._children.items())
+
+
+def _is_line(block: Any) -> bool:
+    own = (nn.Sequential.forward, nn.HybridSequential.forward, nn.HybridSequential.hybrid_forward)
+    return isinstance(block, nn.Sequential | nn.HybridSequential) and all(
+        getattr(type(block), name) in own for name in ("forward", "hybrid_forward") if hasattr(type(block), name)
+    )
+
+
+def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     for path, block in blocks(model):
         if path in layers:
             yield layers[path]
+            if ops.is_rewritten(block, "mxnet", "forward", "hybrid_forward"):
+                yield ops.own_code(path, block)
         elif not (block._children or block._reg_params or isinstance(block, _NOTHING)):
             yield _operation(path, block)
 
 
 def _operation(path: str, block: Any) -> Layer:
+    if ops.is_rewritten(block, "mxnet", "forward", "hybrid_forward"):
+        return ops.other(path, block)
     return _activation(path, block) or _window(path, block) or ops.other(path, block)
 
 
@@ -73,7 +92,8 @@ def _pool(path: str, kwargs: dict[str, Any]) -> Layer:
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
         return ops.adaptive_pool(path, kind, axes, 1)
-    window = (axes, kwargs["kernel"], kwargs["stride"], kwargs["pad"], kwargs["pooling_convention"] == "full")
+    ceil = ops.OUTSIDE_TOO if kwargs["pooling_convention"] == "full" else False
+    window = (axes, kwargs["kernel"], kwargs["stride"], kwargs["pad"], ceil)
     if kind == "max":
         return ops.max_pool(path, *window)
     return ops.avg_pool(path, *window, count_include_pad=kwargs.get("count_include_pad", True))

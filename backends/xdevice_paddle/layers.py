@@ -117,7 +117,8 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
         by_mode = always is None or (not always and not isinstance(layer, norm._BatchNormBase))
         return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):
-        return "embedding", {"padding_idx": _padding_idx(layer), "max_norm": getattr(layer, "_max_norm", None)}
+        settings = {"padding_idx": _padding_idx(layer), "max_norm": getattr(layer, "_max_norm", None)}
+        return "embedding", settings | ({} if settings["padding_idx"] is None else {layouts.PADDED: layouts.ZEROS})
     if isinstance(layer, nn.LayerNorm):
         return "layer_norm", {"eps": layer._epsilon}
     if isinstance(layer, nn.GroupNorm):
@@ -125,7 +126,7 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(layer, norm._InstanceNormBase):
         return "instance_norm", {"eps": layer._epsilon, "running_stats": False}
     if isinstance(layer, nn.PReLU):
-        return "prelu", {}
+        return "prelu", {"axis": "channels"}
     if isinstance(layer, nn.MultiHeadAttention):
         return layouts.ATTENTION, _of_attention(layer)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(layer, cls)), None)
@@ -185,7 +186,8 @@ def _of_conv(layer: Any) -> dict[str, object]:
     settings: dict[str, object] = {
         "stride": layouts.per_axis(layer._stride, axes),
         "padding": _padding(layer, axes),
-        "dilation": layouts.per_axis(layer._dilation, axes),
+        # Paddle's "SAME" sets the dilation to 1
+        "dilation": (1,) * axes if _is_same(layer) else layouts.per_axis(layer._dilation, axes),
         "groups": layer._groups,
         "padding_mode": layer._padding_mode,
     }
@@ -199,5 +201,11 @@ def _padding(layer: Any, axes: int) -> object:
     if padding == "valid":
         return (0,) * axes
     if padding == "same":
-        return layouts.same_padding(layer._kernel_size, layer._stride, layer._dilation)
-    return layouts.per_axis(padding, axes)
+        return layouts.same_padding(layer._kernel_size, layouts.per_axis(layer._stride, axes), (1,) * axes)
+    if isinstance(padding, list | tuple) and not isinstance(padding[0], int):  # with those of batch and channels
+        padding = padding[1:-1] if layer._data_format.endswith("C") else padding[2:]
+    return layouts.sides(padding, axes)
+
+
+def _is_same(layer: Any) -> bool:
+    return isinstance(layer._padding, str) and layer._padding.lower() == "same"

@@ -73,7 +73,10 @@ PRIVATE: Final = (
         "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess",
         ("_thread_done_event", "_try_shutdown_all", "_thread_loop", "_exit_thread_unexpectedly"), "the same",
     ),
-    Private("paddle.nn.Layer", ("_forward_pre_hooks",), "whether a weight norm makes the weight"),
+    Private(
+        "paddle.nn.Layer", ("_forward_pre_hooks", "_forward_post_hooks"),
+        "whether a weight norm makes the weight, and whether hooks change what a layer gives",
+    ),
     Private("paddle.nn.layer.conv", ("_ConvNd",), "what a layer computes"),
     Private(
         "paddle.nn.layer.conv._ConvNd",
@@ -91,6 +94,7 @@ PRIVATE: Final = (
     Private("paddle.nn.Pad2D", ("_mode",), "the same"),
     Private("paddle.nn.PixelShuffle", ("_upscale_factor",), "the same"),
     Private("paddle.nn.PixelUnshuffle", ("_downscale_factor",), "the same"),
+    Private("paddle.nn.SELU", ("_scale",), "the same"),
     Private("paddle.nn.Softmax", ("_axis",), "the same"),
     Private("paddle.nn.Softplus", ("_beta",), "the same"),
     Private(

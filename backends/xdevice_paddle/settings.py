@@ -17,13 +17,13 @@ from paddle.nn.layer import norm
 from xdevice.contract import operations as ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
 _PLAIN: Final = (
-    nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.Silu, nn.Swish, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid,
+    nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.Silu, nn.Swish, nn.Mish, nn.Hardswish, nn.Hardsigmoid,
     nn.Softsign, nn.Tanhshrink, nn.LogSigmoid,
 )  # fmt: skip
 """Activation functions that take nothing, under the name of their class."""
@@ -38,14 +38,30 @@ _ADAPTIVE_MAX: Final = {nn.AdaptiveMaxPool1D: 1, nn.AdaptiveMaxPool2D: 2, nn.Ada
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
+    return ops.in_lines(_operations(model, backend, layers), model, layers, _children, _is_line)
+
+
+def _children(layer: Any) -> list[tuple[str, Any]]:
+    return [(name, child) for name, child in layer._sub_layers.items() if child is not None]
+
+
+def _is_line(layer: Any) -> bool:
+    return isinstance(layer, nn.Sequential) and type(layer).forward is nn.Sequential.forward
+
+
+def _operations(model: Any, backend: Backend, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     told: set[str] = set()
     saved = {id(variable) for _, variable in backend.variables(model)}
     for path, layer in model.named_sublayers(include_self=True):
+        hooks = (*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values())
+        yield from ops.hooked(path, layer, hooks, "paddle", "xdevice_paddle")
         if path not in layers:  # those known keep counters and states of dropouts
             held = [*layer.named_buffers(include_sublayers=False), *vars(layer).items()]
             yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
         if path in layers:
             yield layers[path]
+            if ops.is_rewritten(layer, "paddle", "forward"):
+                yield ops.own_code(path, layer)
             if layers[path].settings.get("activation") is not None:
                 yield ops.activation(f"{path}.activation", str(layers[path].settings["activation"]))
         elif isinstance(layer, _BLOCKS):
@@ -67,6 +83,8 @@ def _is_usual(layer: Any) -> bool:
 
 
 def _operation(path: str, layer: Any) -> Layer:
+    if ops.is_rewritten(layer, "paddle", "forward"):
+        return ops.other(path, layer)
     found = _activation(path, layer) or _pool(path, layer) or _image(path, layer) or _norm(path, layer)
     if found is not None:
         return found
@@ -96,7 +114,9 @@ def _activation(path: str, layer: Any) -> Layer | None:
     if isinstance(layer, nn.ELU | nn.CELU):
         return ops.activation(path, name, alpha=layer._alpha)
     if isinstance(layer, nn.Softplus):
-        return ops.activation(path, name, beta=layer._beta)
+        return ops.activation(path, name, beta=layer._beta, threshold=layer._threshold)
+    if isinstance(layer, nn.SELU):
+        return ops.activation(path, name, alpha=layer._alpha, scale=layer._scale)
     if isinstance(layer, nn.Hardtanh):
         return ops.activation(path, name, min=layer._min, max=layer._max)
     if isinstance(layer, nn.Hardshrink | nn.Softshrink):
@@ -110,13 +130,12 @@ def _pool(path: str, layer: Any) -> Layer | None:
     kind = type(layer)
     kernel = getattr(layer, "ksize", getattr(layer, "kernel_size", None))
     size = getattr(layer, "_output_size", getattr(layer, "output_size", None))
+    ceil = ops.OUTSIDE_TOO if getattr(layer, "ceil_mode", False) else False
     if kind in _MAX:
-        return ops.max_pool(path, _MAX[kind], kernel, layer.stride, layer.padding, layer.ceil_mode)
+        return ops.max_pool(path, _MAX[kind], kernel, layer.stride, layer.padding, ceil)
     if kind in _AVG:
         divisor = getattr(layer, "divisor", None)
-        return ops.avg_pool(
-            path, _AVG[kind], kernel, layer.stride, layer.padding, layer.ceil_mode, not layer.exclusive, divisor
-        )
+        return ops.avg_pool(path, _AVG[kind], kernel, layer.stride, layer.padding, ceil, not layer.exclusive, divisor)
     if kind in _ADAPTIVE_AVG:
         return ops.adaptive_pool(path, "avg", _ADAPTIVE_AVG[kind], size)
     return ops.adaptive_pool(path, "max", _ADAPTIVE_MAX[kind], size) if kind in _ADAPTIVE_MAX else None
@@ -124,7 +143,8 @@ def _pool(path: str, layer: Any) -> Layer | None:
 
 def _image(path: str, layer: Any) -> Layer | None:
     if isinstance(layer, nn.Upsample):
-        return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode.lower(), layer.align_corners)
+        corners = "as align_mode=1" if layer.align_mode and not layer.align_corners else layer.align_corners
+        return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode.lower(), corners)
     if isinstance(layer, nn.UpsamplingNearest2D):
         return ops.upsample(path, 2, layer.size, layer.scale_factor, "nearest")
     if isinstance(layer, nn.UpsamplingBilinear2D):
@@ -146,5 +166,7 @@ def _norm(path: str, layer: Any) -> Layer | None:
     if isinstance(layer, norm._InstanceNormBase):
         return ops.plain(path, "instance_norm", eps=layer._epsilon)
     if isinstance(layer, nn.LayerNorm):
-        return ops.plain(path, "layer_norm", eps=layer._epsilon)
-    return ops.plain(path, "group_norm", eps=layer._epsilon) if isinstance(layer, nn.GroupNorm) else None
+        return ops.plain(path, "layer_norm", eps=layer._epsilon, axes=len(layer._normalized_shape))
+    if isinstance(layer, nn.GroupNorm):
+        return ops.plain(path, "group_norm", eps=layer._epsilon, num_groups=layer._num_groups)
+    return None

@@ -40,6 +40,7 @@ _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
     },
     "embedding": {"weight": "embeddings"},
     "layer_norm": _NORM,
+    "rms_norm": {"weight": "scale"},
     "group_norm": _NORM,
     "instance_norm": {
         **_NORM, "running_mean": None, "running_var": None, layouts.COUNTER: None,
@@ -56,6 +57,8 @@ _TRANSPOSED: Final = (kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose
 _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
+_RMS: Final = getattr(kl, "RMSNormalization", None)
+"""Newer than Keras 3.0."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
@@ -77,6 +80,7 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
     names = {id(variable): name for name, variable in reversed(list(backend.variables(model)))}
     done: set[int] = set()
     orders, norms = pixels.orders(model), of_norms(model)
+    has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.in_order(model))
     for layer in pixels.in_order(model):
         if id(layer) in done:
             continue
@@ -85,6 +89,8 @@ def layers(model: Any, backend: Backend) -> Iterator[Layer]:
             continue
         kind, own, settings = found
         settings = {**settings, **norms.get(id(layer), {})}
+        if has_images and kind == "layer_norm":
+            own = _of_image(layer, own)
         if id(layer) in orders:
             own = _out_of_order(kind, own, orders[id(layer)])
         if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
@@ -127,7 +133,7 @@ def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | No
         settings = _of_conv(layer) | {"groups": layer.groups}
         return "conv", parts("conv", settings), settings
     if isinstance(layer, _TRANSPOSED):
-        settings = _of_conv(layer) | {"groups": 1, "output_padding": _output_padding(layer)}
+        settings = _of_conv(layer) | {"groups": 1, **_of_transposed(layer)}
         return "conv_transpose", parts("conv_transpose", settings), settings
     if isinstance(layer, kl.BatchNormalization):
         settings = {"eps": layer.epsilon, "momentum": 1 - layer.momentum}
@@ -138,11 +144,17 @@ def _kind(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | No
         return "embedding", parts("embedding", {}), settings
     if isinstance(layer, kl.LayerNormalization):
         settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
+        settings |= {"rms_scaling": True} if getattr(layer, "rms_scaling", False) else {}
         return "layer_norm", parts("layer_norm", settings), settings
+    if _RMS is not None and isinstance(layer, _RMS):
+        settings = {"eps": layer.epsilon, **_axes_of_norm(layer)}
+        return "rms_norm", parts("rms_norm", settings), settings
     if isinstance(layer, kl.GroupNormalization):
         return _of_groups(layer)
     if isinstance(layer, kl.PReLU):
-        return "prelu", (Part("alpha", ("weight",), layouts.shaped(tuple(layer.alpha.shape))),), {}
+        shape = tuple(layer.alpha.shape)
+        axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
+        return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
     if isinstance(layer, kl.EinsumDense):
         return _of_einsum(layer)
     if isinstance(layer, kl.MultiHeadAttention):
@@ -176,7 +188,9 @@ def _of_conv(layer: Any) -> dict[str, object]:
     if padding == "valid":
         padding = (0,) * axes
     elif padding == "same":
-        padding = layouts.same_padding(layer.kernel_size, stride, dilation)
+        padding = layouts.same_padding(layer.kernel_size, stride, dilation, pixels.size_of_image(layer))
+    elif padding == "causal":
+        padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
         "stride": stride,
         "padding": padding,
@@ -186,8 +200,28 @@ def _of_conv(layer: Any) -> dict[str, object]:
     }
 
 
-def _output_padding(layer: Any) -> object:
-    return layouts.per_axis(getattr(layer, "output_padding", None) or 0, layer.rank)
+def _of_transposed(layer: Any) -> dict[str, object]:
+    """Padding and output_padding in PyTorch's terms. Keras says how large the output is, and TensorFlow takes what is
+    too much of it off both sides, one more off the last one where that is odd."""
+    axes = layer.rank
+    given = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
+    stride, dilation = (layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate))
+    found = [_cut(layer.padding, *each) for each in zip(layer.kernel_size, stride, dilation, given, strict=True)]
+    if None in found:
+        return {"padding": layer.padding, "output_padding": tuple(size or 0 for size in given)}
+    return dict(zip(("padding", "output_padding"), zip(*filter(None, found), strict=True), strict=True))
+
+
+def _cut(padding: str, kernel: int, stride: int, dilation: int, given: int | None) -> tuple[int, int] | None:
+    """Along one axis; None where the two sides differ, or with the size of the input."""
+    kernel = dilation * (kernel - 1) + 1
+    if padding == "valid":
+        return 0, max(stride - kernel, 0) if given is None else given
+    more = 0 if given is None else kernel % 2 + given - stride  # than stride numbers for each of the input
+    cut = max(kernel - stride - more, 0)
+    if cut % 2 or not -stride < more <= 0:
+        return None
+    return cut // 2, stride - kernel + more + cut
 
 
 def _activation(layer: Any) -> str | None:
@@ -205,6 +239,15 @@ def _axes_of_norm(layer: Any) -> dict[str, object]:
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1))
     return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
+
+
+def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
+    """A norm over rows, columns and channels of an image is one over channels, rows and columns elsewhere."""
+    weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
+    rank = len(layer.get_build_config()["input_shape"])
+    if rank < 4 or not weights or weights[0].ndim != rank - 1:
+        return own
+    return tuple(part._replace(rule=layouts.CHANNELS_LAST) for part in own)
 
 
 def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
@@ -295,6 +338,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     }  # fmt: skip
     own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
     if kind == "gru" and not layer.reset_after:
+        own = tuple(part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own)  # it has one
         return kind, _refused(own, "with reset_after=False it computes something other than a GRU elsewhere"), settings
     return kind, own, settings | _of_recurrent(layer)
 
@@ -302,7 +346,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
     one = _recurrent(layer.forward_layer)
     two = _recurrent(layer.backward_layer)
-    if one is None or two is None or layer.merge_mode != "concat":
+    if one is None or two is None:
         return None
     kind, forward, settings = one
     backward = tuple(

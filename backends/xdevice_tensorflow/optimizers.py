@@ -45,7 +45,8 @@ _SLOTS: Final = {
 }
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
-    "moving_average": "use_ema and ema_momentum choose it", "gradient_scale": "multiply the loss",
+    "moving_average": "use_ema and ema_momentum choose it",
+    "gradient_scale": "optimizer.scale_loss(loss) makes up for loss_scale_factor",
     "clip": "global_clipnorm, clipnorm and clipvalue clip",
 }  # fmt: skip
 
@@ -57,7 +58,7 @@ def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
     parameters = []
     for place, variable in enumerate(optimizer._trainable_variables):
         is_free = not optimizer._use_weight_decay(variable)
-        own = {**settings, "weight_decay": 0.0} if is_free else settings
+        own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
         parameters.append(terms.Parameter(variable._value, own, _state(optimizer, kind, place, numbers)))
     return terms.Optimizer(
         kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
@@ -70,6 +71,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
         "weight_decay": float(optimizer.weight_decay or 0.0),
         "decay": terms.DECOUPLED,
         "clip": _clip(optimizer),
+        "gradient_scale": 1 / (optimizer.loss_scale_factor or 1),
         "accumulation": optimizer.gradient_accumulation_steps or 1,
         "moving_average": float(optimizer.ema_momentum) if optimizer.use_ema else None,
     }
@@ -80,6 +82,15 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
         value = getattr(optimizer, own)
         found[name] = value if isinstance(value, bool) else float(value)
     return terms.settings(kind, **found, **_OWN[kind])
+
+
+def _constraint(variable: Any) -> str | None:
+    """What the optimizer brings a variable back to after each step."""
+    if variable.constraint is None:
+        return None
+    told = variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}
+    given = ", ".join(f"{name}={value}" for name, value in sorted(told.items()))
+    return f"{type(variable.constraint).__name__}({given})"
 
 
 def _clip(optimizer: Any) -> str | None:

@@ -166,6 +166,15 @@ def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
     return _Fold(op, shape, here[-1] if opens else there[-1], opens)
 
 
+def size_of_image(layer: Any) -> tuple[int | None, ...]:
+    """The axes of what a layer of a functional model takes, but for batch and channels; () where that is not known."""
+    shapes = {tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes}
+    if len(shapes) != 1:
+        return ()
+    (shape,) = shapes
+    return shape[2:] if is_first(layer) else shape[1:-1]
+
+
 def is_reshape(op: Any) -> bool:
     return type(inner(op)).__name__ in _RESHAPES
 

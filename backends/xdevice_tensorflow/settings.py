@@ -18,7 +18,7 @@ from keras import layers as kl
 from xdevice.contract import layouts
 from xdevice.contract import operations as ops
 
-from . import names
+from . import names, pixels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,16 +35,57 @@ _GLOBAL: Final = {
 _PADS: Final = (kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D)
 _UPSAMPLES: Final = (kl.UpSampling1D, kl.UpSampling2D, kl.UpSampling3D)
 _SPATIAL: Final = (kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D)
+_INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
+"""Elsewhere a is -0.75."""
 _NOTHING: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
-    kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, kl.Masking, keras.Sequential, keras.Model,
+    kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
 )  # fmt: skip
 """What has no settings, or is a function elsewhere."""
-_TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis", "threshold": "threshold"}
-"""What the functions of `keras.activations` take, by their names there."""
+_CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
+"""Layers that only call what is in them, or of which it is known what they add."""
+_TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
+"""What functions of activation take, by their names there."""
+_PACKAGES: Final = ("keras", "tensorflow")
+"""Whose functions are what they are called; of one name, `keras.ops.gelu` approximates and `keras.activations.gelu`
+does not."""
 
 
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
+    lines = _lines(model)
+    own = {path: id(layer) for path, layer in names.layers(model)}
+    for layer in _operations(model, backend):
+        path = layer.path.removesuffix("()")
+        line = lines.get(own.get(path, 0)) or lines.get(own.get(path.removesuffix(".activation"), 0))
+        yield layer._replace(line=line or "")
+
+
+def _lines(model: Any) -> dict[int, str]:
+    """The row of a functional model in which each layer stands, by its id: all that take what one other gives, which
+    nothing else takes."""
+    graph = pixels.graph_of(list(pixels.in_order(model)))
+    followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
+    rows: list[list[Any]] = []
+    for op in graph.ops:
+        before = list(graph.before(op))
+        if len(before) == 1 and followers.get(id(before[0])) is op and _is_layer(op) and _is_layer(before[0]):
+            continue
+        row = [op]
+        while _is_layer(row[-1]) and (follower := followers.get(id(row[-1]))) is not None:
+            if not _is_layer(follower) or len(list(graph.before(follower))) != 1:
+                break
+            row.append(follower)
+        rows.append(row)
+    whole = len(rows) == 1
+    return {id(op): ops.WHOLE if whole else f"row {number}" for number, row in enumerate(rows) for op in row}
+
+
+def _is_layer(op: Any) -> bool:
+    """Whether it is called once, and is no function."""
+    return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
+
+
+def _operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
     done: set[int] = set()
     for path, layer in names.layers(model):
@@ -53,15 +94,31 @@ def operations(model: Any, backend: Backend) -> Iterator[Layer]:
         if path in layers:
             done |= {id(inner) for inner in layer._flatten_layers()}
             yield layers[path]
+            if ops.is_rewritten(layer, "keras", "call"):
+                yield ops.own_code(path, layer)
+            yield from _both_ways(path, layer)
             yield from _told_by_calls(path, layer)
             function = getattr(layer, "activation", None)  # a Bidirectional has it in the layers inside
             if layers[path].settings.get("activation") is not None and callable(function):
-                yield _by_function(f"{path}.activation", function)
+                yield _with_axis(_by_function(f"{path}.activation", function), layer)
         elif not (layer.weights or list(layer._layers) or isinstance(layer, _NOTHING)):
             found = _operation(path, layer)
             if found is not None:
-                yield found
+                yield _with_axis(found, layer)
             yield from _told_by_calls(path, layer)
+        elif list(layer._layers) and not isinstance(layer, _CONTAINERS) and _own_config(layer):
+            yield ops.other(path, layer, _own_config(layer))
+
+
+def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
+    """What a Bidirectional does with the outputs of both directions, which is code elsewhere: the last output of the
+    one backwards belongs to the first step."""
+    if not isinstance(layer, kl.Bidirectional):
+        return
+    told = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
+    usual = {"merge_mode": "concat", "return_sequences": True}
+    if told != usual:
+        yield ops.other(f"{path}()", layer, ", ".join(f"{name}={told[name]}" for name in told))
 
 
 def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
@@ -77,6 +134,8 @@ def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _operation(path: str, layer: Any) -> Layer | None:
+    if ops.is_rewritten(layer, "keras", "call"):
+        return ops.other(path, layer)
     if isinstance(layer, kl.Activation):
         return _by_function(path, layer.activation) if layer.activation is not keras.activations.linear else None
     found = _activation(path, layer) or _pool(path, layer) or _image(path, layer)
@@ -92,9 +151,38 @@ def _operation(path: str, layer: Any) -> Layer | None:
     if isinstance(layer, kl.Rescaling):
         return ops.plain(path, "rescaling", scale=layer.scale, offset=layer.offset)
     if isinstance(layer, kl.BatchNormalization | kl.LayerNormalization | kl.GroupNormalization):
-        kind = {"B": "batch_norm", "L": "layer_norm", "G": "group_norm"}[type(layer).__name__[0]]
-        return ops.plain(path, kind, eps=layer.epsilon)
+        return _norm(path, layer)
     return ops.other(path, layer, _own_config(layer))
+
+
+def _norm(path: str, layer: Any) -> Layer:
+    if isinstance(layer, kl.BatchNormalization):
+        return ops.plain(path, "batch_norm", eps=layer.epsilon)
+    if isinstance(layer, kl.LayerNormalization):
+        axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
+        return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
+    # Keras writes the number of channels over the -1 that it was given
+    if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
+        return ops.plain(path, "instance_norm", eps=layer.epsilon)
+    return ops.plain(path, "group_norm", eps=layer.epsilon, num_groups=layer.groups)
+
+
+def _with_axis(found: Layer, layer: Any) -> Layer:
+    """With its axis as PyTorch has it, and how many there are, where the model is functional and so knows it."""
+    axis = found.settings.get("axis")
+    if not isinstance(axis, int) or len(layer._inbound_nodes) != 1:
+        return found
+    count = len(layer._inbound_nodes[0].output_tensors[0].shape)
+    place = axis % count
+    if place and _gives_channels_last(layer):
+        place = place % (count - 1) + 1  # rows, columns, channels are channels, rows, columns there
+    return found._replace(settings={**found.settings, "axis": place - count, "ndim": count})
+
+
+def _gives_channels_last(layer: Any) -> bool:
+    """Whether it is a convolution with its channels last, or stands right behind one."""
+    before = layer if isinstance(layer, pixels.CONVS) else layer._inbound_nodes[0].input_tensors[0]._keras_history[0]
+    return isinstance(before, pixels.CONVS) and before.data_format == "channels_last"
 
 
 def _own_config(layer: Any) -> str:
@@ -106,15 +194,22 @@ def _own_config(layer: Any) -> str:
 
 
 def _by_function(path: str, function: Any) -> Layer:
-    """A function of `keras.activations` with what it takes when nobody says otherwise."""
+    """A function of Keras or TensorFlow with what it takes when nobody says otherwise; nobody can read another's."""
     name = getattr(function, "__name__", type(function).__name__)
-    own = getattr(keras.activations, name, None)
-    if not callable(own) or own is not function:
-        return ops.activation(path, name)
-    known = inspect.signature(own).parameters
-    taken = {to: known[name].default for name, to in _TAKES.items() if name in known and name != "threshold"}
-    if ops.function_name(name) in ("relu", "relu6"):
+    if isinstance(function, keras.Layer):  # which a Dense takes as its activation
+        return _operation(path, function) or ops.activation(path, "linear")
+    if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
+        return ops.plain(path, ops.OTHER, type=name)
+    given = {name: known.default for name, known in inspect.signature(function).parameters.items()}
+    taken: dict[str, object] = {to: given[name] for name, to in _TAKES.items() if name in given}
+    if ops.function_name(name) == "leaky_relu":
+        taken = {"slope": taken.get("slope", taken.get("alpha"))}
+    elif "approximate" in given:
+        taken["approximate"] = "tanh" if given["approximate"] else "none"
+    if ops.function_name(name) in ("relu", "relu6", "silu"):
         taken = {}
+    if taken.get("axis", -1) is None:
+        taken["axis"] = -1
     return ops.activation(path, name, **taken)
 
 
@@ -140,9 +235,11 @@ def _of_relu(path: str, layer: Any) -> Layer:
 def _pool(path: str, layer: Any) -> Layer | None:
     kind = type(layer)
     if kind in _MAX:
-        return ops.max_pool(path, _MAX[kind], layer.pool_size, layer.strides, layer.padding)
+        image = pixels.size_of_image(layer)
+        return ops.max_pool(path, _MAX[kind], layer.pool_size, layer.strides, layer.padding, image=image)
     if kind in _AVG:
-        return ops.avg_pool(path, _AVG[kind], layer.pool_size, layer.strides, layer.padding, count_include_pad=False)
+        window, image = (layer.pool_size, layer.strides, layer.padding), pixels.size_of_image(layer)
+        return ops.avg_pool(path, _AVG[kind], *window, count_include_pad=False, image=image)
     if kind in _GLOBAL:
         return ops.adaptive_pool(path, *_GLOBAL[kind], 1)
     size = getattr(layer, "output_size", None)
@@ -154,9 +251,8 @@ def _pool(path: str, layer: Any) -> Layer | None:
 def _image(path: str, layer: Any) -> Layer | None:
     if isinstance(layer, _UPSAMPLES):
         axes = int(type(layer).__name__[-2])
-        return ops.upsample(
-            path, axes, None, layouts.per_axis(layer.size, axes), getattr(layer, "interpolation", "nearest")
-        )
+        mode = getattr(layer, "interpolation", "nearest")
+        return ops.upsample(path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode))
     if isinstance(layer, _PADS):
         given: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
         return ops.pad(path, [(one, two) for one, two in given])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
 from torch import nn
 from torch.nn.modules import batchnorm, conv, instancenorm
 
@@ -48,7 +49,7 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
         kind, settings = found
         if kind == layouts.ATTENTION:
             owned.add(id(module.out_proj))
-        own = _CONV1D if _is_conv1d(module) else layouts.parts(kind, settings)
+        own = _CONV1D if is_conv1d(module) else layouts.parts(kind, settings)
         norm = _norm_of(module)
         if norm is not None:  # over all axes, g is a number
             g, v = (names[layouts.join(path, name)] for name in norm)
@@ -66,13 +67,13 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
     return layouts.NORMED if hasattr(module, "weight_g") else None
 
 
-def _is_conv1d(module: Any) -> bool:
+def is_conv1d(module: Any) -> bool:
     """Of transformers, which need not be installed."""
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
 
 
 def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
-    if isinstance(module, nn.Linear) or _is_conv1d(module):
+    if isinstance(module, nn.Linear) or is_conv1d(module):
         return "linear", {"activation": None}
     if isinstance(module, conv._ConvNd):
         return ("conv_transpose" if isinstance(module, _TRANSPOSED) else "conv"), _of_conv(module)
@@ -81,17 +82,32 @@ def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(module, batchnorm._BatchNorm):
         return "batch_norm", {"eps": module.eps, "momentum": module.momentum}
     if isinstance(module, nn.Embedding):
-        return "embedding", {"padding_idx": module.padding_idx, "max_norm": module.max_norm}
+        return "embedding", {"padding_idx": module.padding_idx, "max_norm": module.max_norm, **_padded(module)}
     if isinstance(module, nn.LayerNorm):
         return "layer_norm", {"eps": module.eps}
+    if isinstance(module, nn.RMSNorm):
+        return "rms_norm", {"eps": rms_eps(module)}
     if isinstance(module, nn.GroupNorm):
         return "group_norm", {"eps": module.eps, "num_groups": module.num_groups}
     if isinstance(module, nn.PReLU):
-        return "prelu", {}
+        return "prelu", {"axis": "channels"}
     if isinstance(module, nn.MultiheadAttention):
         return layouts.ATTENTION, _of_attention(module)
     kind = next((kind for cls, kind in _RECURRENT.items() if isinstance(module, cls)), None)
     return None if kind is None else (kind, _of_recurrent(module))
+
+
+def rms_eps(module: Any) -> float:
+    """None stands for the dtype's."""
+    dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
+    return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
+
+
+def _padded(module: Any) -> dict[str, object]:
+    """PyTorch makes that row zeros when the layer is made, and reads it like any other; an initializer fills it."""
+    if module.padding_idx is None or module.weight.is_meta:
+        return {}
+    return {layouts.PADDED: layouts.ROW if module.weight[module.padding_idx].any() else layouts.ZEROS}
 
 
 def _of_recurrent(module: Any) -> dict[str, object]:

@@ -149,6 +149,9 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
         # up to 2.6, AdamW's groups do not say so
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
         found["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
+    hooks = {**optimizer._optimizer_step_pre_hooks, **optimizer._optimizer_step_post_hooks}
+    if hooks:
+        found["hooks"] = f"{len(hooks)} of register_step_pre_hook and register_step_post_hook"
     if "initial_lr" in group:
         found["schedule"] = "one of torch.optim.lr_scheduler"
     return terms.settings(kind, **found)

@@ -79,6 +79,12 @@ PRIVATE: Final = (
         ("_CircularPadNd", "_ConstantPadNd", "_ReflectionPadNd", "_ReplicationPadNd"), "the same",
     ),
     Private("torch.nn.MultiheadAttention", ("_qkv_same_embed_dim",), "which parameters it has"),
+    Private("torch.nn.Module", ("_modules",), "which layers stand in a row, also what comes twice"),
+    Private("torch.nn.Module", ("_forward_hooks", "_forward_pre_hooks"), "whether hooks change what a layer gives"),
+    Private(
+        "torch.optim.Optimizer", ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks"),
+        "whether hooks change a step",
+    ),
     Private("torch.distributed.ProcessGroupGloo", ("_Options",), "several processes: listening on one address"),
     Private("torch.distributed.ProcessGroupGloo._Options", ("_devices", "_timeout"), "the same"),
     Private("torch.TypedStorage", ("_untyped_storage",), "past a warning that the type will go"),

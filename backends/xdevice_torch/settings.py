@@ -12,8 +12,10 @@ from torch.nn.modules import batchnorm, dropout, instancenorm, padding, pooling
 
 from xdevice.contract import operations as ops
 
+from .layers import is_conv1d, rms_eps
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
@@ -30,16 +32,36 @@ _DROPOUTS: Final = {nn.Dropout: "each number", nn.Dropout1d: "whole channels"}
 _PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._ReplicationPadNd, padding._CircularPadNd)
 
 
+_OBSERVERS: Final = ("torch", "xdevice_torch", "transformers")
+"""Packages whose hooks change nothing, or make a weight; those of transformers keep what a layer gives."""
+
+
 def operations(model: Any, backend: Backend) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
+    return ops.in_lines(_operations(model, backend, layers), model, layers, _children, _is_line)
+
+
+def _children(layer: Any) -> list[tuple[str, Any]]:
+    return [(name, child) for name, child in layer._modules.items() if child is not None]
+
+
+def _is_line(layer: Any) -> bool:
+    return isinstance(layer, nn.Sequential) and type(layer).forward is nn.Sequential.forward
+
+
+def _operations(model: Any, backend: Backend, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     told: set[str] = set()
     saved = {id(variable) for _, variable in backend.variables(model)}
     for path, module in model.named_modules():
+        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        yield from ops.hooked(path, module, hooks, *_OBSERVERS)
         if path not in layers:  # those known keep counters and states of dropouts
             held = [*module.named_buffers(recurse=False), *vars(module).items()]
             yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
         if path in layers:
             yield layers[path]
+            if ops.is_rewritten(module, "torch", "forward") and not is_conv1d(module):
+                yield ops.own_code(path, module)
         elif isinstance(module, _BLOCKS):
             told.add(path)
         elif not (_holds(module) or ops.is_inside(path, layers) or path.rpartition(".")[0] in told):
@@ -60,6 +82,8 @@ def _is_usual(module: Any) -> bool:
 
 
 def _operation(path: str, module: Any) -> Layer:
+    if ops.is_rewritten(module, "torch", "forward"):
+        return ops.other(path, module)
     found = _activation(path, module) or _pool(path, module) or _image(path, module) or _norm(path, module)
     if found is not None:
         return found
@@ -86,7 +110,7 @@ def _activation(path: str, module: Any) -> Layer | None:
     if isinstance(module, nn.ELU | nn.CELU):
         return ops.activation(path, name, alpha=module.alpha)
     if isinstance(module, nn.Softplus):
-        return ops.activation(path, name, beta=module.beta)
+        return ops.activation(path, name, beta=module.beta, threshold=module.threshold)
     if isinstance(module, nn.Hardtanh) and type(module) is nn.Hardtanh:
         return ops.activation(path, name, min=module.min_val, max=module.max_val)
     if isinstance(module, nn.Hardshrink | nn.Softshrink):
@@ -148,5 +172,9 @@ def _norm(path: str, module: Any) -> Layer | None:
     if isinstance(module, batchnorm._BatchNorm):
         return ops.plain(path, "batch_norm", eps=module.eps)
     if isinstance(module, nn.LayerNorm):
-        return ops.plain(path, "layer_norm", eps=module.eps)
-    return ops.plain(path, "group_norm", eps=module.eps) if isinstance(module, nn.GroupNorm) else None
+        return ops.plain(path, "layer_norm", eps=module.eps, axes=len(module.normalized_shape))
+    if isinstance(module, nn.RMSNorm):
+        return ops.plain(path, "rms_norm", eps=rms_eps(module), axes=len(module.normalized_shape))
+    if isinstance(module, nn.GroupNorm):
+        return ops.plain(path, "group_norm", eps=module.eps, num_groups=module.num_groups)
+    return None

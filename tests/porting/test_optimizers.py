@@ -148,6 +148,7 @@ DIFFERENT = [
     ("SGD", {}, "tensorflow", "SGD", {"learning_rate": 1e-3, "use_ema": True}, ["moving_average: "]),
     ("SGD", {}, "tensorflow", "SGD", {"learning_rate": 1e-3, "gradient_accumulation_steps": 2}, ["accumulation: 1 "]),
     ("SGD", {}, "tensorflow", "SGD", {"learning_rate": 1e-3, "clipnorm": 1.0}, ["clip: "]),
+    ("SGD", {}, "tensorflow", "SGD", {"learning_rate": 1e-3, "loss_scale_factor": 8.0}, ["gradient_scale: 1 in torch"]),
 ]  # fmt: skip
 
 
@@ -268,8 +269,30 @@ def test_groups_are_compared_in_their_order():
     assert len(found) == 1
     assert found[0].startswith("group 2: beta2: 0.999 in torch's AdamW, 0.99 ")
     assert xdevice.compare_optimizers(source, plain) == [
-        "groups: torch's AdamW has parameters of 2 sorts, torch's AdamW of 1; only the first are compared"
+        "groups: torch's AdamW has parameters of 2 sorts, torch's AdamW of 1; each is compared with that one",
+        "group 2: weight_decay: 0.1 in torch's AdamW, 0.01 in torch's AdamW; weight_decay=0.1 in torch's AdamW makes "
+        "them equal",
     ]
+
+
+def test_what_else_is_done_at_each_step_is_listed():
+    import keras
+    import torch
+
+    p = torch.nn.Parameter(torch.zeros(2))
+    plain, hooked = torch.optim.SGD([p], lr=0.1), torch.optim.SGD([p], lr=0.1)
+    hooked.register_step_pre_hook(lambda *given: None)
+    (told,) = xdevice.compare_optimizers(plain, hooked)
+    assert told.startswith("hooks: None in torch's SGD, 1 of register_step_pre_hook and ")
+    other = torch.optim.SGD([p], lr=0.1)
+    other.register_step_post_hook(lambda *given: None)
+    assert len(xdevice.compare_optimizers(other, hooked)) == 1, "two hooks are not known to be one"
+    bounded = keras.Variable(np.ones(2, "float32"))
+    bounded.constraint = keras.constraints.MaxNorm(2.0)
+    its = keras.optimizers.SGD(0.1)
+    its.build([bounded])
+    (told,) = xdevice.compare_optimizers(plain, its)
+    assert told.startswith("constraint: None in torch's SGD, MaxNorm(axis=0, max_value=2.0) in tensorflow's SGD; no ")
 
 
 @pytest.mark.parametrize("changes", [

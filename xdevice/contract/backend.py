@@ -411,8 +411,9 @@ class Backend(ABC):
 
     def operations(self, model: Any) -> Iterable[Layer]:
         """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
-        definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`. What
-        a function does is not seen."""
+        definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`, and
+        `line` says which of them nothing comes between. What a function does is not seen. A layer of a class from
+        outside of the framework that says by itself what it computes is one of kind "other", or has one behind it."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:

@@ -7,7 +7,7 @@ and the `Rule` between them. A rule is written here once, whoever has it. Kinds 
 |---|---|
 | linear, conv, conv_transpose | `weight` (O, I), (O, I/groups, *kernel), (I, O/groups, *kernel); `bias` |
 | batch_norm | `weight`, `bias`, `running_mean`, `running_var`, `num_batches_tracked` |
-| embedding, prelu | `weight` |
+| embedding, prelu, rms_norm | `weight` |
 | layer_norm, group_norm | `weight`, `bias` |
 | instance_norm | `weight`, `bias`, `running_mean`, `running_var`, `num_batches_tracked` |
 | rnn, lstm, gru | `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, then `_l0_reverse`, `_l1`, ... |
@@ -47,6 +47,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "batch_norm": (*_NORM, *_STATISTICS),
         "embedding": ("weight",),
         "layer_norm": _NORM,
+        "rms_norm": ("weight",),
         "group_norm": _NORM,
         "instance_norm": (*_NORM, *_STATISTICS),
         "prelu": ("weight",),
@@ -72,9 +73,13 @@ NORMED: Final = ("weight_g", "weight_v")
 """What a weight norm makes a weight of: `v * g / |v|`. `weight_g` has one number along each axis that |v| sums over."""
 FOLDED: Final = "folded"
 """Says of an attention that it is made of linear layers, and that the rest of it is code that cannot be read."""
+PADDED: Final = "output at padding_idx"
+"""What an embedding gives there: `ZEROS`, or `ROW` of the weight if that is something else."""
+ZEROS: Final = "zeros"
+ROW: Final = "the row of the weight, which is not zeros"
 AXIS: Final = "axis_in_doubt"
 """Says of a norm which axis it works over, where that may be another one than in the model beside it."""
-TOLD: Final = ("norm_first", "block_dropout", FOLDED, AXIS)
+TOLD: Final = ("norm_first", "block_dropout", FOLDED, AXIS, PADDED)
 """Settings that are compared only where both layers state them: the first are those of a Transformer's layer, stated
 for its first norm, so that it is compared by them only with another such layer."""
 
@@ -113,6 +118,9 @@ class Layer(NamedTuple):
     parts: tuple[Part, ...]
     settings: Mapping[str, object]
     """What changes its output, in PyTorch's terms: eps, momentum, groups, padding, ..."""
+    line: str = ""
+    """The row in which it stands: those of one row that `Backend.operations` gives one after another are called so, and
+    nothing between them. Empty where the model's own code says what is called."""
 
 
 # rules
@@ -161,6 +169,8 @@ FLAT: Final = _one(_unchanged, _flattened)
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """(*kernel, I, O) for (O, I, *kernel)."""
+CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
+"""(*rows and columns, C) for (C, *rows and columns)."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
 """One bias for two: coming back, it is the first, and the second is 0."""
 GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
@@ -391,14 +401,35 @@ def per_axis(value: Any, axes: int) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
+def sides(value: Any, axes: int) -> Any:
+    """What is added around each axis: one number where both sides get as much; texts stay."""
+    found = per_axis(value, axes)
+    if isinstance(found, tuple) and len(found) == 2 * axes:
+        found = tuple(zip(found[::2], found[1::2], strict=True))
+    if isinstance(found, tuple) and all(isinstance(side, tuple | list) for side in found):
+        pairs = tuple((int(one), int(two)) for one, two in found)
+        return tuple(one for one, _ in pairs) if all(one == two for one, two in pairs) else pairs
+    return found
+
+
 def between(layers: int, dropout: float) -> float:
     """The dropout of a recurrent layer, which applies between its layers only."""
     return float(dropout) if layers > 1 else 0.0
 
 
-def same_padding(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> object:
-    """What padding="same" adds on each side, or "same" where that is not as much on both: at a stride, or evenly."""
-    added = [step * (size - 1) for size, step in zip(kernel, dilation, strict=True)]
-    if any(step != 1 for step in stride) or any(size % 2 for size in added):
+def same_padding(
+    kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], image: Sequence[int | None] = ()
+) -> object:
+    """What padding="same" adds on each side, or "same" where that is not as much on both. At a stride it depends on the
+    size of the `image`."""
+    sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
+    each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
+    found = [size - 1 if step == 1 else _added(size, step, given) for size, step, given in each]
+    added = [number for number in found if number is not None and number % 2 == 0]
+    if len(added) < len(found):
         return "same"
     return tuple(size // 2 for size in added)
+
+
+def _added(kernel: int, stride: int, size: int | None) -> int | None:
+    return None if size is None else max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)

@@ -1,10 +1,11 @@
 """Layers without parameters: what a setting of one framework is in PyTorch's terms, which are the common ones here.
 
-An adapter states the kind and the settings of each; what is the same under two spellings is made one here.
+An adapter states the kind and the settings of each; what is the same under two spellings is made one here. `ndim` is
+how many axes there are where a model knows it, by which `axis` can be counted from either end.
 
 | kind | settings |
 |---|---|
-| activation | `function`, and `slope`, `alpha`, `beta`, `approximate`, `axis`, `min`, `max` or `threshold` |
+| activation | `function`; `slope`, `alpha`, `beta`, `scale`, `approximate`, `axis`, `ndim`, `min`, `max`, `threshold` |
 | dropout | `p`, `mode`, `axes` |
 | max_pool | `kernel`, `stride`, `padding`, `dilation`, `ceil_mode` |
 | avg_pool | `kernel`, `stride`, `padding`, `ceil_mode`, `count_include_pad`, `divisor` |
@@ -14,7 +15,8 @@ An adapter states the kind and the settings of each; what is the same under two 
 | pixel_shuffle, pixel_unshuffle | `factor` |
 | channel_shuffle | `groups` |
 | local_response_norm | `size`, `alpha`, `beta`, `k` |
-| batch_norm, layer_norm, group_norm, instance_norm | as with parameters |
+| batch_norm, group_norm, instance_norm | as with parameters |
+| layer_norm, rms_norm | `eps`, and `axes`: how many |
 | rescaling | `scale`, `offset` |
 | flatten, of other axes than all but the first | `first`, `last` |
 | unflatten | `axis`, `size` |
@@ -23,15 +25,19 @@ An adapter states the kind and the settings of each; what is the same under two 
 
 from __future__ import annotations
 
+from collections import Counter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from .layouts import Layer, per_axis, same_padding
+from .layouts import Layer, per_axis, same_padding, sides
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 OTHER: Final = "other"
+WHOLE: Final = "the whole model"
+"""The row of layers that is all that a model is made of."""
+OUTSIDE_TOO: Final = "with windows that begin behind the image"
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
 
@@ -48,7 +54,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "elu": {"alpha": 1.0},
         "celu": {"alpha": 1.0},
         "gelu": {"approximate": "none"},
-        "softplus": {"beta": 1.0},
+        "selu": {"alpha": 1.6732632423543772, "scale": 1.0507009873554805},
+        "softplus": {"beta": 1.0, "threshold": 20.0},
         "silu": {"beta": 1.0},
         "hardtanh": {"min": -1.0, "max": 1.0},
         "hardshrink": {"threshold": 0.5},
@@ -67,6 +74,73 @@ def is_inside(path: str, layers: Container[str]) -> bool:
     return "" in layers or any(".".join(ways[:count]) in layers for count in range(1, len(ways)))
 
 
+def in_lines(
+    found: Iterable[Layer],
+    model: Any,
+    known: Container[str],
+    children: Callable[[Any], Sequence[tuple[str, Any]]],
+    is_line: Callable[[Any], bool],
+) -> Iterator[Layer]:
+    """The layers, each with the row in which it stands. `children` are the layers in one, `is_line` whether one calls
+    those that are in it in their order, and `known` the paths of those with parameters, whatever is in them."""
+    lines = _Lines(known, children, is_line).of(model)
+    for layer in found:
+        path = layer.path.removesuffix("()")
+        yield layer._replace(line=lines.get(path, lines.get(path.rpartition(".")[0], "")))
+
+
+class _Lines:
+    """Finds the rows. What stands in two places ends one, for it is listed in one of them only."""
+
+    def __init__(
+        self,
+        known: Container[str],
+        children: Callable[[Any], Sequence[tuple[str, Any]]],
+        is_line: Callable[[Any], bool],
+    ) -> None:
+        self._known, self._children, self._is_line = known, children, is_line
+        self._places: Counter[int] = Counter()
+        self._found: dict[str, str] = {}
+
+    def of(self, model: Any) -> dict[str, str]:
+        self._count(model)
+        if not self._is_line(model):
+            self._in_code(model, "")
+            return self._found
+        end = self._in_line(model, "", WHOLE)
+        # a row that ends before the model does is not all of it
+        return {path: "begin" if line == WHOLE != end else line for path, line in self._found.items()}
+
+    def _count(self, layer: Any) -> None:
+        self._places[id(layer)] += 1
+        for _, child in self._children(layer):
+            self._count(child)
+
+    def _in_line(self, layer: Any, path: str, line: str) -> str:
+        for name, child in self._children(layer):
+            way = f"{path}.{name}" if path else name
+            if self._places[id(child)] > 1:
+                line = f"behind {way}"
+            elif self._is_line(child):
+                line = self._in_line(child, way, line)
+            elif way in self._known or not self._children(child):
+                self._found[way] = line
+            else:
+                line = f"behind {way}"
+                self._in_code(child, way)
+        return line
+
+    def _in_code(self, layer: Any, path: str) -> None:
+        for name, child in self._children(layer):
+            way = f"{path}.{name}" if path else name
+            if self._places[id(child)] > 1 or way in self._known:
+                continue
+            if self._is_line(child):
+                self._in_line(child, way, f"in {way}")
+            else:
+                self._in_code(child, way)
+
+
 def function_name(name: str) -> str:
     """PyTorch's name of a function of activation, by a framework's: `swish` is `silu`."""
     return _SAME_FUNCTIONS.get(name.lower(), name.lower())
@@ -74,7 +148,10 @@ def function_name(name: str) -> str:
 
 def activation(path: str, name: str, **settings: object) -> Layer:
     function = function_name(name)
-    told = {key: float(value) if isinstance(value, int) and key != "axis" else value for key, value in settings.items()}
+    whole = ("axis", "ndim")
+    told = {
+        key: float(value) if isinstance(value, int) and key not in whole else value for key, value in settings.items()
+    }
     if function == "hardtanh" and (told.get("min"), told.get("max")) == (0.0, 6.0):
         return Layer(path, "activation", (), {"function": "relu6"})
     return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **told})
@@ -86,9 +163,18 @@ def dropout(path: str, p: float, mode: str = UPSCALE, axes: object = "each numbe
 
 
 def max_pool(
-    path: str, axes: int, kernel: Any, stride: Any, padding: Any, ceil_mode: object = False, dilation: Any = 1
+    path: str,
+    axes: int,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil_mode: object = False,
+    dilation: Any = 1,
+    image: Sequence[int | None] = (),
 ) -> Layer:
-    settings = _window(axes, kernel, stride, padding) | {"ceil_mode": bool(ceil_mode)}
+    """`image` is the size of what the pool takes, where that is known: "same" depends on it."""
+    settings = _window(axes, kernel, stride, padding, image)
+    settings["ceil_mode"] = _ceil(ceil_mode, settings)
     return Layer(path, "max_pool", (), settings | {"dilation": per_axis(dilation, axes)})
 
 
@@ -101,8 +187,10 @@ def avg_pool(
     ceil_mode: object = False,
     count_include_pad: object = True,
     divisor: object = None,
+    image: Sequence[int | None] = (),
 ) -> Layer:
-    settings = _window(axes, kernel, stride, padding) | {"ceil_mode": bool(ceil_mode), "divisor": divisor}
+    settings = _window(axes, kernel, stride, padding, image)
+    settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
     is_padded = settings["padding"] != (0,) * axes  # else there is nothing to count
     return Layer(path, "avg_pool", (), settings | ({"count_include_pad": bool(count_include_pad)} if is_padded else {}))
 
@@ -123,12 +211,13 @@ def upsample(
     sizes = tuple(size) if isinstance(size, list | tuple) else size
     mode = {"linear": "linear", "bilinear": "linear", "trilinear": "linear", "cubic": "bicubic"}.get(mode, mode)
     settings: dict[str, object] = {"size": sizes, "scale_factor": scale, "mode": mode}
-    return Layer(path, "upsample", (), settings | ({} if mode == "nearest" else {"align_corners": bool(align_corners)}))
+    corners = align_corners if isinstance(align_corners, str) else bool(align_corners)
+    return Layer(path, "upsample", (), settings | ({} if mode == "nearest" else {"align_corners": corners}))
 
 
-def pad(path: str, sides: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0) -> Layer:
-    """`sides` are those of each axis of the image, the first axis first."""
-    settings: dict[str, object] = {"padding": tuple((int(one), int(two)) for one, two in sides), "mode": mode}
+def pad(path: str, around: Sequence[tuple[int, int]], mode: str = "constant", value: object = 0.0) -> Layer:
+    """`around` are the two sides of each axis of the image, the first axis first."""
+    settings: dict[str, object] = {"padding": tuple((int(one), int(two)) for one, two in around), "mode": mode}
     known = value if mode == "constant" else None
     return Layer(path, "pad", (), settings | {"value": float(known) if isinstance(known, int | float) else known})
 
@@ -150,20 +239,45 @@ def other(path: str, layer: object, told: str = "") -> Layer:
     return Layer(path, OTHER, (), {"type": f"{name}({told})" if told else name})
 
 
+def is_rewritten(layer: object, package: str, *methods: str) -> bool:
+    """Whether a class from outside of the framework says by itself what it computes, so that nobody can read it."""
+    owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
+    return owner.__module__.partition(".")[0] != package
+
+
+def own_code(path: str, layer: object) -> Layer:
+    """Beside a layer with parameters whose class is rewritten."""
+    return other(f"{path}()", layer, "its own code")
+
+
+def hooked(path: str, layer: object, hooks: Iterable[object], *packages: str) -> Iterator[Layer]:
+    """That a layer has hooks which are not of these packages, and may change what it takes or gives."""
+    owners = [str(getattr(hook, "__module__", "")).partition(".")[0] for hook in hooks]
+    if any(owner not in packages for owner in owners):
+        yield other(f"{path}()", layer, "a hook")
+
+
 def stateless(path: str, name: str) -> Layer:
     """A tensor that a layer holds and its state does not: a buffer that is not persistent, or a mere attribute."""
     return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
 
 
-def _window(axes: int, kernel: Any, stride: Any, padding: Any) -> dict[str, object]:
+def _ceil(mode: object, window: Mapping[str, Any]) -> object:
+    """PyTorch leaves out a last window that begins behind the image; other frameworks, which say `OUTSIDE_TOO`, do
+    not."""
+    if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
+        each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
+        if any(step > size - (max(pad) if isinstance(pad, tuple) else pad) for size, step, pad in each):
+            return f"True, {OUTSIDE_TOO}"
+    return bool(mode)
+
+
+def _window(axes: int, kernel: Any, stride: Any, padding: Any, image: Sequence[int | None] = ()) -> dict[str, object]:
     sizes = per_axis(kernel, axes)
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)
-    around = padding.lower() if isinstance(padding, str) else per_axis(padding, axes)
+    around = padding.lower() if isinstance(padding, str) else sides(padding, axes)
     if around == "valid":
         around = (0,) * axes
     if around == "same":
-        around = same_padding(sizes, steps, (1,) * axes)
-    if isinstance(around, tuple) and len(around) == 2 * axes and axes > 1:
-        sides = list(zip(around[::2], around[1::2], strict=True))
-        around = tuple(one for one, _ in sides) if all(one == two for one, two in sides) else tuple(sides)
+        around = same_padding(sizes, steps, (1,) * axes, image)
     return {"kernel": tuple(sizes), "stride": tuple(steps), "padding": around}

@@ -61,11 +61,14 @@ COMMON: Final[Mapping[str, object]] = MappingProxyType(
         "schedule": None,
         "accumulation": 1,
         "moving_average": None,
+        "constraint": None,
+        "hooks": None,
     }
 )
 """The settings of all kinds: `clip` is how gradients are clipped and at what, `gradient_scale` what they are multiplied
-by, `schedule` what sets the learning rate (its class), `accumulation` how many gradients make a step, and
-`moving_average` the momentum of an average that replaces the weights."""
+by, `schedule` what sets the learning rate (its class), `accumulation` how many gradients make a step, `moving_average`
+the momentum of an average that replaces the weights, `constraint` what a weight is brought back to after a step, and
+`hooks` what else is called at each step."""
 
 SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

@@ -64,7 +64,7 @@ def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Lay
         owner = owners.get(layer.parts[0].name) if layer.parts else layer
         if owner is not None and id(owner) not in done:
             done.add(id(owner))
-            yield owner
+            yield owner._replace(line=layer.line)
 
 
 # tied layers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -76,11 +77,14 @@ def compare_optimizers(source: Any, target: Any) -> list[str]:
     if len(one) == len(other) == 1:
         return [found.text for found in _differences(ours, one[0], theirs, other[0])]
     texts = []
+    pairs = list(zip(one, other, strict=False))
     if len(one) != len(other):
-        texts.append(
-            f"groups: {ours} has parameters of {len(one)} sorts, {theirs} of {len(other)}; only the first are compared"
-        )
-    for number, (mine, its) in enumerate(zip(one, other, strict=False), start=1):
+        is_one = 1 in (len(one), len(other))
+        pairs = list(product(one, other)) if is_one else pairs
+        how = "each is compared with that one" if is_one else "only the first are compared"
+        sorts = "1 sort" if len(one) == 1 else f"{len(one)} sorts"
+        texts.append(f"groups: {ours} has parameters of {sorts}, {theirs} of {len(other)}; {how}")
+    for number, (mine, its) in enumerate(pairs, start=1):
         texts += [f"group {number}: {found.text}" for found in _differences(ours, mine, theirs, its)]
     return list(dict.fromkeys(texts))
 
@@ -206,7 +210,7 @@ def _differences(ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -
         yield _Difference("kind", f"kind: {kinds}; these are different formulas, and no setting makes them equal")
         return
     for name in one:
-        if _alike(one[name], other[name]) and not (name == "schedule" and one[name] is not None):
+        if _alike(one[name], other[name]) and (name not in _CODE or one[name] is None):
             continue
         if _matters(name, ours.optimizer.kind, one, other):
             mine, its = (_shown(name, settings) for settings in (one, other))
@@ -252,6 +256,8 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
+_CODE: Final = ("schedule", "hooks")
+"""Settings that are code, so that nobody knows whether two are one."""
 _NONE: Final = "no setting makes them equal"
 _INTO_THE_LOSS: Final = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
 
@@ -307,7 +313,12 @@ def _of_schedule(theirs: _Read, one: _Settings, other: _Settings) -> str:
     return "give both the same learning rate for each step, and compare them step by step: a schedule is code"
 
 
+def _of_hooks(theirs: _Read, one: _Settings, other: _Settings) -> str:
+    return "they are code, which nothing reads: compare the optimizers step by step"
+
+
 _REMEDIES: Final = {
+    "hooks": _of_hooks,
     "eps_enters": _of_eps, "decay": _of_decay, "momentum_holds": _of_momentum, "schedule": _of_schedule,
 }  # fmt: skip
 

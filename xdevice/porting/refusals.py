@@ -64,7 +64,8 @@ def unclear(
     lines += [f"and {len(breaks) - _BREAKS} more"] * (len(breaks) > _BREAKS)
     lacking = _lacking(Counter(ours), Counter(theirs), here, there)
     if lacking:
-        return _cut(head, f"These are different architectures: {lacking}; names= cannot make them one", lines)
+        end = "names= cannot make them one, and inputs= only if what is left over is never called"
+        return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
     likely: dict[str, str] = {}
     for found in which:
         likely |= guessed(

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xdevice.contract import layouts
+from xdevice.contract import layouts, operations
 from xdevice.errors import UnsupportedError
 
 from .pairing import SHAPING
+from .sides import some_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +29,16 @@ if TYPE_CHECKING:
 
 _NOT_NEGATIVE = ("relu", "relu6", "sigmoid", "hardsigmoid", "softplus")
 _POOLS = ({"avg_pool", "max_pool"}, {"adaptive_avg_pool", "adaptive_max_pool"})
+_ALONE = (
+    "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
+    "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
+)  # fmt: skip
+"""Kinds without a counterpart of another kind: where one is missing, nothing takes its place."""
+_SORTS = ("pool", "norm")
+"""Of which one kind may stand for another."""
+_SET = frozenset(layouts.KINDS) - {"linear", "embedding", "prelu", "same"}
+"""Kinds whose layers are set to something that changes an output."""
+_MISSING = "missing"
 _HINT = "functions are not seen; inputs= runs both models and compares their outputs"
 
 
@@ -38,6 +50,10 @@ class Difference(NamedTuple):
     name: str
     ours: object
     theirs: object
+
+    @property
+    def is_on_one_side(self) -> bool:
+        return None in (self.ours, self.theirs)
 
 
 class Compared(NamedTuple):
@@ -99,13 +115,18 @@ def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer
     return _compared(source.sequence, target.sequence, pairs)
 
 
-def _compared(ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
+def _compared(
+    ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]], *, by_calls: bool = False
+) -> Compared:
+    """In the order of calls a row may come twice, and outputs tell what is missing."""
     plain = list(ours), list(theirs)
     here, there = (list(with_pads(side)) for side in plain)
-    found = compare_gaps(
-        gaps(here, {one.path: number for number, (one, _) in enumerate(pairs)}),
-        gaps(there, {other.path: number for number, (_, other) in enumerate(pairs)}),
-    )
+    ours_by, theirs_by = ({pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1))
+    ends, others = _certain(here, ours_by), _certain(there, theirs_by)
+    places = {number: f"behind {path}" for path, number in theirs_by.items()} | {-1: "at the beginning"}
+    sure = {number: places[number] for number, end in others.items() if not by_calls and ends.get(number) == end}
+    holders = {layer.path for layer in (*here, *there) if layer.parts}
+    found = compare_gaps(gaps(here, ours_by), gaps(there, theirs_by), sure, holders)
     inside = {f"{layer.path}.activation": layer.path for layer in there if layer.parts}
     named = [one._replace(where=inside.get(one.where, one.where)) for one in found.differences]
     return found._replace(differences=named, padded=tuple(map(_paddings, plain, (here, there))))
@@ -122,7 +143,7 @@ def of_calls(
     source: Side, expected: Run, target: Side, computed: Run, pairs: Sequence[tuple[Layer, Layer]]
 ) -> Compared:
     """The same in the order in which the layers are called."""
-    return _compared(_called(source, expected), _called(target, computed), pairs)
+    return _compared(_called(source, expected), _called(target, computed), pairs, by_calls=True)
 
 
 def _called(side: Side, run: Run) -> Iterator[Layer]:
@@ -134,16 +155,17 @@ def _called(side: Side, run: Run) -> Iterator[Layer]:
         if layer is None:
             continue
         yield _counted_from_behind(layer, call.inputs[0].ndim) if call.inputs else layer
+        if own := known.get(f"{call.path}()"):
+            yield own
         if layer.parts and layer.settings.get("activation") is not None and call.path in inside:
             yield inside[call.path]
 
 
 def _counted_from_behind(layer: Layer, axes: int) -> Layer:
-    """An axis as PyTorch counts it from behind, which is one for all shapes: 1 of two is -1."""
-    axis = layer.settings.get("axis")
-    if not isinstance(axis, int) or axis < 0:
+    """With the number of axes, by which an axis can be counted from behind: 1 of two is -1."""
+    if "axis" not in layer.settings or "ndim" in layer.settings:
         return layer
-    return layer._replace(settings={**layer.settings, "axis": axis - axes})
+    return layer._replace(settings={**layer.settings, "ndim": axes})
 
 
 def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
@@ -163,6 +185,25 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
             behind = numbers.get(layer.path, behind)
         else:
             found.setdefault((behind, layer.kind), []).append(layer)
+    return found
+
+
+def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
+    """The gaps of which it is known that nothing else is called there, each with the number of the pair behind it."""
+    found = {}
+    behind, line, is_known = -1, operations.WHOLE, True
+    for layer in sequence:
+        is_known = is_known and line != "" and layer.line == line and layer.kind != operations.OTHER
+        line = layer.line
+        if layer.parts and layer.path not in numbers:
+            is_known = False
+        elif layer.parts:
+            number = numbers[layer.path]
+            if is_known:
+                found[behind] = number
+            behind, is_known = number, True
+    if is_known and line == operations.WHOLE:
+        found[behind] = len(numbers)
     return found
 
 
@@ -198,7 +239,9 @@ def _padded(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     return layer._replace(settings={**layer.settings, "padding": told, **counted})
 
 
-def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
+def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Container[str]) -> Compared:
+    """`sure` are the gaps in which nothing else can be called, and where they are: what one side has more there, the
+    other one lacks. `holders` are the layers with parameters, which may have an activation inside."""
     differences: list[Difference] = []
     left, right = [], []
     settled: set[str] = set()
@@ -209,6 +252,13 @@ def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
             for pair in zip(one, other, strict=True):
                 differences += _of_operation(*pair)
                 settled.update(_holder(layer.path) for layer in pair)
+        elif gap[0] in sure and _is_lacking(gap, one, other, ours, theirs):
+            for mine, yours in zip_longest(one, other):
+                if mine is not None and yours is not None:
+                    differences += _of_operation(mine, yours)
+                    settled.update((_holder(mine.path), _holder(yours.path)))
+                elif not _is_inside(mine or yours, holders):  # else it is listed as what its layer has
+                    differences.append(_lone(sure[gap[0]], mine, yours))
         else:
             left += one
             right += other
@@ -226,6 +276,24 @@ def compare_gaps(ours: Gaps, theirs: Gaps) -> Compared:
     for layers, is_ours in ((left, True), (right, False)):
         differences += [found for layer in layers if layer.kind == "rescaling" for found in _of_lone(layer, is_ours)]
     return Compared(_without_repeats(differences), settled - {""}, (_once(left), _once(right)))
+
+
+def _is_lacking(gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps) -> bool:
+    """Whether what one side has more of a kind can be nothing of another kind on the other side."""
+    number, kind = gap
+    beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
+    return kind in _ALONE and not any(kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside)
+
+
+def _lone(place: str, one: Layer | None, other: Layer | None) -> Difference:
+    told = [_MISSING if layer is None else layer.settings.get("function", "there") for layer in (one, other)]
+    kind = next(layer.kind for layer in (one, other) if layer is not None)
+    return Difference(place, kind, *told)
+
+
+def _is_inside(layer: Layer | None, holders: Container[str]) -> bool:
+    """Whether it is the activation in a layer with parameters."""
+    return layer is not None and _holder(layer.path) in holders
 
 
 def _other_pools(ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]) -> Iterator[tuple[Layer, Layer]]:
@@ -290,11 +358,24 @@ def _of_operation(one: Layer, other: Layer) -> list[Difference]:
     where = other.path or other.kind
     if not alike(one.settings.get("function"), other.settings.get("function")):
         return [Difference(where, "activation", *(layer.settings["function"] for layer in (one, other)))]
+    one, other = _with_axis(one, other), _with_axis(other, one)
     return [
         Difference(where, name, ours, theirs)
         for name, ours in one.settings.items()
         if name in other.settings and not alike(ours, theirs := other.settings[name])
     ]
+
+
+def _with_axis(layer: Layer, other: Layer) -> Layer:
+    """Its axis counted from behind, where either of the two knows how many axes there are."""
+    axes = layer.settings.get("ndim", other.settings.get("ndim"))
+    if not isinstance(axes, int) or "axis" not in layer.settings:
+        return layer
+    axis = layer.settings["axis"]
+    if axis is None:  # PyTorch's softmax takes one by the shape
+        axis = 0 if axes in (0, 1, 3) else 1
+    settings = {**layer.settings, "axis": axis - axes if isinstance(axis, int) and axis >= 0 else axis}
+    return layer._replace(settings={name: value for name, value in settings.items() if name != "ndim"})
 
 
 def _holder(path: str) -> str:
@@ -321,6 +402,19 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
         if counted:
             parts.append(f"{', '.join(f'{n} {kind}' for kind, n in counted.items())} of {side.backend.name}")
     return f"not compared: {' and '.join(parts)}, which have nothing of their kind beside; {_HINT}" if parts else ""
+
+
+def unread(pairs: Iterable[tuple[Layer, Layer]]) -> str:
+    """One line of the layers that are what kinds= says, and whose settings nobody knows."""
+    found = [
+        other.path for one, other in pairs if one.kind in _SET and any(_is_unread(layer) for layer in (one, other))
+    ]
+    be = "is" if len(found) == 1 else "are"
+    return f"not compared: what {some_of(found)} {be} set to, which {be} what kinds= says" if found else ""
+
+
+def _is_unread(layer: Layer) -> bool:
+    return set(layer.settings) <= {*SHAPING, *layouts.TOLD} and layouts.FOLDED not in layer.settings
 
 
 def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:

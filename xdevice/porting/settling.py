@@ -20,6 +20,7 @@ import numpy as np
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import calls as seeing
+from xdevice.contract.layouts import RECURRENT
 from xdevice.errors import ArgumentError, StateError
 from xdevice.tracing import distances, inference, layerwise
 from xdevice.tracing.layerwise import Traced
@@ -170,6 +171,9 @@ class _Forcing:
         self._target = target
         self._kinds = {layer.path: signature(source, layer) for layer in left}
         self._wanted = {layer.path: signature(target, layer) for layer in right}
+        self._batch_first = tuple(
+            {layer.path: layer.settings.get("batch_first") for layer in side} for side in (left, right)
+        )
         self._chosen: dict[str, str] = {}
         self._left: dict[str, list[_Made]] = {}
         self._ties: list[tuple[str, frozenset[str]]] = []
@@ -183,7 +187,8 @@ class _Forcing:
         except ArgumentError as error:
             raise StateError(
                 f"{target.backend.name} cannot run with what the layers of {source.backend.name} give, behind "
-                f"{self._before or 'the beginning'}, so that inputs= tells nothing: {str(error)[-300:]}"
+                f"{self._before or 'the beginning'}, so that inputs= tells nothing: "
+                f"{inference.told(error.__cause__ or error)}"
             ) from error
         if runs.outputs_apart(result) > runs.limit:
             self._apart.append(("", self._before))
@@ -207,11 +212,20 @@ class _Forcing:
         new = [_like(x, there, kind, self._runs.ends) for x, there in zip(expected[0].outputs, outputs, strict=False)]
         if len(new) != len(outputs) or len(list(seeing.tensors(backend, result))) != len(new):
             return result
+        if self._counts_time_otherwise(own, call.path):
+            new = [_time_exchanged(x, there) for x, there in zip(new, outputs, strict=True)]
+        if kind in RECURRENT and any(x.shape != there.shape for x, there in zip(new, outputs, strict=True)):
+            return result  # one step of them, or both directions added up
         stand_ins = [
             self._given(np.array(x.astype(there.dtype), order="C"), own)
             for x, there, own in zip(new, outputs, seeing.tensors(backend, result), strict=True)
         ]
         return seeing.replaced(backend, result, iter(stand_ins))
+
+    def _counts_time_otherwise(self, own: str, path: str) -> bool:
+        """Whether one of two recurrent layers or attentions takes the time axis first, and the other the batch."""
+        ours, theirs = self._batch_first[0].get(own), self._batch_first[1].get(path)
+        return None not in (ours, theirs) and ours != theirs
 
     def _has(self, call: _Made, mine: Given | None) -> bool:
         """Whether a call of the source has this input, which is asked once of each."""
@@ -340,7 +354,8 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
     if doubtful:
         where = f"; the models come apart behind {settled.apart[0][1] or 'the beginning'}" if settled.apart else ""
         text = (
-            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. {refusal}"
+            f"inputs= tells {len(chosen)} of {len(target.layers)} layers, but not {some_of(doubtful)}{where}. "
+            f"{str(refusal).replace(', or give one batch as inputs=', '')}"
         )
         raise StateError(text[:MOST]) from refusal
 
@@ -378,9 +393,16 @@ def _array(side: Side, x: Any) -> Array:
     return found
 
 
+def _time_exchanged(x: Array, there: Array) -> Array:
+    turned: Array = x.swapaxes(0, 1) if x.ndim > 2 else x
+    return turned if turned.shape == there.shape else x
+
+
 def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]) -> Array:
     """An output of the source in the layout of the target's."""
     here, last = ends
+    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis there
+        return x.reshape(there.shape)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x
     moved = distances.moved(x, last)

@@ -150,8 +150,9 @@ def convert_state(
         like: a built model of the target. The result has its names, on its devices.
         kinds: what the layers of a dict are, or those layers of a model whose class is not the framework's: `{"fc":
             "linear", "block.conv1": "conv"}`. Each must fit the shapes. Kinds: linear, conv, conv_transpose,
-            batch_norm, embedding, layer_norm, group_norm, instance_norm, multihead_attention, rnn, lstm, gru, prelu,
-            and "same" for a single tensor of one layout everywhere. What contradicts a layer's class is an error.
+            batch_norm, embedding, layer_norm, rms_norm, group_norm, instance_norm, multihead_attention, rnn, lstm, gru,
+            prelu, and "same" for a single tensor of one layout everywhere. What contradicts a layer's class is an
+            error.
         names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. Paths
             are written with dots, also for Keras.
         device: where to put the tensors; without it, where those of `like` are, or those of the source.
@@ -240,7 +241,10 @@ def convert_state(
     else:
         writer.put_all(origin, wanted, renamed, inputs)
     for name in origin.unknown:
-        state.unmapped[name] = f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is"
+        state.unmapped[name] = (
+            f"no layer that xdevice knows has it; kinds={{{name!r}: 'same'}} takes it as it is, and "
+            f"settle({name!r}) says that it is not needed"
+        )
     return state
 
 
@@ -354,6 +358,8 @@ class _Writer:
         self._device = None if device is None else devices.parse(device)
         if self._device is not None:
             target.require(self._device)
+        self._by_functions: list[str] = []
+        """Differences that are none if one model calls a function where the other has an activation in a layer."""
         self._made: dict[int, tuple[str, int, str]] = {}
         """For each variable of the target that has a value: its name, the source's variable, the way to its layer."""
 
@@ -379,6 +385,11 @@ class _Writer:
             self._list_doubt(line)
         self.list_differences(compared.differences)
         agree = runs is not None and self._list_outputs(runs, wanted, pairs)
+        for line in self._by_functions if agree else ():
+            self._state.differences.remove(line)
+            self._state.settings.remove(line)
+        if source.model is not None and not agree and (line := settings.unread(pairs)):
+            self._list_doubt(line)
         only = ("dropout",) if agree else ()
         uncounted = settings.uncounted(source, wanted, compared, only)
         doubts = () if agree else settings.axes_in_doubt(pairs, source, wanted)
@@ -402,7 +413,9 @@ class _Writer:
         return False
 
     def put(self, layer: Layer, other: Layer, wanted: Side, compared: settings.Compared) -> None:
-        self.list_differences(settings.of_pair(layer, other, compared))
+        found = settings.of_pair(layer, other, compared)
+        self.list_differences(found)
+        self._by_functions += [self._shown(one) for one in found if one.name == "activation" and one.is_on_one_side]
         shaping = [name for name in SHAPING if layer.settings.get(name) != other.settings.get(name)]
         told = [name for name in shaping if name in layer.settings and name in other.settings]
         if told:
@@ -436,7 +449,10 @@ class _Writer:
 
     def list_differences(self, found: Iterable[settings.Difference]) -> None:
         for one in found:
-            self._list_doubt(settings.shown(one, self._source.backend.name, self._target.name))
+            self._list_doubt(self._shown(one))
+
+    def _shown(self, found: settings.Difference) -> str:
+        return settings.shown(found, self._source.backend.name, self._target.name)
 
     def _list_doubt(self, line: str) -> None:
         self._state.differences.append(line)

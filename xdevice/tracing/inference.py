@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[Any, Any]
 
-__all__ = ["IMAGES", "Run", "arrays_of", "run", "run_both", "taken_by"]
+__all__ = ["IMAGES", "Run", "arrays_of", "run", "run_both", "taken_by", "told"]
 
+_MOST = 300
+"""Characters of a message of a framework."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
 """Layers of which one of three axes is that of channels."""
 
@@ -84,12 +87,13 @@ def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
 
 
 def _is_image(x: Array, first: Run) -> bool:
-    """Three axes may be those of a sequence: the layer that takes it tells."""
+    """Three axes may be those of a sequence: the layer that takes it tells, behind what pads it perhaps."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.trace.model)}
-    taking = (call.path for call in first.trace.calls if call.inputs and call.inputs[0].shape == x.shape)
-    return kinds.get(next(taking, "")) in IMAGES
+    known = (call for call in first.trace.calls if call.path in kinds and call.inputs and call.inputs[0].ndim == 3)
+    taking = (kinds[call.path] for call in known if call.inputs[0].shape[:2] == x.shape[:2])
+    return next(taking, "") in IMAGES
 
 
 def _owner(model: Any) -> Backend:
@@ -99,6 +103,12 @@ def _owner(model: Any) -> Backend:
             f"with inputs= both values are models, not {shown(model, 60)} of type {type(model).__qualname__}"
         )
     return found.backend
+
+
+def told(error: BaseException) -> str:
+    """A framework's message in one line, without the colours of a terminal."""
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+    return text if len(text) <= _MOST else f"{text[:_MOST]} ..."
 
 
 def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | None = None) -> Run:
@@ -117,6 +127,6 @@ def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | 
             shapes = ", ".join(str(x.shape) for x in arrays)
             raise ArgumentError(
                 f"a {type(model).__name__} of {backend.name} failed on inputs= of the shape {shapes}, which are as the "
-                f"first model, the source, takes them: {type(error).__name__}: {shown(error, 400)}"
+                f"first model, the source, takes them: {type(error).__name__}: {told(error)}"
             ) from error
     return Run(seen, result)
