@@ -6,19 +6,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import framework
 
 import xdevice
 
-torch = xdevice.backend("torch").framework
+torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
 OTHERS = SimpleNamespace()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _others():
-    OTHERS.pn = xdevice.backend("paddle").framework.nn
-    OTHERS.gn = xdevice.backend("mxnet").framework.gluon.nn
-    OTHERS.tf = xdevice.backend("tensorflow").framework
+    OTHERS.pn = framework("paddle").nn
+    OTHERS.gn = framework("mxnet").gluon.nn
+    OTHERS.tf = framework("tensorflow")
     import keras
 
     OTHERS.keras, OTHERS.kl = keras, keras.layers
