@@ -1,4 +1,4 @@
-"""Training scripts as each framework's users write them, ported from PyTorch, with one fault in the ports if asked.
+"""Training scripts as each framework's users write them, ported from PyTorch, with faults in the ports if asked.
 
     xdevice parity tests/parity/ported.py --backends torch,paddle --float64 -- siamese "eps of 1.01e-5"
 
@@ -17,6 +17,8 @@ import numpy as np
 import xdevice
 
 STEPS = 4
+RECORDS = ["weights", "outputs", "loss"]
+"""In the order of a step."""
 
 
 class Run(NamedTuple):
@@ -37,33 +39,101 @@ class Script(NamedTuple):
 
 EVERYWHERE = {
     "one weight off by 5e-7": ("weights", 0),
-    "loss scaled by 1.000001": ("loss", 0),
+    "scale of 1.000001": ("loss", 0),
     "sum for mean": ("loss", 0),
 }
 
 
-def scale_of(fault):
-    return 1.000001 if fault == "loss scaled by 1.000001" else 1.0
+def given(fault, setting, usual):
+    """What a setting is: the number of a fault such as "eps of 1e-3", or the usual one."""
+    name, _, number = fault.partition(" of ")
+    return float(number) if name == setting else usual
 
 
-def tensors(*arrays):
-    return tuple(map(xdevice.tensor, arrays))
+def reduction(fault):
+    return "sum" if fault == "sum for mean" else "mean"
 
 
-def main(name, fault=""):
-    script = SCRIPTS[name]
+# how each framework's users train
+
+
+def torch_run(net, optimizer, forward, clip=None):
+    import torch
+
+    def step(*batch):
+        optimizer.zero_grad()
+        outputs, loss = forward(*batch)
+        loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
+        optimizer.step()
+        return outputs, loss
+
+    return Run(net, optimizer, step)
+
+
+def paddle_run(net, optimizer, forward, fault):
+    def step(*batch):
+        outputs, loss = forward(*batch)
+        loss = loss * given(fault, "scale", 1.0)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+        return outputs, loss
+
+    return Run(net, optimizer, step)
+
+
+def keras_run(net, optimizer, forward, fault):
+    import tensorflow as tf
+
+    def step(*batch):
+        with tf.GradientTape() as tape:
+            outputs, loss = forward(*batch)
+            loss = loss * given(fault, "scale", 1.0)
+        gradients = tape.gradient(loss, net.trainable_variables)
+        # an embedding's rows are added first, else Keras clips by the norm of the rows of each word apart
+        optimizer.apply([tf.convert_to_tensor(x) for x in gradients], net.trainable_variables)
+        return outputs, loss
+
+    return Run(net, optimizer, step)
+
+
+def gluon_run(net, forward, fault, **settings):
+    import mxnet as mx
+
+    optimizer = mx.gluon.Trainer(net.collect_params(), "sgd", settings)
+
+    def step(*batch):
+        with mx.autograd.record():
+            outputs, losses = forward(*batch)
+            loss = (losses.sum() if fault == "sum for mean" else losses.mean()) * given(fault, "scale", 1.0)
+        loss.backward()
+        optimizer.step(1)
+        return outputs, loss
+
+    return Run(net, optimizer, step)
+
+
+def main(name, *faults):
+    """Trains once for each fault, "" for none; a fault is in the names of what is recorded then."""
+    for fault in faults or [""]:
+        train(SCRIPTS[name], fault, f"{fault}: " if fault else "")
+
+
+def train(script, fault, prefix):
     backend = xdevice.backend().name
     fault = "" if backend == "torch" else fault
     run = script.runs[backend](fault)
     first_weights(script, backend, run.net, fault)
     for number in range(STEPS):
-        xdevice.record("weights", weights(run.net))
+        xdevice.record(f"{prefix}weights", weights(run.net))
         with xdevice.random.seed(number):
             batch = script.batch()
         outputs, loss = run.step(*batch)
-        xdevice.record("outputs", outputs)
-        xdevice.record("loss", loss)
-    xdevice.record("weights", weights(run.net))
+        xdevice.record(f"{prefix}outputs", outputs)
+        xdevice.record(f"{prefix}loss", loss)
+    xdevice.record(f"{prefix}weights", weights(run.net))
 
 
 def first_weights(script, backend, net, fault):
@@ -115,16 +185,12 @@ def torch_vae(fault):
     net = VAE()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
 
-    def step(images, noise):
-        optimizer.zero_grad()
+    def forward(images, noise):
         pixels, mean, log_var = net(images, noise)
         loss = functional.binary_cross_entropy(pixels, images)
-        loss = loss - 0.5 * torch.mean(1 + log_var - mean.pow(2) - log_var.exp())
-        loss.backward()
-        optimizer.step()
-        return pixels, loss
+        return pixels, loss - 0.5 * torch.mean(1 + log_var - mean.pow(2) - log_var.exp())
 
-    return Run(net, optimizer, step)
+    return torch_run(net, optimizer, forward)
 
 
 def paddle_vae(fault):
@@ -132,7 +198,7 @@ def paddle_vae(fault):
     from paddle import nn
     from paddle.nn import functional
 
-    spread, shift = (0.500001 if fault == "spread of 0.500001" else 0.5), (0 if fault == "mean left out" else 1)
+    spread, shift = given(fault, "spread", 0.5), (0 if fault == "mean left out" else 1)
     reduced = paddle.sum if fault == "sum for mean" else paddle.mean
 
     class VAE(nn.Layer):
@@ -151,27 +217,21 @@ def paddle_vae(fault):
             return functional.sigmoid(self.fc4(functional.relu(self.fc3(code)))), mean, log_var
 
     net = VAE()
-    eps = 1.01e-8 if fault == "eps of 1.01e-8" else 1e-8
-    optimizer = paddle.optimizer.Adam(1e-3, epsilon=eps, parameters=net.parameters())
+    optimizer = paddle.optimizer.Adam(1e-3, epsilon=given(fault, "eps", 1e-8), parameters=net.parameters())
 
-    def step(images, noise):
+    def forward(images, noise):
         pixels, mean, log_var = net(images, noise)
         loss = functional.binary_cross_entropy(pixels, images)
-        loss = (loss - 0.5 * reduced(1 + log_var - mean.pow(2) - log_var.exp())) * scale_of(fault)
-        loss.backward()
-        optimizer.step()
-        optimizer.clear_grad()
-        return pixels, loss
+        return pixels, loss - 0.5 * reduced(1 + log_var - mean.pow(2) - log_var.exp())
 
-    return Run(net, optimizer, step)
+    return paddle_run(net, optimizer, forward, fault)
 
 
 def keras_vae(fault):
     import keras
-    import tensorflow as tf
     from keras import layers, ops
 
-    spread, shift = (0.500001 if fault == "spread of 0.500001" else 0.5), (0 if fault == "mean left out" else 1)
+    spread, shift = given(fault, "spread", 0.5), (0 if fault == "mean left out" else 1)
     reduced = ops.sum if fault == "sum for mean" else ops.mean
 
     class VAE(keras.Model):
@@ -190,24 +250,21 @@ def keras_vae(fault):
 
     net = VAE()
     net(ops.zeros((1, PIXELS)), ops.zeros((1, LATENT)))
-    eps = 1.01e-8 if fault == "eps of 1.01e-8" else 1e-8
-    optimizer = keras.optimizers.Adam(1e-3, epsilon=eps * 0.001**0.5)
+    optimizer = keras.optimizers.Adam(1e-3, epsilon=given(fault, "eps", 1e-8) * 0.001**0.5)
 
-    def step(images, noise):
-        with tf.GradientTape() as tape:
-            pixels, mean, log_var = net(images, noise)
-            loss = ops.mean(keras.losses.binary_crossentropy(images, pixels))
-            loss = (loss - 0.5 * reduced(1 + log_var - ops.square(mean) - ops.exp(log_var))) * scale_of(fault)
-        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
+    def forward(images, noise):
+        pixels, mean, log_var = net(images, noise)
+        loss = ops.mean(keras.losses.binary_crossentropy(images, pixels))
+        loss = loss - 0.5 * reduced(1 + log_var - ops.square(mean) - ops.exp(log_var))
         return pixels, loss
 
-    return Run(net, optimizer, step)
+    return keras_run(net, optimizer, forward, fault)
 
 
 # a language model of words
 
-WORDS, WIDTH, STATE, TEXTS, LENGTH, CLIP = 40, 12, 16, 8, 6, 0.25
-LM_FAULTS = {**EVERYWHERE, "state not carried": ("outputs", 1), "clipped at 0.3": ("weights", 1), "rate of 2.001": ""}
+WORDS, WIDTH, STATE, TEXTS, LENGTH, CLIP = 40, 12, 16, 8, 6, 0.1
+LM_FAULTS = {**EVERYWHERE, "state not carried": ("outputs", 1), "clip of 0.101": ("weights", 1), "rate of 2.001": ""}
 
 
 def lm_batch():
@@ -234,17 +291,12 @@ def torch_lm(fault):
     optimizer = torch.optim.SGD(net.parameters(), lr=2.0)
     criterion, carried = nn.CrossEntropyLoss(), [None]
 
-    def step(words, following):
-        optimizer.zero_grad()
+    def forward(words, following):
         scores, state = net(words.long(), carried[0])
         carried[0] = tuple(x.detach() for x in state)
-        loss = criterion(scores.view(-1, WORDS), following.long().view(-1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(net.parameters(), CLIP)
-        optimizer.step()
-        return scores, loss
+        return scores, criterion(scores.view(-1, WORDS), following.long().view(-1))
 
-    return Run(net, optimizer, step)
+    return torch_run(net, optimizer, forward, CLIP)
 
 
 def paddle_lm(fault):
@@ -264,26 +316,20 @@ def paddle_lm(fault):
 
     net = Model()
     trained = [parameter for name, parameter in net.named_parameters() if "bias_hh" not in name]
-    clip = nn.ClipGradByGlobalNorm(0.3 if fault == "clipped at 0.3" else CLIP)
-    rate = 2.001 if fault == "rate of 2.001" else 2.0
-    optimizer = paddle.optimizer.SGD(rate, parameters=trained, grad_clip=clip)
-    criterion, carried = nn.CrossEntropyLoss(reduction="sum" if fault == "sum for mean" else "mean"), [None]
+    clip = nn.ClipGradByGlobalNorm(given(fault, "clip", CLIP))
+    optimizer = paddle.optimizer.SGD(given(fault, "rate", 2.0), parameters=trained, grad_clip=clip)
+    criterion, carried = nn.CrossEntropyLoss(reduction=reduction(fault)), [None]
 
-    def step(words, following):
+    def forward(words, following):
         scores, state = net(words, carried[0])
         carried[0] = None if fault == "state not carried" else tuple(x.detach() for x in state)
-        loss = criterion(scores.reshape([-1, WORDS]), following.reshape([-1])) * scale_of(fault)
-        loss.backward()
-        optimizer.step()
-        optimizer.clear_grad()
-        return scores, loss
+        return scores, criterion(scores.reshape([-1, WORDS]), following.reshape([-1]))
 
-    return Run(net, optimizer, step)
+    return paddle_run(net, optimizer, forward, fault)
 
 
 def keras_lm(fault):
     import keras
-    import tensorflow as tf
     from keras import layers, ops
 
     class Model(keras.Model):
@@ -300,21 +346,17 @@ def keras_lm(fault):
     net = Model()
     zeros = [ops.zeros((TEXTS, STATE)) for _ in range(2)]
     net(ops.zeros((TEXTS, LENGTH), "int32"), zeros)
-    rate = 2.001 if fault == "rate of 2.001" else 2.0
-    optimizer = keras.optimizers.SGD(rate, global_clipnorm=0.3 if fault == "clipped at 0.3" else CLIP)
-    reduction = "sum" if fault == "sum for mean" else "sum_over_batch_size"
-    criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction)
+    optimizer = keras.optimizers.SGD(given(fault, "rate", 2.0), global_clipnorm=given(fault, "clip", CLIP))
+    criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction(fault))
     carried = [zeros]
 
-    def step(words, following):
-        with tf.GradientTape() as tape:
-            scores, state = net(words, carried[0])
-            loss = criterion(following, scores) * scale_of(fault)
+    def forward(words, following):
+        scores, state = net(words, carried[0])
+        loss = criterion(following, scores)
         carried[0] = zeros if fault == "state not carried" else state
-        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
         return scores, loss
 
-    return Run(net, optimizer, step)
+    return keras_run(net, optimizer, forward, fault)
 
 
 # a siamese network
@@ -356,15 +398,11 @@ def torch_siamese(fault):
     optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
     criterion = nn.BCEWithLogitsLoss()
 
-    def step(one, other, labels):
-        optimizer.zero_grad()
+    def forward(one, other, labels):
         scores = net(one, other)
-        loss = criterion(scores, labels)
-        loss.backward()
-        optimizer.step()
-        return scores, loss
+        return scores, criterion(scores, labels)
 
-    return Run(net, optimizer, step)
+    return torch_run(net, optimizer, forward)
 
 
 def paddle_siamese(fault):
@@ -376,7 +414,7 @@ def paddle_siamese(fault):
         def __init__(self):
             super().__init__()
             self.conv1 = nn.Conv2D(1, FILTERS, 3)
-            self.bn1 = nn.BatchNorm2D(FILTERS, epsilon=1.01e-5 if fault == "eps of 1.01e-5" else 1e-5)
+            self.bn1 = nn.BatchNorm2D(FILTERS, epsilon=given(fault, "eps", 1e-5))
             self.conv2 = nn.Conv2D(FILTERS, MORE, 3)
             self.pool = nn.AdaptiveMaxPool2D(1) if fault == "largest for mean" else nn.AdaptiveAvgPool2D(1)
             self.fc = nn.Linear(MORE, EMBEDDED)
@@ -390,31 +428,25 @@ def paddle_siamese(fault):
             return self.head(paddle.abs(self.embed(one) - self.embed(other)))
 
     net = Siamese()
-    momentum = 0.8999 if fault == "momentum of 0.8999" else 0.9
-    optimizer = paddle.optimizer.Momentum(0.05, momentum, parameters=net.parameters())
-    criterion = nn.BCEWithLogitsLoss(reduction="sum" if fault == "sum for mean" else "mean")
+    optimizer = paddle.optimizer.Momentum(0.05, given(fault, "momentum", 0.9), parameters=net.parameters())
+    criterion = nn.BCEWithLogitsLoss(reduction=reduction(fault))
 
-    def step(one, other, labels):
+    def forward(one, other, labels):
         scores = net(one, other)
-        loss = criterion(scores, labels) * scale_of(fault)
-        loss.backward()
-        optimizer.step()
-        optimizer.clear_grad()
-        return scores, loss
+        return scores, criterion(scores, labels)
 
-    return Run(net, optimizer, step)
+    return paddle_run(net, optimizer, forward, fault)
 
 
 def keras_siamese(fault):
     import keras
-    import tensorflow as tf
     from keras import layers, ops
 
     class Siamese(keras.Model):
         def __init__(self):
             super().__init__()
             self.conv1 = layers.Conv2D(FILTERS, 3, name="conv1")
-            self.bn1 = layers.BatchNormalization(epsilon=1.01e-5 if fault == "eps of 1.01e-5" else 1e-5, name="bn1")
+            self.bn1 = layers.BatchNormalization(epsilon=given(fault, "eps", 1e-5), name="bn1")
             self.halved = layers.MaxPooling2D(2)
             self.conv2 = layers.Conv2D(MORE, 3, activation="relu", name="conv2")
             self.pool = layers.GlobalMaxPooling2D() if fault == "largest for mean" else layers.GlobalAveragePooling2D()
@@ -430,19 +462,15 @@ def keras_siamese(fault):
 
     net = Siamese()
     net(*[ops.zeros((1, SIZE, SIZE, 1))] * 2)
-    optimizer = keras.optimizers.SGD(0.05, momentum=0.8999 if fault == "momentum of 0.8999" else 0.9)
-    reduction = "sum" if fault == "sum for mean" else "sum_over_batch_size"
-    criterion = keras.losses.BinaryCrossentropy(from_logits=True, reduction=reduction)
+    optimizer = keras.optimizers.SGD(0.05, momentum=given(fault, "momentum", 0.9))
+    criterion = keras.losses.BinaryCrossentropy(from_logits=True, reduction=reduction(fault))
 
-    def step(one, other, labels):
+    def forward(one, other, labels):
         images = [ops.transpose(x, (0, 2, 3, 1)) for x in (one, other)]
-        with tf.GradientTape() as tape:
-            scores = net(*images, training=True)
-            loss = criterion(labels, scores) * scale_of(fault)
-        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
-        return scores, loss
+        scores = net(*images, training=True)
+        return scores, criterion(labels, scores)
 
-    return Run(net, optimizer, step)
+    return keras_run(net, optimizer, forward, fault)
 
 
 def gluon_siamese(fault):
@@ -455,7 +483,7 @@ def gluon_siamese(fault):
         def __init__(self):
             super().__init__()
             self.conv1 = nn.Conv2D(FILTERS, 3, in_channels=1)
-            self.bn1 = nn.BatchNorm(epsilon=1.01e-5 if fault == "eps of 1.01e-5" else 1e-5, in_channels=FILTERS)
+            self.bn1 = nn.BatchNorm(epsilon=given(fault, "eps", 1e-5), in_channels=FILTERS)
             self.halved = nn.MaxPool2D(2)
             self.conv2 = nn.Conv2D(MORE, 3, in_channels=FILTERS, activation="relu")
             self.pool = nn.GlobalMaxPool2D() if fault == "largest for mean" else nn.GlobalAvgPool2D()
@@ -472,20 +500,13 @@ def gluon_siamese(fault):
     net = Siamese()
     net.initialize()
     net.cast(xdevice.random.uniform(1).dtype)
-    momentum = 0.8999 if fault == "momentum of 0.8999" else 0.9
-    optimizer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.05, "momentum": momentum})
     criterion = mx.gluon.loss.SigmoidBinaryCrossEntropyLoss()
 
-    def step(one, other, labels):
-        with mx.autograd.record():
-            scores = net(one, other)
-            losses = criterion(scores, labels)
-            loss = (losses.sum() if fault == "sum for mean" else losses.mean()) * scale_of(fault)
-        loss.backward()
-        optimizer.step(1)
-        return scores, loss
+    def forward(one, other, labels):
+        scores = net(one, other)
+        return scores, criterion(scores, labels)
 
-    return Run(net, optimizer, step)
+    return gluon_run(net, forward, fault, learning_rate=0.05, momentum=given(fault, "momentum", 0.9))
 
 
 # a regression
@@ -516,15 +537,11 @@ def torch_regression(fault):
     net.add_module("fc", nn.Linear(DEGREE, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
-    def step(x, targets):
-        optimizer.zero_grad()
+    def forward(x, targets):
         outputs = net(x)
-        loss = functional.smooth_l1_loss(outputs, targets)
-        loss.backward()
-        optimizer.step()
-        return outputs, loss
+        return outputs, functional.smooth_l1_loss(outputs, targets)
 
-    return Run(net, optimizer, step)
+    return torch_run(net, optimizer, forward)
 
 
 def paddle_regression(fault):
@@ -533,41 +550,29 @@ def paddle_regression(fault):
     from paddle.nn import functional
 
     net = nn.Sequential(("fc", nn.Linear(DEGREE, 1)))
-    momentum = 0.8999 if fault == "momentum of 0.8999" else 0.9
-    optimizer = paddle.optimizer.Momentum(0.01, momentum, parameters=net.parameters())
-    delta = 1.000001 if fault == "delta of 1.000001" else 1.0
-    reduction = "sum" if fault == "sum for mean" else "mean"
+    optimizer = paddle.optimizer.Momentum(0.01, given(fault, "momentum", 0.9), parameters=net.parameters())
+    delta = given(fault, "delta", 1.0)
 
-    def step(x, targets):
+    def forward(x, targets):
         outputs = net(powers(x, fault, paddle.concat))
-        loss = functional.smooth_l1_loss(outputs, targets, delta=delta, reduction=reduction) * scale_of(fault)
-        loss.backward()
-        optimizer.step()
-        optimizer.clear_grad()
+        loss = functional.smooth_l1_loss(outputs, targets, delta=delta, reduction=reduction(fault))
         return outputs, loss
 
-    return Run(net, optimizer, step)
+    return paddle_run(net, optimizer, forward, fault)
 
 
 def keras_regression(fault):
     import keras
-    import tensorflow as tf
 
     net = keras.Sequential([keras.Input((DEGREE,)), keras.layers.Dense(1, name="fc")])
-    optimizer = keras.optimizers.SGD(0.01, momentum=0.8999 if fault == "momentum of 0.8999" else 0.9)
-    criterion = keras.losses.Huber(
-        delta=1.000001 if fault == "delta of 1.000001" else 1.0,
-        reduction="sum" if fault == "sum for mean" else "sum_over_batch_size",
-    )
+    optimizer = keras.optimizers.SGD(0.01, momentum=given(fault, "momentum", 0.9))
+    criterion = keras.losses.Huber(delta=given(fault, "delta", 1.0), reduction=reduction(fault))
 
-    def step(x, targets):
-        with tf.GradientTape() as tape:
-            outputs = net(powers(x, fault, tf.concat))
-            loss = criterion(targets, outputs) * scale_of(fault)
-        optimizer.apply(tape.gradient(loss, net.trainable_variables), net.trainable_variables)
-        return outputs, loss
+    def forward(x, targets):
+        outputs = net(powers(x, fault, keras.ops.concatenate))
+        return outputs, criterion(targets, outputs)
 
-    return Run(net, optimizer, step)
+    return keras_run(net, optimizer, forward, fault)
 
 
 def gluon_regression(fault):
@@ -587,21 +592,14 @@ def gluon_regression(fault):
     net = Net()
     net.initialize()
     net.cast(xdevice.random.uniform(1).dtype)
-    momentum = 0.8999 if fault == "momentum of 0.8999" else 0.9
-    optimizer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01, "momentum": momentum})
-    delta = 1.000001 if fault == "delta of 1.000001" else 1
+    delta = given(fault, "delta", 1)
 
-    def step(x, targets):
-        with mx.autograd.record():
-            outputs = net(powers(x, fault, mx.np.concatenate))
-            off = mx.np.abs(outputs - targets)  # Gluon's HuberLoss takes legacy arrays only
-            losses = mx.np.where(off > delta, off - delta / 2, off * off / (2 * delta))
-            loss = (losses.sum() if fault == "sum for mean" else losses.mean()) * scale_of(fault)
-        loss.backward()
-        optimizer.step(1)
-        return outputs, loss
+    def forward(x, targets):
+        outputs = net(powers(x, fault, mx.np.concatenate))
+        off = mx.np.abs(outputs - targets)  # Gluon's HuberLoss takes legacy arrays only
+        return outputs, mx.np.where(off > delta, off - delta / 2, off * off / (2 * delta))
 
-    return Run(net, optimizer, step)
+    return gluon_run(net, forward, fault, learning_rate=0.01, momentum=given(fault, "momentum", 0.9))
 
 
 def of_linear(**sizes):
