@@ -47,6 +47,11 @@ def block(heading, language):
     return re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)[1]
 
 
+def test_no_page_has_the_markers_of_a_merge():
+    for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md")):
+        assert not re.search(r"^(<{7}|>{7}) ", page.read_text(encoding="utf-8"), re.MULTILINE), page
+
+
 @pytest.mark.parametrize("backend", FEW)
 def test_the_example_of_the_readme_prints_what_it_shows(backend):
     done = python("-c", block("Example", "python"), XDEVICE_BACKEND=backend)
