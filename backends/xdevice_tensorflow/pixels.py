@@ -169,10 +169,33 @@ def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
     """The axes of what a layer of a functional model takes, but for batch and channels; () where that is not known."""
     shapes = {tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes}
-    if len(shapes) != 1:
+    if len(shapes) != 1 or not _is_as_built(layer):
         return ()
     (shape,) = shapes
     return shape[2:] if is_first(layer) else shape[1:-1]
+
+
+def _is_as_built(layer: Any) -> bool:
+    """Whether what comes before a layer still makes the shapes that its graph remembers: a stride can be set later."""
+    todo, seen = [layer], {id(layer)}
+    while todo:
+        for node in todo.pop()._inbound_nodes:
+            for tensor in node.input_tensors:
+                op = tensor._keras_history.operation
+                if id(op) not in seen:
+                    seen.add(id(op))
+                    todo.append(op)
+                    if (hasattr(op, "strides") or hasattr(op, "layers")) and not _makes_its_shapes(op):
+                        return False
+    return True
+
+
+def _makes_its_shapes(op: Any) -> bool:
+    nodes = [node for node in op._inbound_nodes if len(node.input_tensors) == len(node.output_tensors) == 1]
+    return all(
+        tuple(op.compute_output_shape(node.input_tensors[0].shape)) == tuple(node.output_tensors[0].shape)
+        for node in nodes
+    )
 
 
 def is_reshape(op: Any) -> bool:

@@ -82,6 +82,12 @@ def hooked(layer, register="register_forward_hook"):
     return layer
 
 
+def with_strides(model, strides=(1, 1)):
+    """With the strides of the first layer set after the model was made, whose graph keeps the shapes of before."""
+    model.layers[0].strides = strides
+    return model
+
+
 def gluon_of(*layers):
     net = OTHERS.gn.HybridSequential()
     net.add(*layers)
@@ -221,6 +227,16 @@ LISTED = {
             np.array([[0, 1, 2], [3, 0, 0]]),
         ),
         ["0: output at padding_idx is the row of the weight, which is not zeros in torch, zeros in paddle"],
+    ),
+    "an image of another size than when the model was built": (
+        lambda o: (
+            nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)),
+            with_strides(
+                keras_of((8, 8, 3), o.kl.Conv2D(4, 1, 8, name="one"), o.kl.Conv2D(4, 3, 2, "same", name="two"))
+            ),
+            IMAGES,
+        ),
+        ["two: padding is (1, 1) in torch, same in tensorflow"],
     ),
     "SAME with a dilation": (
         lambda o: (
