@@ -453,6 +453,23 @@ def test_a_gru_of_another_formula_is_not_mapped_and_no_crash():
     }
 
 
+def test_what_a_model_of_ones_own_makes_of_an_image_is_not_asked():
+    keras, kl = OTHERS.keras, OTHERS.kl
+
+    class Scaled(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.conv = kl.Conv2D(4, 1)
+
+        def call(self, x, times):
+            return self.conv(x) * times
+
+    image = keras.Input((7, 7, 3))
+    like = keras.Model(image, kl.Conv2D(4, 3, 2, "same", name="last")(Scaled()(image, times=2.0)))
+    state = xdevice.convert_state(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, 2, 1)), "tensorflow", like=like)
+    assert "last: padding is (1, 1) in torch, same in tensorflow" in state.differences
+
+
 def test_both_directions_may_be_added_up():
     kl = OTHERS.kl
     source = Recurrent(after=lambda x: x[..., :8] + x[..., 8:], width=8)
