@@ -413,6 +413,9 @@ def test_prefetch_keeps_its_stream_for_the_next_one_and_shares_it_with_nobody(li
     assert made == [xdevice.gpu(1)] * 2
     for batches in both:
         batches.close()
+    monkeypatch.setattr(listed, "virtual", 2)  # gpu:1 is another device now
+    assert len(list(xdevice.prefetch([np.ones(2)], "gpu:1"))) == 1
+    assert made == [xdevice.gpu(1)] * 3
 
 
 def test_a_stream_waits_for_a_stream_and_for_an_event(listed):

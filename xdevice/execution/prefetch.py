@@ -131,7 +131,7 @@ class _Lane:
     def enter(self, stack: ExitStack) -> None:
         if self._stream is not None:
             return
-        kept = _kept_streams.setdefault((self.backend.name, self._place), [])
+        kept = _kept_streams.setdefault((self.backend.name, self._place, self.backend.virtual), [])
         try:
             self._stream = kept.pop()
         except IndexError:
@@ -297,9 +297,9 @@ class _Producer(workers.Worker):
 
 
 _running: set[_Producer] = set()
-_kept_streams: dict[tuple[str, Device], list[Any]] = {}
-"""Those that no producer is at work on. An allocator keeps memory for each stream: with a new one for each epoch it
-would hold batches for all of them."""
+_kept_streams: dict[tuple[str, Device, int], list[Any]] = {}
+"""Those that no producer is at work on, by backend, device and number of virtual GPUs, which may have replaced the real
+ones. An allocator keeps memory for each stream: with a new one for each epoch it would hold batches for all."""
 
 
 def _end_all() -> None:
