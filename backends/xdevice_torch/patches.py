@@ -64,6 +64,7 @@ PRIVATE: Final = (
         "torch.utils._python_dispatch", ("TorchDispatchMode", "_get_current_dispatch_mode_stack"),
         "seeing each operation of a thread; documented, and without a public name",
     ),
+    Private("torch._C", ("_len_torch_dispatch_stack",), "whether something sees each operation"),
     Private("torch.ops.aten", ("_local_scalar_dense", "_to_copy"), "`transfers`: what C++ reads and moves by itself"),
     Private("torch.nn.Module", ("_apply", "_buffers"), "modules that move tensors of their own; shared buffers"),
     Private("torch.nn.modules.batchnorm", ("_BatchNorm",), "the layers of all dimensions"),

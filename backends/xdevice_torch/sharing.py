@@ -34,12 +34,14 @@ is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 def require_values(x: torch.Tensor) -> None:
     # type() of a tensor in torch.vmap or torch.func.grad is Tensor; a FakeTensor exports memory that is not its own
     # torch.compile cannot see into the second question, and says so on standard error
-    if isinstance(x, _STAND_INS) or (not torch.compiler.is_compiling() and is_wrapped(x)):
+    is_exact = type(x) is torch.Tensor
+    if (not is_exact and isinstance(x, _STAND_INS)) or (not torch.compiler.is_compiling() and is_wrapped(x)):
         raise UnsupportedError(
             f"this {type(x).__name__} stands for a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside of that function"
         )
-    require_shape(x)
+    if not is_exact:
+        require_shape(x)
 
 
 def require_shape(x: torch.Tensor) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_map_only
 
 from xdevice.base.dtypes import BITS_AS
@@ -59,7 +58,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 def has_modes() -> bool:
     """Whether something sees each operation, FakeTensorMode among them, whose tensors have no memory."""
-    return bool(_get_current_dispatch_mode_stack())
+    return torch._C._len_torch_dispatch_stack() > 0
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:

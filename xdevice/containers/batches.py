@@ -29,13 +29,32 @@ _tensors: Final = registry.movable
 
 def flat(x: Any) -> list[Any] | None:
     """What is in a container of `OWN` in which there is nothing but tensors; None for another."""
-    if type(x) is dict and not PLAIN.issuperset(map(id, map(type, x))):
-        return None
-    children = list(x.values() if type(x) is dict else x)
+    if type(x) is dict:
+        for key in x:
+            if type(key) is not str and id(type(key)) not in PLAIN:
+                return None
+        x = x.values()
+    cls: Any = None
     try:
-        return children if _tensors.keys() >= set(map(type, children)) else None
+        for child in x:
+            if type(child) is not cls:
+                cls = type(child)
+                if cls not in _tensors:
+                    return None
     except Exception:  # a metaclass whose types cannot be hashed
         return None
+    return list(x)
+
+
+def types(tensors: Sequence[Any]) -> set[type]:
+    """The types that there are, which are few."""
+    found: set[type] = set()
+    cls = None
+    for x in tensors:
+        if type(x) is not cls:
+            cls = type(x)
+            found.add(cls)
+    return found
 
 
 def tensors(x: Any) -> list[Any] | None:
@@ -79,4 +98,5 @@ def rebuilt(x: Any, new: dict[int, Any]) -> Any:
 
 def refilled(x: Any, children: Sequence[Any]) -> Any:
     """A container of `OWN` with others for all that is in it."""
-    return dict(zip(x, children, strict=True)) if type(x) is dict else type(x)(children)
+    # strict takes as long again, and as many were taken out
+    return dict(zip(x, children)) if type(x) is dict else type(x)(children)  # noqa: B905

@@ -30,7 +30,7 @@ def transferred(x: Any, target: Device, one: One) -> Any:
     tensors = batches.tensors(x) if flat is None else flat
     if not tensors:
         return None if tensors is None else x
-    kinds = set(map(type, tensors))
+    kinds = batches.types(tensors)
     try:
         here = _places(tensors, kinds) if one is not leaves.copy else set()
         if target in here and len(here) == 1:
@@ -69,7 +69,7 @@ def _said(tensors: list[Any] | None) -> set[Device] | None:
     if not tensors:
         return None if tensors is None else set()
     try:
-        return _places(tensors, set(map(type, tensors)))
+        return _places(tensors, batches.types(tensors))
     except UnsupportedError:
         return None
 

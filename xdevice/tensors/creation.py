@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.base import devices, floats
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype, name_of
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype, name_of
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from xdevice.core.owned import Owned
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+_KEPT = frozenset(DTYPES) - {"float64"}
+"""What an array keeps where no dtype is named."""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
 """The dtypes of ml_dtypes, whose kind NumPy gives as "V" or as "f"."""
 _MOST_BYTES = 2**63 - 1
@@ -72,6 +74,9 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     """
     backend = selection.current()
     place = place_for(backend, device)
+    if dtype is None and not floats.asked() and (name := _taken_as_it_is(data)):
+        require_dtype(backend, name, "the dtype", "say another", may_narrow=True)
+        return backend.from_numpy(data, place)
     data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else floats.usual(_default_dtype(data, array))
@@ -154,6 +159,9 @@ def to_numpy(x: Any) -> Any:
         >>> xdevice.to_numpy(xdevice.ones(2))
         array([1., 1.], dtype=float32)
     """
+    owner = registry.movable.get(type(x))
+    if owner is not None:
+        return _read(owner, x)
     x = registry.as_array(x)
     found = registry.kind_of(type(x))
     if found is not None and found.kind == "tensor":
@@ -270,6 +278,16 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
     if not any(issubclass(cls, list | tuple) or _is_read(cls) for cls in classes):
         return data
     return [found.backend.to_numpy(x) if (found := _is_read(type(x))) else _with_arrays(x, levels - 1) for x in data]
+
+
+def _taken_as_it_is(data: Any) -> str | None:
+    """The dtype of an array that becomes a tensor of the same dtype; None for what has to be looked at."""
+    import numpy
+
+    if type(data) is not numpy.ndarray or not data.dtype.isnative:
+        return None
+    name = name_of(data.dtype)
+    return name if name in _KEPT else None
 
 
 def _is_read(cls: type) -> Owned | None:
