@@ -66,6 +66,19 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _device = attrgetter("device")
 
 
+class _Places(dict[torch.device, devices.Device]):
+    """By the devices of tensors, which all have an index."""
+
+    def __init__(self, find: Callable[[Any], Device | None]) -> None:
+        self._find = find
+
+    def __missing__(self, native: torch.device) -> Device:
+        place = self._find(native)
+        assert place is not None
+        self[native] = place
+        return place
+
+
 def _is_exporting() -> bool:
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()  # not in 2.6
 
@@ -83,7 +96,7 @@ class TorchBackend(Backend):
     def __init__(self) -> None:
         self._gpu = next((name for name in _ACCELERATORS if _count(name)), "cuda")
         self._gpus = _count(self._gpu)
-        self._places: dict[torch.device, Device] = {}
+        self._places = _Places(self.from_native)
         self._natives: dict[Device, torch.device] = {}
         # the driver reads CUDA_LAUNCH_BLOCKING when it starts
         self._blocks = is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
@@ -132,7 +145,7 @@ class TorchBackend(Backend):
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, torch.device):
             return None
-        if native in self._places:  # those of tensors, which all have an index
+        if native in self._places:
             return self._places[native]
         if self.virtual and native.type in _ACCELERATORS:
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
@@ -146,11 +159,7 @@ class TorchBackend(Backend):
     # tensors
 
     def device_of(self, x: torch.Tensor) -> Device:
-        native = x.device
-        try:
-            return self._places[native]
-        except KeyError:
-            return self._place_at(native)
+        return self._places[x.device]
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
         if cls not in _PLAIN:
@@ -158,8 +167,8 @@ class TorchBackend(Backend):
         other = self.device_of
         if self._gpu != "cuda" or not self._gpus:
             return lambda x: _CPU if x.is_cpu else other(x)
-        gpus = [devices.of("gpu", index) for index in range(self._gpus)]
-        return lambda x: gpus[x.get_device()] if x.is_cuda else _CPU if x.is_cpu else other(x)
+        places = self._places
+        return lambda x: places[x.device]
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
         if cls in _PLAIN:
@@ -168,8 +177,11 @@ class TorchBackend(Backend):
                     break
             else:
                 return {_CPU}
-        natives = {*map(_device, tensors)}
-        return {self._places.get(native) or self._place_at(native) for native in natives}
+        first = tensors[0].device
+        for x in tensors:
+            if x.device != first:
+                return {self._places[native] for native in {*map(_device, tensors)}}
+        return {self._places[first]}
 
     def move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
         native = self.to_native(device)
@@ -598,12 +610,6 @@ class TorchBackend(Backend):
                 "reading a tensor on meta", "make one that has values: torch.empty_like(x, device=...)"
             )
         sharing.require_values(x)
-
-    def _place_at(self, native: torch.device) -> Device:
-        place = self.from_native(native)
-        assert place is not None
-        self._places[native] = place
-        return place
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""

@@ -119,6 +119,14 @@ def test_packed_sequences_move_with_their_lengths_on_the_host():
     assert not x.data.is_meta
 
 
+def test_packed_sequences_are_pytorchs_also_where_jax_was_there_first(monkeypatch):
+    loaded = [xdevice.backend("jax"), xdevice.backend("torch")]
+    monkeypatch.setattr(registry, "loaded", lambda: loaded)
+    moved = xdevice.to_device(packed(), "meta")
+    assert not moved.batch_sizes.is_meta
+    assert xdevice.device_of(moved).kind == "meta"
+
+
 def test_packed_sequences_are_copied_with_their_gradients_and_read():
     x = packed(requires_grad=True)
     copied = xdevice.copy_to([x], "cpu")[0]

@@ -281,7 +281,7 @@ def test_what_can_be_copied_is_and_what_cannot_is_named():
 @pytest.mark.filterwarnings("ignore")
 def test_sparse_tensors_are_read_dense():
     eye = np.eye(3, dtype="float32")
-    torch, mxnet, paddle = map(pytest.importorskip, ("torch", "mxnet", "paddle"))
+    torch, mxnet, paddle = (xdevice.backend(name).framework for name in ("torch", "mxnet", "paddle"))
     x = torch.eye(3)
     found = [x.to_sparse(), x.to_sparse_csr(), x.to_sparse_csc(), torch.eye(3).to_sparse_bsr((1, 1))]
     found += [mxnet.nd.array(eye).tostype(kind) for kind in ("csr", "row_sparse")]

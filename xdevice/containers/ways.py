@@ -103,10 +103,11 @@ def may_move(cls: type) -> bool:
 
 def _offered(x: Any) -> Way | None:
     """The way that a framework knows; of a dict or a list only one that knows its own."""
-    if issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
-        owner = registry.owner_of(type(x))
-        return owner.way_into(x) if owner is not None else None
-    return next((way for way in (backend.way_into(x) for backend in registry.loaded()) if way is not None), None)
+    owner = registry.owner_of(type(x))
+    asked = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
+    if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
+        asked += [backend for backend in registry.loaded() if backend is not owner]
+    return next((way for way in (backend.way_into(x) for backend in asked) if way is not None), None)
 
 
 def _as_registered(way: Way, x: Any) -> Entry | Whole:
