@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,7 +36,7 @@ from .disk import replacing, target_of
 from .format import DTYPES, RESERVED, SHARED, SMALL, opened, read, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
     from io import FileIO
 
     from xdevice.base.devices import Device
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 _WRITABLE: Final = frozenset(DTYPES.values())
 _LONE: Final = "tensor"
 """The name in a file of a tensor that was saved by itself."""
+_READ_AHEAD: Final = 16 << 20
+"""Bytes from which it gains."""
 
 
 class _Variable(NamedTuple):
@@ -309,10 +312,8 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
             if shape not in seen:
                 _require_shape(owner, name, shape)
                 seen.add(shape)
-        arrays: Iterable[Array] = read_all(file, header.entries.values())
-        if floats.asked():
-            arrays = map(floats.taken, arrays)
-        tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
+        with closing(_arrays(file, header.entries.values(), [place])) as arrays:
+            tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -324,12 +325,33 @@ def _load_into(path: str, into: Any) -> Any:
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
         planned = sorted(_plan(path, variables, header, file), key=lambda one: one.entry.start)
-        for (_, one, _), array in zip(planned, read_all(file, [one.entry for one in planned]), strict=True):
-            place = one.backend.device_of(one.value)
-            one.backend.write(one.value, _tensor(one.backend, floats.taken(array), place))
+        places = [one.backend.device_of(one.value) for _, one, _ in planned]
+        with closing(_arrays(file, [one.entry for one in planned], places)) as arrays:
+            for (_, one, _), place, array in zip(planned, places, arrays, strict=True):
+                one.backend.write(one.value, _tensor(one.backend, array, place))
     for prefix, x in models.items():
         _take_state(prefix, x, variables)
     return into
+
+
+def _arrays(file: FileIO, entries: Collection[Entry], places: Sequence[Device]) -> Generator[Array, None, None]:
+    """The values of tensors that will be in these places."""
+    arrays = read_all(file, entries)
+    if sum(entry.nbytes for entry in entries) > _READ_AHEAD and any(place is not CPU for place in places):
+        arrays = _ahead(arrays)
+    for array in arrays:
+        yield floats.taken(array) if floats.asked() else array
+
+
+def _ahead(arrays: Iterator[Array]) -> Iterator[Array]:
+    """Each is read while the one before it is copied to its device."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(next, arrays, None)
+        while (array := coming.result()) is not None:
+            coming = reader.submit(next, arrays, None)
+            yield array
 
 
 def _state_to_come(
