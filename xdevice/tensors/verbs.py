@@ -208,6 +208,10 @@ def copy_to(x: T, device: object) -> T:
 
 
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
+    owner = _owners.get(type(x))
+    if owner is not None:
+        owner.require(target)
+        return one(owner, "tensor", x, target)
     if type(x) in OWN:
         done = batches.transferred(x, target, one)
         if done is not None:
