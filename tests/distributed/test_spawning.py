@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from support import python
 
 from xdevice.cli import main as cli
+from xdevice.contract.collectives import address
 from xdevice.distributed import spawning
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
@@ -157,7 +158,7 @@ def test_a_reserved_port_is_given_to_nobody_and_can_be_listened_on():
 
 @pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", "127.0.0.1:7"), ("::1", "[::1]:7")])
 def test_an_address_is_one_text(host, expected):
-    assert spawning.address(host, 7) == expected
+    assert address(host, 7) == expected
 
 
 # what is printed

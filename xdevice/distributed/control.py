@@ -53,7 +53,6 @@ class Line:
         self.signs = Signs()
         self.hub = hub
         self._vote = Conn(vote)
-        self._pulse = pulse
         self._timeout = timeout
         self._beat = beat_of(timeout)
         self._clock = Clock(4 * self._beat)
