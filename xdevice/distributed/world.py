@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from .control import Line
     from .launchers import Place
 
-__all__ = ["World", "processes", "world"]
-
 _SLOWEST: Final = 10e6
 """Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
 _LONGEST: Final = 60

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .readings import Reading
     from .running import Both
 
-__all__ = ["Comparison", "Rule", "Tolerance", "assert_parity", "compare", "compare_readings", "ulp_distance", "ways"]
-
 
 class Tolerance(NamedTuple):
     """What a dtype allows: `|actual - expected| <= relative * |expected| + absolute * max(least, max|expected|)`."""

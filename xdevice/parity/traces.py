@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from .recording import Entry
 
-__all__ = ["ModelRun", "Traces", "found", "hold"]
-
 
 class ModelRun(NamedTuple):
     """One call of a model; its arrays are read when they are asked for."""

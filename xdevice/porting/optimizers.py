@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     _Settings = Mapping[str, Any]
 
-__all__ = ["compare_optimizers", "convert_optimizer"]
-
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
     """What two optimizers of any frameworks do differently, each with what to set in `target` so that it computes what

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Takes
 
-__all__ = ["convert"]
-
 _names: dict[tuple[str, Any], str] = {}
 """NumPy's name of a framework's dtype: finding it takes longer than sharing a tensor does."""
 
