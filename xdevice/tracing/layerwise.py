@@ -50,7 +50,6 @@ class Place(NamedTuple):
 
     path: str
     """The layer of the expected model, or the one behind the gap; empty for a gap at the end."""
-    is_gap: bool
     text: str
     error: float
     """Of the largest value; infinite where shapes differ."""
@@ -142,7 +141,7 @@ def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer
                 f"{_pair(actual, expected, step.actual, step.expected)}, off by {error:.2g} of its largest value: the "
                 f"cause lies between it and {end}"
             )
-            return Place(step.expected.path, True, text, error)
+            return Place(step.expected.path, text, error)
         behind = step
     return None
 
@@ -185,7 +184,7 @@ def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) ->
         f"the first layer that differs is {_pair(actual, expected, step.actual, step.expected)}: it is given the same, "
         f"and its output is {_far(error, step.actual.outputs, step.expected.outputs)}"
     )
-    return Place(step.expected.path, False, f"{text}{f'; {settings}' if settings else ''}", error)
+    return Place(step.expected.path, f"{text}{f'; {settings}' if settings else ''}", error)
 
 
 def _gap(
@@ -240,7 +239,7 @@ def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: 
         far = _far(error, actual.outputs, expected.outputs)
     ours, theirs = _narrowed(gap, most)
     text = f"the first difference lies {start}: {what} is {far}; between them are {_listed(actual, ours)}, "
-    return Place(path, True, text + f"and {_listed(expected, theirs)}", error)
+    return Place(path, text + f"and {_listed(expected, theirs)}", error)
 
 
 def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]:
