@@ -414,6 +414,11 @@ def _difference(problem: Problem, leaf: str, actual: object, expected: object, t
     return Comparison(False, problem, leaf, None, actual, expected, None, None, None, None, math.inf, 0, 0, text)
 
 
+def of_structure(text: str) -> Comparison:
+    """A difference of which a text is all that there is to tell."""
+    return _difference("structure", "", None, None, text)
+
+
 def _at(path: str) -> str:
     return f" at {path}" if path else ""
 
