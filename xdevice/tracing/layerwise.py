@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.contract import layouts
+
 from . import distances
 from .distances import apart, error_of, error_of_padded
 
@@ -286,11 +288,5 @@ def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
 def _settings(ours: Layer, theirs: Layer, actual: Traced, expected: Traced) -> str:
     """The settings in which the two layers differ."""
     both = {name: (value, theirs.settings[name]) for name, value in ours.settings.items() if name in theirs.settings}
-    told = {name: pair for name, pair in both.items() if not _alike(*pair)}
+    told = {name: pair for name, pair in both.items() if not layouts.same_setting(*pair)}
     return ", ".join(f"{name} is {x} in {actual.owner}, {y} in {expected.owner}" for name, (x, y) in told.items())
-
-
-def _alike(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6)
-    return one == other
