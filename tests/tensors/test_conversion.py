@@ -650,7 +650,7 @@ def test_any_way_there_and_back_is_the_same_bit_for_bit(x, way, copy):
 def _tensors(x):
     from xdevice.containers import trees
 
-    return [x] if registry.kind_of(type(x)) else trees.values(x)
+    return [x] if registry.kind_of(type(x)) else trees.Tree(x).leaves
 
 
 def test_four_threads_convert_at_once():
