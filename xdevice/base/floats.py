@@ -27,8 +27,9 @@ FLOAT64: Final = "float64"
 JITTER: Final = "jitter:"
 
 _WIDE: Final = {"float32": "float64", "complex64": "complex128"}
-_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
-_JITTERED: Final = ("float32", "float64", *_PARTS)
+PARTS: Final = {"complex64": "float32", "complex128": "float64"}
+"""What complex numbers are made of."""
+_JITTERED: Final = ("float32", "float64", *PARTS)
 
 
 def _checked(text: str) -> str:
@@ -111,7 +112,7 @@ def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     import numpy
 
     made = numpy.array(array, order="C")
-    parts = made.reshape(-1).view(_PARTS.get(name, name))
+    parts = made.reshape(-1).view(PARTS.get(name, name))
     numbers = numpy.random.Generator(numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(made.data)]))
     ways = numpy.where(numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf).astype(parts.dtype)
     is_moved = numpy.isfinite(parts) & (parts != numpy.trunc(parts))

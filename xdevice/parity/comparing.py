@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy
 
 from xdevice.base.dtypes import host_dtype
+from xdevice.base.floats import PARTS
 from xdevice.errors import ArgumentError, DTypeError, ParityError
 
 from .models import read_pair
@@ -60,7 +61,6 @@ _BOTH: Final = (
     "\n  note      inputs=x runs both models and compares what they return; "
     "assert_parity(convert_state(actual, backend, like=expected), expected) compares the parameters alone"
 )
-_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 _PYTHON: Final = ("float", "complex")
 _ROUNDING: Final = 3.0
 """Honest runs of deep models were seen at up to 2.3 times what is allowed."""
@@ -501,7 +501,7 @@ def _things(actual: Reading, expected: Reading) -> Comparison:
 def _coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
     """The coarser of two float dtypes; None if both are exact. A Python number goes along with the other."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
-    floats = {_PARTS.get(name, name) for name in names if not _is_exact(name)}
+    floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
     if not floats:
         floats = {pythons for leaf in (actual, expected) if leaf.dtype in _PYTHON}
     unknown = floats - set(TOLERANCES)
