@@ -95,9 +95,7 @@ def _is_float(x: Any) -> bool:
 
 # making
 
-
-def dtype(name: str) -> Any:
-    return host_dtype(name)
+dtype = host_dtype
 
 
 @_kernel
@@ -304,9 +302,7 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     return x.shape[axis] - 1 - np.flip(mirrored, axis)
 
 
-@_kernel
-def cumulative_sum(x: Any, axis: int) -> Any:
-    return _np.cumsum(x, axis)
+cumulative_sum = _kernel(_np.cumsum)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
@@ -343,9 +339,7 @@ def concat(tensors: Sequence[Any], axis: int) -> Any:
     return _np.concatenate(list(tensors), axis)
 
 
-@_shaping
-def expand_dims(x: Any, axis: int) -> Any:
-    return _np.expand_dims(x, axis)
+expand_dims = _shaping(_np.expand_dims)
 
 
 @_shaping
@@ -363,15 +357,8 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 _whole_product = _by_numpy(np.matmul)
 
-
-@_shaping
-def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
-    return _np.transpose(x, axes)
-
-
-@_shaping
-def reshape(x: Any, shape: tuple[int, ...]) -> Any:
-    return _np.reshape(x, shape)
+permute_dims = _shaping(_np.transpose)
+reshape = _shaping(_np.reshape)
 
 
 @_shaping
@@ -379,9 +366,7 @@ def roll(x: Any, shift: int, axis: int) -> Any:
     return _np.roll(x, shift, axis) if x.size else x.copy()
 
 
-@_shaping
-def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
-    return _np.squeeze(x, axes)
+squeeze = _shaping(_np.squeeze)
 
 
 @_kernel
