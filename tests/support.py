@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 import xdevice
+from xdevice.base import floats
 from xdevice.core import registry
 from xdevice.testing.base import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 ROOT: Final = Path(__file__).parent.parent
 """The folder of the whole project."""
@@ -47,6 +49,16 @@ def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iter
         return (pytest.mark.slow if in_ci is None or value in in_ci else pytest.mark.long,)
 
     return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks(value)) for value in values]
+
+
+@contextmanager
+def floats_asked_for(text: str) -> Iterator[None]:
+    """What XDEVICE_FLOATS asks of a process, of this one while the block runs; the frameworks keep their defaults."""
+    before, floats._asked = floats._asked, floats._checked(text)
+    try:
+        yield
+    finally:
+        floats._asked = before
 
 
 SHIMS: Final = ("tensorflow", "paddle", "mxnet")

@@ -16,8 +16,6 @@ from xdevice.errors import SettingError
 
 TYPE_CHECKING = False  # typing takes longer to import than all of this
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from typing import Any, Final
 
     import numpy as np
@@ -78,29 +76,6 @@ def moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     The moves depend on nothing but the number and the values, so that what is tied stays equal, in any order of calls.
     """
     return _moved(array) if _asked.startswith(JITTER) else array
-
-
-def asked_for(text: str) -> AbstractContextManager[None]:
-    """Asks in this process, while the block runs, for what xdevice makes; the frameworks keep their defaults.
-
-    Example:
-        >>> from xdevice.base import floats
-        >>> with floats.asked_for("float64"):
-        ...     xdevice.to_numpy(xdevice.tensor(0.5)).dtype.name
-        'float64'
-    """
-    from contextlib import contextmanager
-
-    @contextmanager
-    def asking() -> Iterator[None]:
-        global _asked
-        before, _asked = _asked, _checked(text)
-        try:
-            yield
-        finally:
-            _asked = before
-
-    return asking()
 
 
 def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
