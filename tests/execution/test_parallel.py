@@ -17,12 +17,6 @@ from xdevice.execution.parallel import MOST
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as chosen:
-        yield chosen
-
-
 @pytest.fixture(autouse=True)
 def _no_thread_left():
     yield

@@ -19,12 +19,6 @@ import xdevice
 COUNT = 12
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as chosen:
-        yield chosen
-
-
 @pytest.fixture(autouse=True)
 def _no_thread_left():
     before = set(threading.enumerate())
