@@ -22,7 +22,6 @@ import numpy as np
 from mxnet.ndarray.numpy import _internal as _npi
 
 from xdevice.base.dtypes import dtype_name, host_dtype
-from xdevice.errors import UnsupportedError
 
 from . import semantics
 
@@ -53,16 +52,11 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
-def _by_numpy(function: Callable[..., Any], differentiable: bool = False) -> Callable[..., Any]:
+def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     """What NumPy computes on the host."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
-        if differentiable and mx.autograd.is_recording():
-            raise UnsupportedError(
-                f"mxnet has no gradient of {function.__name__} for {dtype_name(x.dtype)} of the shape {x.shape}: NumPy "
-                "computes it on the host; call it outside of autograd.record()"
-            )
         values = (part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest))
         with np.errstate(all="ignore"):
             return constant(np.asarray(function(*values)), x)
@@ -290,8 +284,8 @@ def _summed(ndim: int, axes: tuple[int, ...] | None) -> str:
     return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axes is not None and axis not in axes)
 
 
-argmax = _by_numpy(lambda x, axis: np.argmax(x, axis))
-argmin = _by_numpy(lambda x, axis: np.argmin(x, axis))
+argmax = _by_numpy(np.argmax)
+argmin = _by_numpy(np.argmin)
 
 
 @_by_numpy

@@ -383,7 +383,7 @@ def _holder(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def uncounted(source: Side, target: Side, compared: Compared, only: Container[str] = ()) -> str:
+def uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
     """One line of what could not be compared; nothing if that is nothing. An activation in a layer is a setting of it.
     `only` are the kinds that count, if there are any."""
     silent = [side.backend.name for side in (source, target) if side.sequence is None]
