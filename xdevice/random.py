@@ -35,7 +35,6 @@ from xdevice.tensors import creation, refusals
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
     from typing import Any, Final
 
     import numpy as np
@@ -272,9 +271,7 @@ class seed:
             self._place.numbers = self._before
         _entered.set((*_entered.get(), _Place(_Numbers(self._n), self)))
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         entered = _entered.get()
         place = blocks.place_in(entered, self, f"{self!r}")
         _entered.set(entered[:place] + entered[place + 1 :])

@@ -41,7 +41,6 @@ from .runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from xdevice.base.devices import Device
 
@@ -277,9 +276,7 @@ class World:
         backend, engine = engines.start(self.engine, group)
         return Carrier(backend, engine, self.size, self.device)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
         global _current
         self._depth -= 1
         if self._depth > 0:
