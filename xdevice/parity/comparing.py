@@ -16,7 +16,7 @@ import numpy
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.base.floats import PARTS
-from xdevice.errors import ArgumentError, DTypeError, ParityError
+from xdevice.errors import ArgumentError, DTypeError, ParityError, listed
 
 from .models import read_pair
 from .running import run_pair
@@ -348,8 +348,7 @@ def _without(paths: list[str], others: list[str]) -> list[str]:
 
 
 def _first(paths: list[str]) -> str:
-    shown = ", ".join(path or "tensor by itself" for path in paths[:5])
-    return shown if len(paths) <= 5 else f"{shown} and {len(paths) - 5} more"
+    return listed((path or "tensor by itself" for path in paths), 5)
 
 
 def _between(actual: Sequence[Reading], expected: Sequence[Reading]) -> str:
