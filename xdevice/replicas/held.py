@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xdevice.base.dtypes import FLOATS, SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import FLOATS, SHORT_FLOATS, host_dtype
 from xdevice.base.floats import PARTS
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import ContainerError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.tensors import leaves
 from xdevice.tensors.refusals import refuse_non_container, traced
 
 from . import overlaps
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-
-_names: dict[tuple[str, Any], str] = {}
-"""Of each framework's dtypes that were met: `dtype_name` takes 1 us."""
 
 
 class Held(NamedTuple):
@@ -157,11 +155,7 @@ def shape_of(held: Held) -> tuple[int, ...]:
 
 
 def dtype_of(held: Held) -> str:
-    key = held.backend.name, held.value.dtype
-    name = _names.get(key)
-    if name is None:
-        name = _names[key] = dtype_name(held.value.dtype)
-    return name
+    return leaves.dtype_of(held.backend, held.value)
 
 
 def check_sum(held: Held, op: str) -> None:
