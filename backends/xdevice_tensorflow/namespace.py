@@ -23,21 +23,10 @@ if TYPE_CHECKING:
 
 TAKE_NUMBERS = frozenset(
     [
-        "add",
-        "divide",
-        "equal",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "maximum",
-        "minimum",
-        "multiply",
-        "not_equal",
-        "pow",
-        "subtract",
+        "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply",
+        "not_equal", "pow", "subtract",
     ]
-)
+)  # fmt: skip
 RESHAPE_IS_VIEW = True  # tensors do not change, so that nobody sees a copy
 
 # making

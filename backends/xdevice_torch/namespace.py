@@ -15,19 +15,10 @@ if TYPE_CHECKING:
 
 TAKE_NUMBERS = frozenset(
     [
-        "add",
-        "divide",
-        "equal",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "multiply",
-        "not_equal",
-        "pow",
+        "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow",
         "subtract",
     ]
-)
+)  # fmt: skip
 RESHAPE_IS_VIEW = True
 
 # making
