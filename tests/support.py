@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,6 +93,19 @@ def framework(name: str) -> Any:
     if name not in FRAMEWORKS:
         pytest.skip(f"{name} is not installed")
     return xdevice.backend(name).framework
+
+
+NEEDS_PROC: Final = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
+
+
+def family(mark: str, *without: int) -> list[int]:
+    """Every process that has this text in its environment: one that was started with it, and what that has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return [pid for pid in found if pid not in without]
 
 
 def python(

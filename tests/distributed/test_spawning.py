@@ -10,18 +10,16 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
-from support import python
+from support import NEEDS_PROC, family, python
 
 from xdevice.cli import main as cli
 from xdevice.contract.collectives import address
 from xdevice.distributed import spawning
 
-NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
 SCRIPT = """
 import os, signal, subprocess, sys, time
 rank, size = int(os.environ["XDEVICE_RANK"]), int(os.environ["XDEVICE_SIZE"])
@@ -72,15 +70,6 @@ def launching(path, code, size=2):
         process.communicate()
         for pid in family(mark):
             os.kill(pid, signal.SIGKILL)
-
-
-def family(mark, *without):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return [pid for pid in found if pid not in without]
 
 
 def wait_until_gone(processes, seconds=60):
