@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from xdevice.testing.base import once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
 ROOT: Final = Path(__file__).parent.parent
 """The folder of the whole project."""
@@ -93,6 +94,15 @@ def framework(name: str) -> Any:
     if name not in FRAMEWORKS:
         pytest.skip(f"{name} is not installed")
     return xdevice.backend(name).framework
+
+
+def with_64_bit(name: str, on: bool = True) -> AbstractContextManager[Any]:
+    """JAX with its 64-bit dtypes while the block runs, or without; other frameworks have them always."""
+    if name != "jax":
+        return nullcontext()
+    jax = framework("jax")
+    found: AbstractContextManager[Any] = (jax if hasattr(jax, "enable_x64") else jax.experimental).enable_x64(on)
+    return found
 
 
 NEEDS_PROC: Final = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
