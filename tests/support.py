@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from xdevice.core import registry
 from xdevice.testing.base import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
 ROOT: Final = Path(__file__).parent.parent
@@ -103,6 +104,14 @@ def with_64_bit(name: str, on: bool = True) -> AbstractContextManager[Any]:
     jax = framework("jax")
     found: AbstractContextManager[Any] = (jax if hasattr(jax, "enable_x64") else jax.experimental).enable_x64(on)
     return found
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Until it holds; machines may be slow."""
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
 
 
 NEEDS_PROC: Final = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")

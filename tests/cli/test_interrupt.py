@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support import NEEDS_PROC, family, sampled
+from support import NEEDS_PROC, family, sampled, wait_for
 
 import xdevice
 from xdevice.cli import main as cli
@@ -66,13 +66,6 @@ class Running:
         assert "Traceback" not in err
         wait_for(lambda: not self.family(), f"no process is left of {self.process.args}")
         return out
-
-
-def wait_for(condition, what, seconds=200):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
-from support import NEEDS_PROC, family, python
+from support import NEEDS_PROC, family, python, wait_for
 
 from xdevice.cli import main as cli
 from xdevice.contract.collectives import address
@@ -70,13 +70,6 @@ def launching(path, code, size=2):
         process.communicate()
         for pid in family(mark):
             os.kill(pid, signal.SIGKILL)
-
-
-def wait_until_gone(processes, seconds=60):
-    deadline = time.monotonic() + seconds
-    while processes():
-        assert time.monotonic() < deadline, f"{processes()} are left"
-        time.sleep(0.02)
 
 
 # what the processes are told
@@ -284,7 +277,7 @@ def test_a_launcher_that_is_ended_ends_all(tmp_path, name):
         assert len(processes()) >= 4  # two ranks, and what they have started
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-        wait_until_gone(processes)
+        wait_for(lambda: not processes(), "no process is left")
     assert process.returncode == (-number if name == "SIGKILL" else 128 + number), err
     assert "launch.py" not in err
 
@@ -296,7 +289,7 @@ def test_who_ignores_it_is_killed(tmp_path, name):
     with launching(tmp_path / "script.py", "hangs(ignores=True)") as (process, processes):
         process.send_signal(getattr(signal, name))
         process.communicate(timeout=60)
-        wait_until_gone(processes)
+        wait_for(lambda: not processes(), "no process is left")
 
 
 @NEEDS_PROC
@@ -309,7 +302,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         took = time.monotonic() - started
-        wait_until_gone(processes)
+        wait_for(lambda: not processes(), "no process is left")
     assert process.returncode == 130
     assert took < spawning.PATIENCE
 
