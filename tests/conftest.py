@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support import BACKENDS
 
 import xdevice
 from xdevice.containers import trees
@@ -66,6 +67,13 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
     for backend in registry.loaded():
         if backend.name == "mxnet":
             backend.namespace().leave()
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest):
+    """Each that is installed, selected while the test runs."""
+    with xdevice.use(request.param) as chosen:
+        yield chosen
 
 
 PEERS, HARDWARE = Path(__file__).parent / "peers", Path(__file__).parent / "hardware"

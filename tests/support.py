@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 import xdevice
+from xdevice.base import floats
 from xdevice.core import registry
 from xdevice.testing.base import once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
 ROOT: Final = Path(__file__).parent.parent
 """The folder of the whole project."""
@@ -47,6 +51,16 @@ def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iter
         return (pytest.mark.slow if in_ci is None or value in in_ci else pytest.mark.long,)
 
     return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks(value)) for value in values]
+
+
+@contextmanager
+def floats_asked_for(text: str) -> Iterator[None]:
+    """What XDEVICE_FLOATS asks of a process, of this one while the block runs; the frameworks keep their defaults."""
+    before, floats._asked = floats._asked, floats._checked(text)
+    try:
+        yield
+    finally:
+        floats._asked = before
 
 
 SHIMS: Final = ("tensorflow", "paddle", "mxnet")
@@ -81,6 +95,36 @@ def framework(name: str) -> Any:
     if name not in FRAMEWORKS:
         pytest.skip(f"{name} is not installed")
     return xdevice.backend(name).framework
+
+
+def with_64_bit(name: str, on: bool = True) -> AbstractContextManager[Any]:
+    """JAX with its 64-bit dtypes while the block runs, or without; other frameworks have them always."""
+    if name != "jax":
+        return nullcontext()
+    jax = framework("jax")
+    found: AbstractContextManager[Any] = (jax if hasattr(jax, "enable_x64") else jax.experimental).enable_x64(on)
+    return found
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Until it holds; machines may be slow."""
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+NEEDS_PROC: Final = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
+
+
+def family(mark: str, *without: int) -> list[int]:
+    """Every process that has this text in its environment: one that was started with it, and what that has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark.encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return [pid for pid in found if pid not in without]
 
 
 def python(

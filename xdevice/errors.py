@@ -38,6 +38,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 
@@ -63,6 +64,12 @@ def shown(x: object, most: int | None = 100) -> str:
         return repr(x)[:most]
     except Exception:
         return object.__repr__(x)
+
+
+def listed(names: Iterable[object], most: int) -> str:
+    """Names in an error: so many at most, and how many more there are."""
+    every = [str(name) for name in names]
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 class ArgumentError(XDeviceError, ValueError, TypeError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from xdevice.arithmetic.doors import Door, Doors
 from xdevice.arithmetic.dtypes import BOOL, REAL_FLOATING
+from xdevice.arithmetic.ground import shape_of
 from xdevice.base import floats
 from xdevice.contract.nn import ENDS, REFUSES
 from xdevice.core import registry
@@ -100,8 +101,8 @@ def dropout(x: Any, mask: Any, p: float) -> Any:
     on, x = _begin(x, "dropout")
     mask = on.ground.require(mask, BOOL, "dropout")
     on.require_one_device(x=x, mask=mask)
-    if not _fit(_shape(x), _shape(mask)):
-        raise ShapeError(f"dropout takes a mask of the shape of x, {_shape(x)}, not {_shape(mask)}")
+    if not _fit(shape_of(x), shape_of(mask)):
+        raise ShapeError(f"dropout takes a mask of the shape of x, {shape_of(x)}, not {shape_of(mask)}")
     if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 1:
         raise ArgumentError(f"dropout takes a probability from 0 to 1, and p is {shown(p)}")
     if p == 1:
@@ -169,11 +170,11 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     """
     on, logits = _begin(logits, "cross_entropy")
     labels = on.indices(labels, "cross_entropy")
-    shape = _shape(logits)
-    if len(shape) != 2 or len(labels.shape) != 1 or not _fit(shape[:1], _shape(labels)):
+    shape = shape_of(logits)
+    if len(shape) != 2 or len(labels.shape) != 1 or not _fit(shape[:1], shape_of(labels)):
         raise ShapeError(
             f"cross_entropy takes logits of a shape (n, classes) and labels of the shape (n,), not {shape} and "
-            f"{_shape(labels)}"
+            f"{shape_of(labels)}"
         )
     if 0 in shape:
         raise ShapeError(f"cross_entropy is a mean over rows of classes, and logits of the shape {shape} have none")
@@ -251,8 +252,8 @@ def conv2d(x: Any, kernel: Any, bias: Any = None, *, stride: Lengths = 1, paddin
     given = {"x": x, "kernel": kernel}
     if bias is not None:
         given["bias"] = bias = on.ground.require(bias, REAL_FLOATING, "conv2d")
-        if len(bias.shape) != 1 or not _fit(_shape(bias), filters[:1]):
-            raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {_shape(bias)}")
+        if len(bias.shape) != 1 or not _fit(shape_of(bias), filters[:1]):
+            raise ShapeError(f"conv2d takes a bias of the shape ({filters[0]},), not {shape_of(bias)}")
     _require_room("conv2d", images, filters[2:], paddings)
     on.require_together(**given)
     return on.kernels.conv2d(x, kernel, bias, strides, paddings)
@@ -394,11 +395,6 @@ def _holds_values(x: Any) -> bool:
     return type(x) in registry.probes  # asking whose it is would make torch.compile trace the asking
 
 
-def _shape(x: Any) -> tuple[int | None, ...]:
-    """The shape; what is not known while a function is traced is None."""
-    return tuple([None if length is None or length < 0 else length for length in x.shape])
-
-
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
     """Whether two shapes are the same, as far as they are known."""
     return shape == other or (
@@ -409,7 +405,7 @@ def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
 
 def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[int | None, ...]:
     """The shape of images or of a kernel, of which only the batch may be empty."""
-    shape = _shape(x)
+    shape = shape_of(x)
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
         raise ShapeError(f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}")
     return shape

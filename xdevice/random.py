@@ -27,7 +27,7 @@ from itertools import count
 from operator import index
 
 from xdevice.base import floats
-from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.base.dtypes import FLOATS, dtype_name, host_dtype
 from xdevice.core import blocks, selection
 from xdevice.errors import ArgumentError, DTypeError, SettingError, ShapeError, shown
 from xdevice.tensors import creation, refusals
@@ -35,7 +35,6 @@ from xdevice.tensors import creation, refusals
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
     from typing import Any, Final
 
     import numpy as np
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["bernoulli", "integers", "normal", "permutation", "seed", "uniform"]
 
 VARIABLE: Final = "XDEVICE_SEED"
-_FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FARTHEST: Final = 16
 """How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
@@ -85,7 +83,7 @@ def uniform(
         >>> xdevice.to_numpy(x).astype("float64").round(4).tolist()
         [[-0.7288, -0.9719, 0.8755], [-0.4845, -0.2271, -0.0569]]
     """
-    backend, place, name = _begin("uniform", device, "float32" if dtype is None else dtype, _FLOATS)
+    backend, place, name = _begin("uniform", device, "float32" if dtype is None else dtype, FLOATS)
     sizes = _sizes(backend, shape, name)
     least, most = _number("low", low, name), _number("high", high, name)
     if not least < most:
@@ -124,7 +122,7 @@ def normal(
         >>> bool(abs(xdevice.to_numpy(weights).mean()) < 1e-4)
         True
     """
-    backend, place, name = _begin("normal", device, "float32" if dtype is None else dtype, _FLOATS)
+    backend, place, name = _begin("normal", device, "float32" if dtype is None else dtype, FLOATS)
     sizes = _sizes(backend, shape, name)
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
     if deviation < 0:
@@ -273,9 +271,7 @@ class seed:
             self._place.numbers = self._before
         _entered.set((*_entered.get(), _Place(_Numbers(self._n), self)))
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         entered = _entered.get()
         place = blocks.place_in(entered, self, f"{self!r}")
         _entered.set(entered[:place] + entered[place + 1 :])

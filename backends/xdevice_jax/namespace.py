@@ -11,8 +11,6 @@ import numpy as np
 from xdevice.base.dtypes import host_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from jax import Array
 
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
@@ -20,9 +18,7 @@ RESHAPE_IS_VIEW = True  # arrays do not change, so that nobody sees a copy
 
 # making
 
-
-def dtype(name: str) -> np.dtype[Any]:
-    return host_dtype(name)
+dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
@@ -30,11 +26,14 @@ def astype(x: Array, name: str) -> Array:
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    return _beside(array, like)
+    """Where `like` is; beside what is traced or spread an array has no place of its own, and goes where it is used."""
+    if isinstance(like, jax.core.Tracer):
+        return jnp.asarray(array)
+    places = like.sharding.device_set
+    return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
 
 
-def copy(x: Array) -> Array:
-    return jnp.copy(x)
+copy = jnp.copy
 
 
 def full_like(x: Array, value: complex, name: str) -> Array:
@@ -43,15 +42,7 @@ def full_like(x: Array, value: complex, name: str) -> Array:
 
 def number(value: complex, name: str, like: Array) -> Array:
     with np.errstate(all="ignore"):
-        return _beside(np.asarray(value).astype(host_dtype(name)), like)
-
-
-def _beside(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """Where `like` is; beside what is traced or spread an array has no place of its own, and goes where it is used."""
-    if isinstance(like, jax.core.Tracer):
-        return jnp.asarray(array)
-    places = like.sharding.device_set
-    return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
+        return constant(np.asarray(value).astype(host_dtype(name)), like)
 
 
 # of each element
@@ -147,20 +138,15 @@ def sum(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
     return jnp.sum(x, axes, keepdims=keepdims)
 
 
-def argmax(x: Array, axis: int) -> Array:
-    return jnp.argmax(x, axis)
-
-
-def argmin(x: Array, axis: int) -> Array:
-    return jnp.argmin(x, axis)
+argmax = jnp.argmax
+argmin = jnp.argmin
 
 
 def argsort(x: Array, axis: int, descending: bool) -> Array:
     return jnp.argsort(x, axis, stable=True, descending=descending)
 
 
-def cumulative_sum(x: Array, axis: int) -> Array:
-    return jnp.cumsum(x, axis)
+cumulative_sum = jnp.cumsum
 
 
 def sort(x: Array, axis: int, descending: bool) -> Array:
@@ -177,45 +163,14 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 # of shapes
 
-
-def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.broadcast_to(x, shape)
-
-
-def concat(tensors: Sequence[Array], axis: int) -> Array:
-    return jnp.concatenate(tensors, axis)
-
-
-def expand_dims(x: Array, axis: int) -> Array:
-    return jnp.expand_dims(x, axis)
-
-
-def flip(x: Array, axes: tuple[int, ...]) -> Array:
-    return jnp.flip(x, axes)
-
-
+broadcast_to = jnp.broadcast_to
+concat = jnp.concatenate
+expand_dims = jnp.expand_dims
+flip = jnp.flip
 matmul = jnp.matmul
-
-
-def permute_dims(x: Array, axes: tuple[int, ...]) -> Array:
-    return jnp.permute_dims(x, axes)
-
-
-def reshape(x: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.reshape(x, shape)
-
-
-def roll(x: Array, shift: int, axis: int) -> Array:
-    return jnp.roll(x, shift, axis)
-
-
-def squeeze(x: Array, axes: tuple[int, ...]) -> Array:
-    return jnp.squeeze(x, axes)
-
-
-def stack(tensors: Sequence[Array], axis: int) -> Array:
-    return jnp.stack(tensors, axis)
-
-
-def view(x: Array, shape: tuple[int, ...]) -> Array:
-    return jnp.reshape(x, shape)
+permute_dims = jnp.permute_dims
+reshape = jnp.reshape
+roll = jnp.roll
+squeeze = jnp.squeeze
+stack = jnp.stack
+view = reshape

@@ -28,7 +28,7 @@ from xdevice.contract.collectives import address, free_port, refusal_of_order
 from xdevice.contract.processes import Engine
 from xdevice.errors import LaunchError
 
-from . import sharing, unstarted
+from . import sharing, threads, unstarted
 
 try:
     from jax import shard_map
@@ -116,8 +116,7 @@ def _own(y: jax.Array, x: jax.Array) -> jax.Array:
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
     if x.dtype.name not in sharing.WIDE or jax.config.jax_enable_x64:
         return nullcontext()
-    on = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
-    return on(True)
+    return threads.enable_x64(True)
 
 
 # the start

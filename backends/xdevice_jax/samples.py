@@ -38,9 +38,6 @@ class JaxSamples(Samples):
     def native_ones(self, *shape: int) -> jax.Array:
         return jnp.ones(shape)
 
-    def add(self, x: jax.Array, y: jax.Array) -> jax.Array:
-        return x + y
-
     def address(self, x: jax.Array) -> int:
         return x.unsafe_buffer_pointer()
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-_enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
 
 def thread_state() -> Callable[[], AbstractContextManager[Any]]:
@@ -23,7 +23,7 @@ def thread_state() -> Callable[[], AbstractContextManager[Any]]:
     def state() -> Iterator[None]:
         with ExitStack() as stack:
             if jax.config.jax_enable_x64 != is_64_bit:
-                stack.enter_context(_enable_x64(is_64_bit))
+                stack.enter_context(enable_x64(is_64_bit))
             stack.enter_context(jax.default_device(place))
             stack.enter_context(jax.default_matmul_precision(precision))
             yield

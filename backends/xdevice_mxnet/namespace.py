@@ -22,7 +22,6 @@ import numpy as np
 from mxnet.ndarray.numpy import _internal as _npi
 
 from xdevice.base.dtypes import dtype_name, host_dtype
-from xdevice.errors import UnsupportedError
 
 from . import semantics
 
@@ -53,16 +52,11 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
-def _by_numpy(function: Callable[..., Any], differentiable: bool = False) -> Callable[..., Any]:
+def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     """What NumPy computes on the host."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
-        if differentiable and mx.autograd.is_recording():
-            raise UnsupportedError(
-                f"mxnet has no gradient of {function.__name__} for {dtype_name(x.dtype)} of the shape {x.shape}: NumPy "
-                "computes it on the host; call it outside of autograd.record()"
-            )
         values = (part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest))
         with np.errstate(all="ignore"):
             return constant(np.asarray(function(*values)), x)
@@ -95,9 +89,7 @@ def _is_float(x: Any) -> bool:
 
 # making
 
-
-def dtype(name: str) -> Any:
-    return host_dtype(name)
+dtype = host_dtype
 
 
 @_kernel
@@ -292,8 +284,8 @@ def _summed(ndim: int, axes: tuple[int, ...] | None) -> str:
     return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axes is not None and axis not in axes)
 
 
-argmax = _by_numpy(lambda x, axis: np.argmax(x, axis))
-argmin = _by_numpy(lambda x, axis: np.argmin(x, axis))
+argmax = _by_numpy(np.argmax)
+argmin = _by_numpy(np.argmin)
 
 
 @_by_numpy
@@ -304,9 +296,7 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     return x.shape[axis] - 1 - np.flip(mirrored, axis)
 
 
-@_kernel
-def cumulative_sum(x: Any, axis: int) -> Any:
-    return _np.cumsum(x, axis)
+cumulative_sum = _kernel(_np.cumsum)
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
@@ -343,9 +333,7 @@ def concat(tensors: Sequence[Any], axis: int) -> Any:
     return _np.concatenate(list(tensors), axis)
 
 
-@_shaping
-def expand_dims(x: Any, axis: int) -> Any:
-    return _np.expand_dims(x, axis)
+expand_dims = _shaping(_np.expand_dims)
 
 
 @_shaping
@@ -363,15 +351,8 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 _whole_product = _by_numpy(np.matmul)
 
-
-@_shaping
-def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
-    return _np.transpose(x, axes)
-
-
-@_shaping
-def reshape(x: Any, shape: tuple[int, ...]) -> Any:
-    return _np.reshape(x, shape)
+permute_dims = _shaping(_np.transpose)
+reshape = _shaping(_np.reshape)
 
 
 @_shaping
@@ -379,9 +360,7 @@ def roll(x: Any, shift: int, axis: int) -> Any:
     return _np.roll(x, shift, axis) if x.size else x.copy()
 
 
-@_shaping
-def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
-    return _np.squeeze(x, axes)
+squeeze = _shaping(_np.squeeze)
 
 
 @_kernel

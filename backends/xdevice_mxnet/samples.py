@@ -114,10 +114,6 @@ class MxnetSamples(Samples):
         return nn.Dense(3)
 
     @use_np  # type: ignore[untyped-decorator]
-    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
-        net, _, step = self.optimized()
-        return net, step
-
     @use_np  # type: ignore[untyped-decorator]
     def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))

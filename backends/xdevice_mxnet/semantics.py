@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import mxnet as mx
 
-from xdevice.errors import SettingError, UnsupportedError
+from xdevice.contract.environment import is_set
+from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,14 +32,7 @@ _log = logging.getLogger("xdevice")
 _is_on = mx.util.is_np_shape
 
 
-def _is_allowed() -> bool:
-    value = os.environ.get(VARIABLE, "").strip()
-    if value not in ("", "0", "1"):
-        raise SettingError(f"{VARIABLE} must be 1 or 0, not {value!r}; set {VARIABLE}=0, or unset it")
-    return value != "0"
-
-
-_IS_ALLOWED: Final = _is_allowed()
+_IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
 
 
 class _Thread:

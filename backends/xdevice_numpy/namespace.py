@@ -13,7 +13,7 @@ import numpy as np
 from xdevice.base.dtypes import host_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     Array = np.ndarray[Any, Any]
 
@@ -36,9 +36,7 @@ def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # making
 
-
-def dtype(name: str) -> np.dtype[Any]:
-    return host_dtype(name)
+dtype = host_dtype
 
 
 def astype(x: Array, name: str) -> Array:
@@ -116,10 +114,7 @@ square = _silent(np.square)
 tan = _silent(np.tan)
 tanh = _silent(np.tanh)
 trunc = _silent(np.trunc)
-
-
-def where(condition: Array, x1: Array, x2: Array) -> Array:
-    return np.where(condition, x1, x2)
+where = np.where
 
 
 # of many elements
@@ -187,50 +182,21 @@ def take(x: Array, indices: Array, axis: int) -> Array:
     return np.take(x, indices, axis=axis)
 
 
-def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
-    return np.take_along_axis(x, indices, axis)
+take_along_axis = np.take_along_axis
 
 
 # of shapes
 
-
-def broadcast_to(x: Array, shape: tuple[int, ...]) -> Array:
-    return np.broadcast_to(x, shape)
-
-
-def concat(tensors: Sequence[Array], axis: int) -> Array:
-    return np.concatenate(tensors, axis)
-
-
-def expand_dims(x: Array, axis: int) -> Array:
-    return np.expand_dims(x, axis)
-
-
-def flip(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.flip(x, axes)
-
-
+broadcast_to = np.broadcast_to
+concat = np.concatenate
+expand_dims = np.expand_dims
+flip = np.flip
 matmul = np.matmul
-
-
-def permute_dims(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.transpose(x, axes)
-
-
-def reshape(x: Array, shape: tuple[int, ...]) -> Array:
-    return np.reshape(x, shape)
-
-
-def roll(x: Array, shift: int, axis: int) -> Array:
-    return np.roll(x, shift, axis)
-
-
-def squeeze(x: Array, axes: tuple[int, ...]) -> Array:
-    return np.squeeze(x, axes)
-
-
-def stack(tensors: Sequence[Array], axis: int) -> Array:
-    return np.stack(tensors, axis)
+permute_dims = np.transpose
+reshape = np.reshape
+roll = np.roll
+squeeze = np.squeeze
+stack = np.stack
 
 
 def view(x: Array, shape: tuple[int, ...]) -> Array:

@@ -19,9 +19,6 @@ class NumpySamples(Samples):
     def native_ones(self, *shape: int) -> np.ndarray[Any, Any]:
         return np.ones(shape)
 
-    def add(self, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Any:
-        return x + y
-
     def address(self, x: np.ndarray[Any, Any]) -> int:
         return int(x.ctypes.data)
 

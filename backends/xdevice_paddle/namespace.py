@@ -45,8 +45,7 @@ def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
     return paddle.to_tensor(array, place=_where(like))
 
 
-def copy(x: Any) -> Any:
-    return paddle.assign(x)
+copy = paddle.assign
 
 
 def full_like(x: Any, value: complex, name: str) -> Any:
@@ -160,29 +159,12 @@ def sqrt(x: Any) -> Any:
 
 # of many elements
 
-
-def all(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return paddle.all(x, axes, keepdims)
-
-
-def any(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return paddle.any(x, axes, keepdims)
-
-
-def max(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return paddle.amax(x, axes, keepdims)
-
-
-def mean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return paddle.mean(x, axes, keepdims)
-
-
-def min(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return paddle.amin(x, axes, keepdims)
-
-
-def prod(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return paddle.prod(x, axes, keepdims)
+all = paddle.all
+any = paddle.any
+max = paddle.amax
+mean = paddle.mean
+min = paddle.amin
+prod = paddle.prod
 
 
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
@@ -209,16 +191,14 @@ def argsort(x: Any, axis: int, descending: bool) -> Any:
     return paddle.argsort(x, axis, descending, stable=True)
 
 
-def cumulative_sum(x: Any, axis: int) -> Any:
-    return paddle.cumsum(x, axis)
+cumulative_sum = paddle.cumsum
 
 
 def sort(x: Any, axis: int, descending: bool) -> Any:
     return paddle.sort(x, axis, descending, stable=True)
 
 
-def take(x: Any, indices: Any, axis: int) -> Any:
-    return paddle.index_select(x, indices, axis)
+take = paddle.index_select
 
 
 def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
@@ -229,21 +209,15 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 # of shapes
 
-
-def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
-    return paddle.broadcast_to(x, shape)
+broadcast_to = paddle.broadcast_to
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
     return paddle.concat(list(tensors), axis)
 
 
-def expand_dims(x: Any, axis: int) -> Any:
-    return paddle.unsqueeze(x, axis)
-
-
-def flip(x: Any, axes: tuple[int, ...]) -> Any:
-    return paddle.flip(x, axes)
+expand_dims = paddle.unsqueeze
+flip = paddle.flip
 
 
 def matmul(x1: Any, x2: Any) -> Any:
@@ -254,20 +228,10 @@ def matmul(x1: Any, x2: Any) -> Any:
     return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
 
 
-def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
-    return paddle.transpose(x, axes)
-
-
-def reshape(x: Any, shape: tuple[int, ...]) -> Any:
-    return paddle.reshape(x, shape)
-
-
-def roll(x: Any, shift: int, axis: int) -> Any:
-    return paddle.roll(x, shift, axis)
-
-
-def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
-    return paddle.squeeze(x, axes)
+permute_dims = paddle.transpose
+reshape = paddle.reshape
+roll = paddle.roll
+squeeze = paddle.squeeze
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:

@@ -53,12 +53,8 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
     return made if name == "float32" else paddle.cast(made, name)
 
 
-def conv2d(x: Any, kernel: Any, bias: Any, stride: Pair, padding: Pair) -> Any:
-    return functional.conv2d(x, kernel, bias, stride, padding)
-
-
-def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
-    return functional.max_pool2d(x, size, stride, padding)
+conv2d = functional.conv2d
+max_pool2d = functional.max_pool2d
 
 
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:

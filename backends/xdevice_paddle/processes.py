@@ -30,6 +30,7 @@ from paddle.base import core
 from paddle.distributed.communication.group import Group as Members
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.base.floats import PARTS
 from xdevice.contract.collectives import free_port, own_part, refusal_of_order
 from xdevice.contract.processes import Engine
 
@@ -42,7 +43,6 @@ _KINDS: Final = {"nccl": "ProcessGroupNCCL", "gloo": "ProcessGroupGloo"}
 """By which classes Paddle moves, the best first; a build has those of its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
-_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 _GLOO_GIVES_UP: Final = 30.0
 
 
@@ -72,8 +72,8 @@ class PaddleEngine(Engine):
         if 0 in x.shape:
             return x
         dtype = dtype_name(x.dtype)
-        if dtype in _PARTS:
-            parts = _compact(x).reshape([-1]).view(_PARTS[dtype])
+        if dtype in PARTS:
+            parts = _compact(x).reshape([-1]).view(PARTS[dtype])
             return self._reduced(parts.clone(), op).view(dtype).reshape(x.shape)
         if dtype in _REDUCED_AS:
             return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)

@@ -29,9 +29,6 @@ class PaddleSamples(Samples):
     def native_ones(self, *shape: int) -> paddle.Tensor:
         return paddle.ones(shape)
 
-    def add(self, x: paddle.Tensor, y: paddle.Tensor) -> paddle.Tensor:
-        return x + y
-
     def address(self, x: paddle.Tensor) -> int:
         return int(x.data_ptr())
 
@@ -90,10 +87,6 @@ class PaddleSamples(Samples):
     def unbuilt(self) -> paddle.nn.Layer:
         with paddle.LazyGuard():
             return paddle.nn.Linear(4, 1)
-
-    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
-        net, _, step = self.optimized()
-        return net, step
 
     def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         half = paddle.nn.initializer.Constant(0.5)

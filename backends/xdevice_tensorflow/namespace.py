@@ -23,21 +23,10 @@ if TYPE_CHECKING:
 
 TAKE_NUMBERS = frozenset(
     [
-        "add",
-        "divide",
-        "equal",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "maximum",
-        "minimum",
-        "multiply",
-        "not_equal",
-        "pow",
-        "subtract",
+        "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum", "multiply",
+        "not_equal", "pow", "subtract",
     ]
-)
+)  # fmt: skip
 RESHAPE_IS_VIEW = True  # tensors do not change, so that nobody sees a copy
 
 # making
@@ -58,9 +47,7 @@ def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
     return _made(like, tf.constant, array)
 
 
-@_placed
-def copy(x: Any) -> Any:
-    return tf.identity(x)
+copy = _placed(tf.identity)
 
 
 @_placed
@@ -159,40 +146,13 @@ def trunc(x: Any) -> Any:
 
 # of many elements
 
-
-@_placed
-def all(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return tf.reduce_all(x, axes, keepdims)
-
-
-@_placed
-def any(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return tf.reduce_any(x, axes, keepdims)
-
-
-@_placed
-def max(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return tf.reduce_max(x, axes, keepdims)
-
-
-@_placed
-def mean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return tf.reduce_mean(x, axes, keepdims)
-
-
-@_placed
-def min(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return tf.reduce_min(x, axes, keepdims)
-
-
-@_placed
-def prod(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return tf.reduce_prod(x, axes, keepdims)
-
-
-@_placed
-def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    return tf.reduce_sum(x, axes, keepdims)
+all = _placed(tf.reduce_all)
+any = _placed(tf.reduce_any)
+max = _placed(tf.reduce_max)
+mean = _placed(tf.reduce_mean)
+min = _placed(tf.reduce_min)
+prod = _placed(tf.reduce_prod)
+sum = _placed(tf.reduce_sum)
 
 
 @_placed
@@ -240,9 +200,7 @@ def _last(x: Any, axis: int) -> Any:
     return x if axis == order[axis] else tf.transpose(x, order)
 
 
-@_placed
-def cumulative_sum(x: Any, axis: int) -> Any:
-    return tf.cumsum(x, axis)
+cumulative_sum = _placed(tf.cumsum)
 
 
 @_placed
@@ -263,49 +221,20 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 # of shapes
 
-
-@_placed
-def broadcast_to(x: Any, shape: tuple[int, ...]) -> Any:
-    return tf.broadcast_to(x, shape)
+broadcast_to = _placed(tf.broadcast_to)
 
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
     return _made(tensors[0], tf.concat, list(tensors), axis)
 
 
-@_placed
-def expand_dims(x: Any, axis: int) -> Any:
-    return tf.expand_dims(x, axis)
-
-
-@_placed
-def flip(x: Any, axes: tuple[int, ...]) -> Any:
-    return tf.reverse(x, axes)
-
-
-@_placed
-def matmul(x1: Any, x2: Any) -> Any:
-    return tf.matmul(x1, x2)
-
-
-@_placed
-def permute_dims(x: Any, axes: tuple[int, ...]) -> Any:
-    return tf.transpose(x, axes)
-
-
-@_placed
-def reshape(x: Any, shape: tuple[int, ...]) -> Any:
-    return tf.reshape(x, shape)
-
-
-@_placed
-def roll(x: Any, shift: int, axis: int) -> Any:
-    return tf.roll(x, shift, axis)
-
-
-@_placed
-def squeeze(x: Any, axes: tuple[int, ...]) -> Any:
-    return tf.squeeze(x, axes)
+expand_dims = _placed(tf.expand_dims)
+flip = _placed(tf.reverse)
+matmul = _placed(tf.matmul)
+permute_dims = _placed(tf.transpose)
+reshape = _placed(tf.reshape)
+roll = _placed(tf.roll)
+squeeze = _placed(tf.squeeze)
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:

@@ -75,9 +75,6 @@ class TensorflowSamples(Samples):
     def native_ones(self, *shape: int) -> Any:
         return tf.ones(shape)
 
-    def add(self, x: Any, y: Any) -> Any:
-        return x + y
-
     def address(self, x: Any) -> int | None:
         if x.dtype == tf.string:
             return None  # TensorFlow aborts the process

@@ -15,19 +15,10 @@ if TYPE_CHECKING:
 
 TAKE_NUMBERS = frozenset(
     [
-        "add",
-        "divide",
-        "equal",
-        "greater",
-        "greater_equal",
-        "less",
-        "less_equal",
-        "multiply",
-        "not_equal",
-        "pow",
+        "add", "divide", "equal", "greater", "greater_equal", "less", "less_equal", "multiply", "not_equal", "pow",
         "subtract",
     ]
-)
+)  # fmt: skip
 RESHAPE_IS_VIEW = True
 
 # making
@@ -155,20 +146,15 @@ def sum(x: Tensor, axes: tuple[int, ...] | None, keepdims: bool) -> Tensor:
     return torch.sum(x) if axes is None else torch.sum(x, axes, keepdim=keepdims)
 
 
-def argmax(x: Tensor, axis: int) -> Tensor:
-    return torch.argmax(x, axis)
-
-
-def argmin(x: Tensor, axis: int) -> Tensor:
-    return torch.argmin(x, axis)
+argmax = torch.argmax
+argmin = torch.argmin
 
 
 def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
     return torch.sort(x, dim=axis, descending=descending, stable=True).indices
 
 
-def cumulative_sum(x: Tensor, axis: int) -> Tensor:
-    return torch.cumsum(x, axis)
+cumulative_sum = torch.cumsum
 
 
 def sort(x: Tensor, axis: int, descending: bool) -> Tensor:
@@ -185,9 +171,7 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 # of shapes
 
-
-def broadcast_to(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return torch.broadcast_to(x, shape)
+broadcast_to = torch.broadcast_to
 
 
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
@@ -195,12 +179,8 @@ def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     return torch.concat(list(tensors), axis)
 
 
-def expand_dims(x: Tensor, axis: int) -> Tensor:
-    return torch.unsqueeze(x, axis)
-
-
-def flip(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    return torch.flip(x, axes)
+expand_dims = torch.unsqueeze
+flip = torch.flip
 
 
 def matmul(x1: Tensor, x2: Tensor) -> Tensor:
@@ -210,20 +190,10 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
         return (x1.unsqueeze(-1) * x2.unsqueeze(-3)).sum(-2, dtype=x1.dtype)
 
 
-def permute_dims(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    return torch.permute(x, axes)
-
-
-def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return torch.reshape(x, shape)
-
-
-def roll(x: Tensor, shift: int, axis: int) -> Tensor:
-    return torch.roll(x, shift, axis)
-
-
-def squeeze(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    return torch.squeeze(x, axes)
+permute_dims = torch.permute
+reshape = torch.reshape
+roll = torch.roll
+squeeze = torch.squeeze
 
 
 def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:

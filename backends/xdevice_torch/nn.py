@@ -55,16 +55,9 @@ def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
     return made.scatter_(-1, indices.long().unsqueeze(-1), 1)
 
 
-def conv2d(x: Tensor, kernel: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-    return torch.conv2d(x, kernel, bias, stride, padding)
-
-
-def max_pool2d(x: Tensor, size: Pair, stride: Pair, padding: Pair) -> Tensor:
-    return torch.max_pool2d(x, size, stride, padding)
-
-
-def avg_pool2d(x: Tensor, size: Pair, stride: Pair, padding: Pair) -> Tensor:
-    return functional.avg_pool2d(x, size, stride, padding)
+conv2d = torch.conv2d
+max_pool2d = torch.max_pool2d
+avg_pool2d = functional.avg_pool2d
 
 
 def dropout(x: Tensor, mask: Tensor, keep: float) -> Tensor:

@@ -64,7 +64,6 @@ class TorchEngine(Engine):
         self.name = f"torch:{kind}"
         self._rank, self._size = group.rank, group.size
         self._until = group.wait
-        self._device = native
         self._store = _store(group)
         self._gloo: Any = None
         self._nccl: Any = None
@@ -86,7 +85,7 @@ class TorchEngine(Engine):
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
         if op != "sum" and x.dtype in _KEYS:
             return x.copy_(_floats(self.all_reduce(_keys(x, op), op), x.dtype))
-        held = self._held(x, op)
+        held = self._held(x)
         self._wait(held, lambda group: group.allreduce([held], _options(dist.AllreduceOptions, op)))
         return _into(x, held)
 
@@ -106,7 +105,7 @@ class TorchEngine(Engine):
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
         if op != "sum" and x.dtype in _KEYS:
             return _floats(self.reduce_scatter(_keys(x, op), op), x.dtype)
-        held = self._held(x, op)
+        held = self._held(x)
         parts = [part.contiguous() for part in held.chunk(self._size)]
         new = torch.empty_like(parts[self._rank])
         self._wait(held, lambda group: group.reduce_scatter([new], [parts], _options(dist.ReduceScatterOptions, op)))
@@ -164,7 +163,7 @@ class TorchEngine(Engine):
             else:
                 stream.synchronize()
 
-    def _held(self, x: torch.Tensor, op: str) -> torch.Tensor:
+    def _held(self, x: torch.Tensor) -> torch.Tensor:
         """`x` as what the engine sums: itself where that is possible."""
         if x.dtype in _AS:
             held = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x

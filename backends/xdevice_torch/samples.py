@@ -27,9 +27,6 @@ class TorchSamples(Samples):
     def native_ones(self, *shape: int) -> torch.Tensor:
         return torch.ones(*shape)
 
-    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return x + y
-
     def address(self, x: torch.Tensor) -> int:
         return x.data_ptr()
 
@@ -84,10 +81,6 @@ class TorchSamples(Samples):
     def spread(self, device: Device) -> torch.nn.Module:
         native = self._backend.to_native(device)
         return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).to(native))
-
-    def trainable(self) -> tuple[Any, Callable[[Any, Any], float]]:
-        net, _, step = self.optimized()
-        return net, step
 
     def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         net = torch.nn.Linear(4, 1)

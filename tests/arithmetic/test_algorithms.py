@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 import pytest
-from support import SHIMS, sampled
+from support import SHIMS, sampled, with_64_bit
 
 import xdevice
 
@@ -17,12 +15,7 @@ X, Y = DRAW.normal(2.0, 3.0, size=(12, 5)), DRAW.normal(size=(4, 5))
 @pytest.fixture(params=sampled(xdevice.backends(), ("numpy", "torch"), SHIMS))
 def xp(request):
     """The namespace of a backend, with 64 bits in JAX."""
-    wide = nullcontext()
-    if request.param == "jax":
-        import jax
-
-        wide = jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64()
-    with xdevice.use(request.param), wide:
+    with xdevice.use(request.param), with_64_bit(request.param):
         yield xdevice.array_namespace()
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 from support import ROOT, python, sampled
@@ -27,10 +24,7 @@ for expression in {EXPRESSIONS}:
     except Exception:
         print("error")
 """
-    environment = {**os.environ, "XDEVICE_BACKEND": backend}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=800, check=False
-    )
+    done = python("-c", code, XDEVICE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     rows = [re.search(rf"^\| `{re.escape(one)}` \|(.*)\|$", PAGE, re.MULTILINE)[1] for one in EXPRESSIONS]
     head = [cell.strip() for cell in re.search(r"^\| \| (torch .*)\|$", PAGE, re.MULTILINE)[1].split("|")]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, ROOT, SHIMS, sampled
+from support import FRAMEWORKS, ROOT, SHIMS, sampled, with_64_bit
 
 import xdevice
 
@@ -166,7 +166,7 @@ def test_take_has_a_dense_gradient(xp):
 
 
 def test_dtypes_and_views(name, xp):
-    with _x64(name):
+    with with_64_bit(name):
         for dtype in DTYPES:
             if dtype not in xdevice.backend().dtypes:
                 continue
@@ -176,14 +176,6 @@ def test_dtypes_and_views(name, xp):
             assert slope.astype("float32").tolist() == [[0.0, 1.0], [0.0, 0.0]]
         turned = xp.matrix_transpose(xdevice.tensor([[1.0, 2.0], [3.0, 4.0]]))
         assert lists(xdevice.grad(lambda x: xp.sum(x * x))(turned)) == [[2.0, 6.0], [4.0, 8.0]]
-
-
-def _x64(name):
-    if name != "jax":
-        return nullcontext()
-    import jax
-
-    return jax.experimental.enable_x64()
 
 
 # what is left as it was

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support import SHIMS, sampled
+from support import SHIMS, sampled, with_64_bit
 
 import xdevice
 from xdevice.contract import arithmetic
@@ -44,14 +44,8 @@ def name(request):
 @pytest.fixture
 def xp(name):
     """The namespace of a backend, with 64 bits in JAX."""
-    with xdevice.use(name):
-        if name != "jax":
-            yield xdevice.array_namespace()
-            return
-        import jax
-
-        with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
-            yield xdevice.array_namespace()
+    with xdevice.use(name), with_64_bit(name):
+        yield xdevice.array_namespace()
 
 
 def test_the_names_are_those_that_the_page_lists(xp):

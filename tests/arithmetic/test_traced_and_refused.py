@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from support import SHIMS, sampled
+from support import SHIMS, printed, sampled
 
 import xdevice
 
@@ -133,8 +130,7 @@ def test_the_first_function_of_a_process_is_a_compiled_one():
         "    return xp.add(xp.mean(x), xp.sum(xdevice.nn.relu(x)))\n"
         "print(xdevice.item(torch.compile(f, backend='eager')(xdevice.tensor([1.0, 2.0, -3.0]))))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "3.0", done.stderr
+    assert printed("-c", script) == "3.0"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import python
+from support import floats_asked_for, python
 
 import xdevice
 from xdevice.base import floats
@@ -16,7 +16,7 @@ def test_what_would_be_float32_is_float64(xd):
     xp = xdevice.array_namespace()
     with xdevice.random.seed(0):
         usual = xdevice.to_numpy(xdevice.random.normal(3))
-    with floats.asked_for("float64"), xdevice.random.seed(0):
+    with floats_asked_for("float64"), xdevice.random.seed(0):
         same = xdevice.to_numpy(xdevice.random.normal(3))
         made = [
             xdevice.tensor(0.1), xdevice.tensor(np.ones(2, "float32")), xdevice.ones(2), xdevice.zeros(2),
@@ -37,7 +37,7 @@ def test_numbers_that_are_not_whole_are_moved_by_an_ulp():
     with xdevice.use("numpy"):
         runs = []
         for number in (1, 1, 2, 3, 4):
-            with floats.asked_for(f"jitter:{number}"):
+            with floats_asked_for(f"jitter:{number}"):
                 runs.append(xdevice.tensor(values))
     assert (runs[0][:4] == runs[1][:4]).all()
     assert len({run.tobytes() for run in runs}) > 1
@@ -45,7 +45,7 @@ def test_numbers_that_are_not_whole_are_moved_by_an_ulp():
         assert (run[[1, 2, 4]] == values[[1, 2, 4]]).all()
         for place in (0, 3):
             assert abs(run[place] - values[place]) == np.spacing(np.abs(values[place]))
-    with floats.asked_for("jitter:1"):
+    with floats_asked_for("jitter:1"):
         assert floats.taken(np.array([0.1], "float16"))[0] == np.float16(0.1)
         moved = floats.taken(np.array([0.1 + 0.2j], "complex64"))
         assert moved.real != np.float32(0.1)
@@ -54,7 +54,7 @@ def test_numbers_that_are_not_whole_are_moved_by_an_ulp():
 
 def test_what_is_tied_stays_equal_and_nothing_is_written_into():
     given = np.full(5, 0.1, "float32")
-    with floats.asked_for("jitter:1"):
+    with floats_asked_for("jitter:1"):
         one, two = floats.taken(given), floats.taken(given.copy())
     assert (one == two).all()
     assert (given == np.float32(0.1)).all()
@@ -64,13 +64,13 @@ def test_files_and_states_come_in_as_asked(tmp_path):
     with xdevice.use("numpy"):
         path = tmp_path / "w.safetensors"
         xdevice.save(path, {"w": np.full(3, 0.1, "float32")})
-        with floats.asked_for("float64"):
+        with floats_asked_for("float64"):
             assert xdevice.load(path)["w"].dtype == "float64"
             into = {"w": np.zeros(3)}
             assert xdevice.load(path, into=into)["w"][0] == np.float32(0.1)
             state = xdevice.convert_state({"a.weight": np.ones((2, 2), "float32")}, "numpy", kinds={"a": "linear"})
             assert state["a.weight"].dtype == "float64"
-        with floats.asked_for("jitter:1"):
+        with floats_asked_for("jitter:1"):
             assert xdevice.load(path)["w"][0] != np.float32(0.1)
 
 

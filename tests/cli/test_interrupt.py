@@ -9,18 +9,18 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support import sampled
+from support import NEEDS_PROC, family, sampled, wait_for
 
 import xdevice
 from xdevice.cli import main as cli
 from xdevice.parity import run as parity_run
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
+pytestmark = NEEDS_PROC
 SCRIPT = """
 import pathlib, subprocess, sys, time
 import xdevice
@@ -47,20 +47,15 @@ class Running:
     """A command, and every process that has come of it."""
 
     def __init__(self, *arguments):
-        self.mark = f"XDEVICE_TEST_MARK={uuid.uuid4().hex}"
-        name, _, value = self.mark.partition("=")
+        self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
             [sys.executable, "-c", MAIN, *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, name: value},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "XDEVICE_TEST_MARK": self.mark},
         )  # fmt: skip
 
     def family(self):
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with suppress(OSError):
-                if self.mark.encode() in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        return [pid for pid in found if pid != self.process.pid]
+        return family(self.mark, self.process.pid)
 
     def interrupt(self):
         """Only this process, as `kill` and a CI do; a terminal tells its children, too."""
@@ -71,13 +66,6 @@ class Running:
         assert "Traceback" not in err
         wait_for(lambda: not self.family(), f"no process is left of {self.process.args}")
         return out
-
-
-def wait_for(condition, what, seconds=200):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 @contextmanager

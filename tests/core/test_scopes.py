@@ -17,12 +17,6 @@ from xdevice.contract import hooks
 from xdevice.core import scopes
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as chosen:
-        yield chosen
-
-
 @pytest.fixture(autouse=True)
 def _nothing_stays_patched():
     before = dict(hooks._set)

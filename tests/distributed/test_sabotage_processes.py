@@ -8,12 +8,10 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from process_runs import FAILURES, Zygote, fault
-from support import BACKENDS, ROOT
+from support import BACKENDS, NEEDS_PROC, ROOT, family
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or "torch" not in BACKENDS, reason="needs fork and gloo")
 PATIENCE = 12.0
@@ -165,17 +163,8 @@ def launcher_fault(script, how, plant):
     return "" if how == "killed" or status == 1 else f"the status is {status}"
 
 
-def family(mark):
-    found = []
-    for environment in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if mark.encode() in environment.read_bytes():
-                found.append(int(environment.parent.name))
-    return found
-
-
 @pytest.mark.long
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
+@NEEDS_PROC
 @pytest.mark.parametrize("does", LAUNCHER_FAULTS)
 def test_a_fault_of_the_launcher_is_noticed(tmp_path, does):
     how, plant = LAUNCHER_FAULTS[does]

@@ -10,17 +10,16 @@ import subprocess
 import sys
 import time
 import uuid
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
-from support import python
+from support import NEEDS_PROC, family, python, wait_for
 
 from xdevice.cli import main as cli
+from xdevice.contract.collectives import address
 from xdevice.distributed import spawning
 
-NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads /proc to find processes")
 SCRIPT = """
 import os, signal, subprocess, sys, time
 rank, size = int(os.environ["XDEVICE_RANK"]), int(os.environ["XDEVICE_SIZE"])
@@ -71,22 +70,6 @@ def launching(path, code, size=2):
         process.communicate()
         for pid in family(mark):
             os.kill(pid, signal.SIGKILL)
-
-
-def family(mark, *without):
-    found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if mark.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return [pid for pid in found if pid not in without]
-
-
-def wait_until_gone(processes, seconds=60):
-    deadline = time.monotonic() + seconds
-    while processes():
-        assert time.monotonic() < deadline, f"{processes()} are left"
-        time.sleep(0.02)
 
 
 # what the processes are told
@@ -157,7 +140,7 @@ def test_a_reserved_port_is_given_to_nobody_and_can_be_listened_on():
 
 @pytest.mark.parametrize(("host", "expected"), [("127.0.0.1", "127.0.0.1:7"), ("::1", "[::1]:7")])
 def test_an_address_is_one_text(host, expected):
-    assert spawning.address(host, 7) == expected
+    assert address(host, 7) == expected
 
 
 # what is printed
@@ -294,7 +277,7 @@ def test_a_launcher_that_is_ended_ends_all(tmp_path, name):
         assert len(processes()) >= 4  # two ranks, and what they have started
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-        wait_until_gone(processes)
+        wait_for(lambda: not processes(), "no process is left")
     assert process.returncode == (-number if name == "SIGKILL" else 128 + number), err
     assert "launch.py" not in err
 
@@ -306,7 +289,7 @@ def test_who_ignores_it_is_killed(tmp_path, name):
     with launching(tmp_path / "script.py", "hangs(ignores=True)") as (process, processes):
         process.send_signal(getattr(signal, name))
         process.communicate(timeout=60)
-        wait_until_gone(processes)
+        wait_for(lambda: not processes(), "no process is left")
 
 
 @NEEDS_PROC
@@ -319,7 +302,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         took = time.monotonic() - started
-        wait_until_gone(processes)
+        wait_for(lambda: not processes(), "no process is left")
     assert process.returncode == 130
     assert took < spawning.PATIENCE
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
-from support import BACKENDS, framework, python, sampled
+from support import BACKENDS, framework, python, sampled, with_64_bit
 
 import xdevice
 from xdevice.contract.samples import Samples
@@ -15,12 +15,6 @@ from xdevice.core import scopes
 from xdevice.execution.parallel import MOST
 
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as chosen:
-        yield chosen
 
 
 @pytest.fixture(autouse=True)
@@ -272,13 +266,10 @@ def test_the_state_of_jax_carries():
     def state():
         return jax.config.jax_default_device, jax.config.jax_default_matmul_precision, jax.config.jax_enable_x64
 
-    enable_x64 = getattr(jax, "enable_x64", None)
-    if enable_x64 is None:
-        from jax.experimental import enable_x64
     with xdevice.use("jax"):
         plain = state()
         scope = jax.default_device(jax.devices()[-1])
-        with scope, jax.default_matmul_precision("highest"), enable_x64(not plain[2]):
+        with scope, jax.default_matmul_precision("highest"), with_64_bit("jax", not plain[2]):
             assert xdevice.parallel(state) == [state()] != [plain]
         assert xdevice.parallel(state) == [plain]
 

@@ -12,28 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import BACKENDS, framework, python, sampled
+from support import BACKENDS, framework, python, sampled, wait_for
 
 import xdevice
 
 COUNT = 12
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as chosen:
-        yield chosen
-
-
 @pytest.fixture(autouse=True)
 def _no_thread_left():
     before = set(threading.enumerate())
     yield
-    deadline = time.monotonic() + 200  # the loaders' own threads may take a moment
-    while (left() - before or multiprocessing.active_children()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left() - before
-    assert not multiprocessing.active_children()
+    # the loaders' own threads may take a moment
+    wait_for(lambda: not (left() - before or multiprocessing.active_children()), "no thread and no process is left")
 
 
 def left():

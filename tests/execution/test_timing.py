@@ -29,12 +29,6 @@ from xdevice_numpy import NumpyBackend
 ASYNCHRONOUS_ON_CPU = ["mxnet", "jax", "tensorflow"]
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    with xdevice.use(request.param) as chosen:
-        yield chosen
-
-
 @pytest.fixture
 def _synchronous_again():
     """TensorFlow's samples turn its asynchronous execution on, for the thread."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 
 import pytest
-from support import ROOT, sampled
+from support import ROOT, printed, python, sampled
 
 import xdevice
 from xdevice.contract import nn as contract
@@ -19,10 +17,7 @@ PAGE = (ROOT / "docs" / "reference" / "nn.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("backend", sampled(xdevice.backends(), ("numpy",), ["torch"]))
 def test_the_example_prints_what_it_shows(backend):
     example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL).groups()
-    environment = {**os.environ, "XDEVICE_BACKEND": backend}
-    done = subprocess.run(
-        [sys.executable, "-c", example], capture_output=True, text=True, env=environment, timeout=800, check=False
-    )
+    done = python("-c", example, XDEVICE_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert done.stdout == shown
 
@@ -34,6 +29,4 @@ def test_the_names_are_those_of_the_page_and_of_the_contract():
 
 def test_xdevice_itself_does_not_load_it():
     code = "import xdevice, sys; assert not {'xdevice.nn', 'xdevice.arithmetic', 'numpy', 'typing'} & set(sys.modules)"
-    subprocess.run(
-        [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"], check=True, timeout=60
-    )
+    printed("-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}")

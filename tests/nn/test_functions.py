@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from support import SHIMS, sampled
+from support import SHIMS, sampled, with_64_bit
 
 import xdevice
 from xdevice import nn
@@ -28,12 +28,7 @@ def xp(name):
             yield xdevice.array_namespace()
             backend.framework.npx.reset_np()
             return
-        if name != "jax":
-            yield xdevice.array_namespace()
-            return
-        import jax
-
-        with jax.experimental.enable_x64():
+        with with_64_bit(name):
             yield xdevice.array_namespace()
 
 

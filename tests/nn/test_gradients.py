@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support import SHIMS, sampled
+from support import SHIMS, sampled, with_64_bit
 
 import xdevice
 from xdevice import nn
@@ -22,9 +22,7 @@ def gradients(request):
             yield _of_mxnet
             backend.framework.npx.reset_np()
         elif name == "jax":
-            import jax
-
-            with jax.experimental.enable_x64():
+            with with_64_bit(name):
                 yield _of_jax
         else:
             yield {"torch": _of_torch, "paddle": _of_paddle, "tensorflow": _of_tensorflow}[name]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from parity import honest, planted
+from support import floats_asked_for
 
 import xdevice
-from xdevice.base import floats
 from xdevice.parity import noise
 from xdevice.parity.comparing import Rule
 from xdevice.parity.recording import Recording, recording_to
@@ -25,7 +25,7 @@ class Calibrated:
 
     def recorded(self, backend, asked=""):
         folder = self.folder / f"{backend}{asked.replace(':', '')}"
-        with xdevice.use(backend), floats.asked_for(asked), recording_to(folder):
+        with xdevice.use(backend), floats_asked_for(asked), recording_to(folder):
             self.program(backend)
         return Recording(folder).entries
 

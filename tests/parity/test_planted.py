@@ -7,9 +7,9 @@ import sys
 
 import pytest
 from parity import planted
+from support import floats_asked_for
 
 import xdevice
-from xdevice.base import floats
 from xdevice.parity.comparing import Rule
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import Row, hold
@@ -22,7 +22,7 @@ def recorded(folder, backend, fault="", asked=""):
     """What the script records on a backend, in this process."""
     with (
         xdevice.use(backend),
-        floats.asked_for(asked),
+        floats_asked_for(asked),
         wide(backend if asked == "float64" else ""),
         recording_to(folder),
     ):

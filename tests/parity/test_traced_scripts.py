@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support import BACKENDS, ROOT
+from support import BACKENDS, ROOT, python
 
 import xdevice
 from xdevice.parity import recording, traced, traces
@@ -63,11 +61,8 @@ def run(tmp_path, fault):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     report = tmp_path / f"{fault}.json"
-    command = ["parity", "--trace", str(script), "--backends", "torch,paddle", "--json", str(report), "--", fault]
-    done = subprocess.run(
-        [sys.executable, "-m", "xdevice", *command], capture_output=True, text=True, check=False, cwd=ROOT, timeout=300
-    )
-    return done, json.loads(report.read_text())
+    command = ["parity", "--trace", script, "--backends", "torch,paddle", "--json", report, "--", fault]
+    return python("-m", "xdevice", *command, cwd=ROOT), json.loads(report.read_text())
 
 
 @pytest.mark.long

@@ -19,7 +19,6 @@ RATE, DECAY, EPS = 0.05, 0.1, 1e-3
 # each by its framework's own names; eps is far from 0, so that where it enters shows
 RATES = dict.fromkeys(FRAMEWORKS, "learning_rate") | {"torch": "lr"}
 DECAYS = dict.fromkeys(FRAMEWORKS, "weight_decay") | {"mxnet": "wd"}
-EPSILONS = dict.fromkeys(FRAMEWORKS, "epsilon") | {"torch": "eps"}
 MOMENTUM = {"momentum": 0.9}
 CASES = {
     "torch": [

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from support import with_64_bit
 
 import xdevice
 from xdevice import random
@@ -45,22 +46,13 @@ def digest(x, dtype):
     return hashlib.sha256(xdevice.to_numpy(x).astype(dtype, copy=False).tobytes()).hexdigest()[:16]
 
 
-def wide(backend):
-    """JAX with 64-bit."""
-    if backend.name != "jax":
-        return nullcontext()
-    from jax.experimental import enable_x64
-
-    return enable_x64()
-
-
 @pytest.mark.parametrize(("name", "arguments", "dtype", "expected"), SUMS)
 def test_the_bits_are_the_same_on_every_backend(xd, xd_device, name, arguments, dtype, expected):
     if dtype not in xd.dtypes:
         pytest.skip(f"{xd.name} has no {dtype}")
     host = xdevice.base.dtypes.host_dtype(dtype)
     draw = getattr(random, name)
-    with wide(xd) if dtype == "float64" else nullcontext():
+    with with_64_bit(xd.name) if dtype == "float64" else nullcontext():
         with random.seed(7):
             x = draw(7, 11, **arguments, device=xd_device, dtype=dtype)
         with random.seed(7), xd_device:
@@ -236,7 +228,7 @@ def test_what_jax_would_narrow_is_refused_whatever_would_be_drawn(xd):
         with pytest.raises(xdevice.DTypeError, match="do not fit into int32, which stands for int64 here"):
             random.integers(shape, high=2**31 + 1)
     np.testing.assert_array_equal(xdevice.to_numpy(random.uniform(4)), expected)
-    with wide(xd):
+    with with_64_bit(xd.name):
         assert xdevice.to_numpy(random.integers(100, high=2**40)).max() > 2**31
 
 

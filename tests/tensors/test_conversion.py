@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import BACKENDS, framework, python
+from support import BACKENDS, framework, python, with_64_bit
 
 import xdevice
 from xdevice import convert
@@ -46,16 +46,8 @@ def backend(name):
 
 @pytest.fixture(autouse=True)
 def _with_64_bit():
-    with x64(True):
+    with with_64_bit("jax"):
         yield
-
-
-def x64(on):
-    jax = framework("jax")
-    enable = getattr(jax, "enable_x64", None)
-    if enable is None:
-        from jax.experimental import enable_x64 as enable
-    return enable(on)
 
 
 def aligned(values):
@@ -414,7 +406,7 @@ def test_a_tensor_of_the_target_loses_its_gradient_only(name):
 def test_jax_without_64_bit_is_refused_and_never_narrows():
     for dtype in ("int64", "uint64", "float64", "complex128"):
         x = make("torch", bits(dtype, 3))
-        with x64(False), pytest.raises(xdevice.DTypeError, match=f"{dtype}.*64-bit"):
+        with with_64_bit("jax", False), pytest.raises(xdevice.DTypeError, match=f"{dtype}.*64-bit"):
             convert(x, "jax")
         assert dtype_name(convert(x, "jax").dtype) == dtype
 
@@ -638,7 +630,7 @@ def assert_equal(old, new):
     st.sampled_from([None, True]),
 )
 def test_any_way_there_and_back_is_the_same_bit_for_bit(x, way, copy):
-    with x64(True):
+    with with_64_bit("jax"):
         there = x
         for name in way:
             held = set(backend(name).dtypes)
@@ -650,7 +642,7 @@ def test_any_way_there_and_back_is_the_same_bit_for_bit(x, way, copy):
 def _tensors(x):
     from xdevice.containers import trees
 
-    return [x] if registry.kind_of(type(x)) else trees.values(x)
+    return [x] if registry.kind_of(type(x)) else trees.Tree(x).leaves
 
 
 def test_four_threads_convert_at_once():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from fractions import Fraction
 
 import ml_dtypes
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support import BACKENDS, framework, sampled
+from support import BACKENDS, framework, sampled, with_64_bit
 
 import xdevice
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype
@@ -146,9 +146,7 @@ def test_no_backend_makes_what_does_not_fit(backend, data, dtype):
 
 
 def test_every_pair_of_dtypes_on_every_backend(backend):
-    jax = framework("jax")
-    x64 = getattr(jax, "enable_x64", None) or jax.experimental.enable_x64
-    with x64(True) if backend.name == "jax" else nullcontext():
+    with with_64_bit(backend.name):
         for source in (*DTYPES, *SHORT_FLOATS):
             array = np.array([1, 1 if source == "bool" else 64]).astype(host_dtype(source))
             for name in DTYPES:

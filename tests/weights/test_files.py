@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from support import BACKENDS, WITH_MODELS, python
+from support import BACKENDS, WITH_MODELS, python, with_64_bit
 
 import xdevice
 from xdevice.base.dtypes import dtype_name, host_dtype
@@ -39,17 +39,6 @@ def backend(xd):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "file.safetensors"
-
-
-@contextlib.contextmanager
-def all_dtypes(backend):
-    """JAX has its 64-bit dtypes only inside of this."""
-    if backend.name != "jax":
-        yield
-        return
-    jax = backend.framework
-    with (jax if hasattr(jax, "enable_x64") else jax.experimental).enable_x64(True):
-        yield
 
 
 def values(dtype, shape=(3, 5)):
@@ -84,7 +73,7 @@ def same(a, b):
 def test_every_dtype_of_every_backend_comes_back_bit_for_bit(backend, path):
     ours = {dtype for dtype in format.DTYPES.values() if has(backend, dtype)}
     assert len(ours) >= 8
-    with all_dtypes(backend):
+    with with_64_bit(backend.name):
         # small ones are copied, large ones take the memory over
         arrays = {f"{dtype}.{n}": values(dtype, (n, 5)) for dtype in sorted(ours) for n in (3, 5000)}
         xdevice.save(path, {name: made(backend, array) for name, array in arrays.items()})
@@ -99,7 +88,7 @@ def test_every_backend_reads_the_files_of_every_other(tmp_path):
         # small ones are copied, large ones take the memory over
         arrays = {"small": values(dtype), "large": values(dtype, (5000, 5))}
         owners = [name for name in BACKENDS if has(xdevice.backend(name), dtype)]
-        with all_dtypes(xdevice.backend("jax")):
+        with with_64_bit("jax"):
             for writer in owners:
                 adapter = xdevice.backend(writer)
                 xdevice.save(tmp_path / writer, {name: made(adapter, array) for name, array in arrays.items()})

@@ -15,7 +15,7 @@ from support import ROOT, python, sampled
 import xdevice
 
 DATA = np.random.default_rng(0).random((6, 5, 4), dtype="float32")
-BEFORE, ALL = 3, len(DATA)
+BEFORE = 3
 
 
 # each gives, by the optimizer's name, a model, its optimizer, and a step on a batch

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from xdevice.base import floats as asked
-from xdevice.base.dtypes import DTYPES, host_dtype
+from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
 from xdevice.errors import DTypeError
 
-FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 BOOL: Final = "b"
@@ -114,7 +113,7 @@ def floats(name: str, dtype: object = None) -> FInfo:
     import ml_dtypes
     import numpy
 
-    real = {"complex64": "float32", "complex128": "float64"}.get(name, name)
+    real = asked.PARTS.get(name, name)
     found = (ml_dtypes.finfo if real == "bfloat16" else numpy.finfo)(host_dtype(real))
     eps, largest, least, smallest = map(float, (found.eps, found.max, found.min, found.smallest_normal))
     return FInfo(found.bits, eps, largest, least, smallest, dtype)

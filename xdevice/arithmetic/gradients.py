@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from xdevice.base.dtypes import dtype_name
+from xdevice.base.dtypes import FLOATS, dtype_name
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import (
@@ -30,15 +30,13 @@ if TYPE_CHECKING:
     from xdevice.containers.trees import Tree
     from xdevice.contract import Backend
 
-_FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
-
 _inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether a function runs here whose gradient `value_and_grad` was asked for."""
 
 _owners: dict[type, Backend] = {}
 """Of the types of tensors that have been parameters so far."""
 _are_floats: set[Any] = set()
-"""The frameworks' dtypes of `_FLOATS`, as far as they have been seen."""
+"""The frameworks' dtypes of `FLOATS`, as far as they have been seen."""
 _usual: Any = None
 """The last one of them: finding a dtype in a set takes Paddle 5 us."""
 
@@ -252,7 +250,7 @@ def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Bac
             raise _two_backends(f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", found.backend)
         if has_floats and not _is_float(x.dtype):
             raise DTypeError(
-                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(_FLOATS)} have gradients; pass it "
+                f"{name}{tree.path(i)} is {dtype_name(x.dtype)}, and only {', '.join(FLOATS)} have gradients; pass it "
                 "as another argument of the function"
             )
         if found.kind == "tensor":
@@ -291,7 +289,7 @@ def _two_backends(name: str, backend: Backend, other: str, owner: Backend) -> Ar
 def _is_float(dtype: Any) -> bool:
     global _usual
     if dtype not in _are_floats:
-        if dtype_name(dtype) not in _FLOATS:
+        if dtype_name(dtype) not in FLOATS:
             return False
         _are_floats.add(dtype)
     _usual = dtype
@@ -320,7 +318,7 @@ def _require_loss(loss: Any, backend: Backend) -> None:
             "through NumPy or another framework has no gradient"
         )
     if not _is_float(loss.dtype):
-        raise DTypeError(f"the function gave a loss of {dtype_name(loss.dtype)}, expected one of {', '.join(_FLOATS)}")
+        raise DTypeError(f"the function gave a loss of {dtype_name(loss.dtype)}, expected one of {', '.join(FLOATS)}")
     rank = _rank(loss)
     if rank:
         raise ShapeError(

@@ -204,13 +204,6 @@ def shape_of(x: Any) -> tuple[Any, ...]:
     return tuple([None if length is None or length < 0 else length for length in x.shape])
 
 
-def size(shape: Sequence[Any]) -> int:
-    """How many elements there are, of a shape that is known."""
-    from math import prod
-
-    return prod(shape)
-
-
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape of tensors together; raises `ShapeError` where they do not fit."""
     ndim = max([0, *[len(shape) for shape in shapes]])  # as torch.compile can follow it

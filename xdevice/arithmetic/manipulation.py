@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from xdevice.errors import ShapeError, shown
 from xdevice.tensors import refusals
 
 from .dtypes import NUMERIC
-from .ground import Ground, broadcast_shape, require_broadcast, shape_of, size
+from .ground import Ground, broadcast_shape, require_broadcast, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,10 +203,10 @@ class Manipulation:
         first, second = self._contracted(shapes, axes)
         left = [axis for axis in range(len(shapes[0])) if axis not in first]
         right = [axis for axis in range(len(shapes[1])) if axis not in second]
-        inner = size([shapes[0][axis] for axis in first])
+        inner = prod([shapes[0][axis] for axis in first])
         outer = [shapes[0][axis] for axis in left], [shapes[1][axis] for axis in right]
-        x1 = self._kernels.reshape(self._kernels.permute_dims(x1, (*left, *first)), (size(outer[0]), inner))
-        x2 = self._kernels.reshape(self._kernels.permute_dims(x2, (*second, *right)), (inner, size(outer[1])))
+        x1 = self._kernels.reshape(self._kernels.permute_dims(x1, (*left, *first)), (prod(outer[0]), inner))
+        x2 = self._kernels.reshape(self._kernels.permute_dims(x2, (*second, *right)), (inner, prod(outer[1])))
         return self._kernels.reshape(self._kernels.matmul(x1, x2), (*outer[0], *outer[1]))
 
     def _contracted(self, shapes: tuple[tuple[int, ...], ...], axes: Any) -> tuple[list[int], list[int]]:
@@ -256,10 +257,10 @@ def _filled(old: tuple[Any, ...], shape: Sequence[Any]) -> tuple[int, ...]:
     """A new shape with the length that -1 stands for."""
     new = tuple(index(length) for length in shape)
     if None in old or not any(length < 0 for length in new):
-        if None not in old and size(old) != size(new):
-            raise ShapeError(f"reshape: {old} has {size(old)} elements and {new} has {size(new)}")
+        if None not in old and prod(old) != prod(new):
+            raise ShapeError(f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}")
         return new
-    known = size([length for length in new if length != -1])
-    if new.count(-1) != 1 or known < 0 or (known == 0) or size(old) % known:
+    known = prod([length for length in new if length != -1])
+    if new.count(-1) != 1 or known < 0 or (known == 0) or prod(old) % known:
         raise ShapeError(f"reshape: {old} does not go into {new}")
-    return tuple(size(old) // known if length == -1 else length for length in new)
+    return tuple(prod(old) // known if length == -1 else length for length in new)

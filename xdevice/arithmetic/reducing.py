@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from xdevice.core import registry
@@ -9,7 +10,7 @@ from xdevice.errors import ShapeError
 
 from . import dtypes
 from .dtypes import ANY, BOOL, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground, broadcast_shape, require_broadcast, shape_of, size
+from .ground import NUMBERS, Ground, broadcast_shape, require_broadcast, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,7 +152,7 @@ class Reducing:
         ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:
-            return kernels.number(float(max(size(lengths) - correction, 0)), name, x)
+            return kernels.number(float(max(math.prod(lengths) - correction, 0)), name, x)
         left = kernels.subtract(ground.length(x, axes, name), kernels.number(float(correction), name, x))
         return kernels.maximum(left, kernels.number(0.0, name, x))
 

@@ -16,8 +16,6 @@ from xdevice.errors import SettingError
 
 TYPE_CHECKING = False  # typing takes longer to import than all of this
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from typing import Any, Final
 
     import numpy as np
@@ -27,8 +25,9 @@ FLOAT64: Final = "float64"
 JITTER: Final = "jitter:"
 
 _WIDE: Final = {"float32": "float64", "complex64": "complex128"}
-_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
-_JITTERED: Final = ("float32", "float64", *_PARTS)
+PARTS: Final = {"complex64": "float32", "complex128": "float64"}
+"""What complex numbers are made of."""
+_JITTERED: Final = ("float32", "float64", *PARTS)
 
 
 def _checked(text: str) -> str:
@@ -79,29 +78,6 @@ def moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return _moved(array) if _asked.startswith(JITTER) else array
 
 
-def asked_for(text: str) -> AbstractContextManager[None]:
-    """Asks in this process, while the block runs, for what xdevice makes; the frameworks keep their defaults.
-
-    Example:
-        >>> from xdevice.base import floats
-        >>> with floats.asked_for("float64"):
-        ...     xdevice.to_numpy(xdevice.tensor(0.5)).dtype.name
-        'float64'
-    """
-    from contextlib import contextmanager
-
-    @contextmanager
-    def asking() -> Iterator[None]:
-        global _asked
-        before, _asked = _asked, _checked(text)
-        try:
-            yield
-        finally:
-            _asked = before
-
-    return asking()
-
-
 def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
@@ -111,7 +87,7 @@ def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     import numpy
 
     made = numpy.array(array, order="C")
-    parts = made.reshape(-1).view(_PARTS.get(name, name))
+    parts = made.reshape(-1).view(PARTS.get(name, name))
     numbers = numpy.random.Generator(numpy.random.Philox([int(_asked.removeprefix(JITTER)), zlib.crc32(made.data)]))
     ways = numpy.where(numbers.integers(0, 2, parts.shape, "int8") == 1, numpy.inf, -numpy.inf).astype(parts.dtype)
     is_moved = numpy.isfinite(parts) & (parts != numpy.trunc(parts))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from xdevice.contract.collectives import address
 from xdevice.core import selection
 from xdevice.distributed import spawning
 
@@ -25,7 +26,7 @@ def run(program: Sequence[str], is_module: bool, size: int, host: str, via: str 
         return spawning.launch([sys.executable, *["-m"] * is_module, *program], size, host, {**told, **secret})
     command = _command(via, program, is_module, size)
     with spawning.reserved(host) as port:
-        told = {**told, "XDEVICE_ADDRESS": spawning.address(host, port)}
+        told = {**told, "XDEVICE_ADDRESS": address(host, port)}
         click.echo(" ".join([*(f"{name}={shlex.quote(text)}" for name, text in told.items()), shlex.join(command)]))
         return spawning.follow(command, size, {**told, **secret})
 

@@ -140,11 +140,6 @@ def written(keys: Iterable[Any]) -> str:
     return "".join(map(code, keys))
 
 
-def values(x: object) -> list[Any]:
-    """Every leaf of `x`, without the ways to them."""
-    return Tree(x).leaves
-
-
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
     """`x` rebuilt with `change(its leaves)`; `x` itself where that returns the very same leaves."""
     tree = Tree(x)

@@ -44,5 +44,5 @@ def free_port(host: str) -> int:
 
 
 def address(host: str, port: int) -> str:
-    """As gRPC and others spell it: an IPv6 address in brackets."""
+    """Host and port in one text, as gRPC and others spell it: an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

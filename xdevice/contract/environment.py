@@ -66,10 +66,15 @@ def is_blocking_wanted() -> bool:
         >>> is_blocking_wanted()
         False
     """
-    value = os.environ.get(BLOCKING, "").strip()
+    return is_set(BLOCKING, usual=False)
+
+
+def is_set(variable: str, *, usual: bool) -> bool:
+    """What a variable says that is 1 or 0; raises `SettingError` for anything else."""
+    value = os.environ.get(variable, "").strip()
     if value not in ("", "0", "1"):
-        raise SettingError(f"{BLOCKING} must be 1 or 0, not {value!r}; set {BLOCKING}=1, or unset it")
-    return value == "1"
+        raise SettingError(f"{variable} must be 1 or 0, not {value!r}; set {variable}={int(not usual)}, or unset it")
+    return value == "1" if value else usual
 
 
 def virtual_gpus_wanted() -> int:

@@ -22,7 +22,6 @@ from . import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -81,9 +80,7 @@ class Patches:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _lock:
             for key in reversed(self._used):
                 hook = _set[key]
@@ -164,10 +161,8 @@ class Hooks(Patches):
         self._place = place or backend.device_of
         self._tensors: dict[type, bool] = {}
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(exc_type, exc, trace)
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         with _lock:
             if self in _readers:
                 _readers.remove(self)

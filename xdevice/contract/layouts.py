@@ -372,6 +372,13 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
     return tuple(chain.from_iterable(pairs))
 
 
+def same_setting(one: object, other: object) -> bool:
+    """Whether two layers or optimizers are set alike: what is kept in float32 is 6e-8 off."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return one == other
+
+
 def join(path: str, name: str) -> str:
     """The full name of a part."""
     return f"{path}.{name}" if path and name else path or name

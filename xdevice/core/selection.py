@@ -13,7 +13,6 @@ from . import blocks, registry
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Any, Final
 
     from xdevice.contract import Backend
@@ -186,9 +185,7 @@ class use:
         _scope.set(chosen)
         return chosen
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         entered = _entered.get()
         place = blocks.place_in(entered, self, f"use({self._name!r})")
         left = entered[:place] + entered[place + 1 :]

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.arithmetic.namespace import array_namespace
-from xdevice.base.dtypes import SHORT_FLOATS
+from xdevice.base.dtypes import FLOATS, SHORT_FLOATS
 from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
 from xdevice.replicas.held import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
 from xdevice.tensors.conversion import convert
@@ -28,7 +28,6 @@ OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """What 16-bit floats are summed as."""
-_WITH_NAN: Final = ("float16", "bfloat16", "float32", "float64")
 
 
 def check_op(held: Held, op: str) -> None:
@@ -123,7 +122,7 @@ class Carrier:
             y = engine.cast(y, wide)
         if weight is not None:
             y = self._weighted(y, wide or dtype, weight.own)
-        if op in ("max", "min") and dtype in _WITH_NAN and not engine.orders_nan:
+        if op in ("max", "min") and dtype in FLOATS and not engine.orders_nan:
             found = self._extreme(y, op, getattr(engine, verb))
         else:
             found = getattr(engine, verb)(y, "sum" if op == "mean" else op)

@@ -53,7 +53,6 @@ class Line:
         self.signs = Signs()
         self.hub = hub
         self._vote = Conn(vote)
-        self._pulse = pulse
         self._timeout = timeout
         self._beat = beat_of(timeout)
         self._clock = Clock(4 * self._beat)
@@ -177,9 +176,9 @@ class Line:
         if is_said and self.failure is None:
             self._vote.send(b"D")
 
-    def explained(self, seconds: float = _EXPLAINED) -> None:
+    def explained(self) -> None:
         """Waits for the reason of a failure that the engine has met, and raises it if it comes."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._heard = self._clock.tick()
             self._frames(0.05)

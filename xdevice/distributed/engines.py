@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from xdevice.contract import Backend, nvidia
-from xdevice.contract.processes import Group
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, LaunchError, SettingError
 
@@ -15,9 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.base.devices import Device
-    from xdevice.contract.processes import Engine
-
-    from .launchers import Place
+    from xdevice.contract.processes import Engine, Group
 
 
 def candidates(asked: str, own: Backend, device: Device) -> list[str]:
@@ -65,7 +62,7 @@ def _fitting(names: list[str], device: Device) -> list[str]:
     return names if device.kind != "cpu" else [name for name in names if not name.endswith(":nccl")]
 
 
-def agreed(asked: str, lists: list[str]) -> str:
+def agreed(lists: list[str]) -> str:
     """The first engine of rank 0's list that all have, from every rank's list."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
     for name in rows[0]:
@@ -92,18 +89,6 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
                 "takes one process for each: start as many as there are GPUs, give each its own XDEVICE_LOCAL_RANK or "
                 "CUDA_VISIBLE_DEVICES, or choose engine='torch:gloo', by way of the host"
             )
-
-
-def group(
-    place: Place,
-    device: Device,
-    host: str,
-    timeout: float,
-    exchange: Callable[[str], list[str]],
-    wait: Callable[[Callable[[float], bool]], None],
-) -> Group:
-    """What an engine is told."""
-    return Group(place.rank, place.size, place.local_rank, place.local_size, device, host, timeout, exchange, wait)
 
 
 def start(name: str, group: Group) -> tuple[Backend, Engine]:

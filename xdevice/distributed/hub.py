@@ -16,6 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.errors import listed
+
 from . import wire
 from .wire import Conn
 
@@ -307,7 +309,7 @@ class Hub(threading.Thread):
 
     def _end_never_joined(self) -> None:
         missing = [peer.rank for peer in self.peers if not peer.has_come]
-        named = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {_listed(missing)} have"
+        named = f"rank {missing[0]} has" if len(missing) == 1 else f"ranks {listed(missing, 8)} have"
         self._end(
             missing[0],
             "never joined",
@@ -550,8 +552,3 @@ def _is_delivered(conn: Conn) -> bool:
         return int.from_bytes(fcntl.ioctl(conn.sock, termios.TIOCOUTQ, bytes(4)), sys.byteorder) == 0
     except (ImportError, OSError):
         return False
-
-
-def _listed(numbers: list[int]) -> str:
-    text = ", ".join(map(str, numbers[:8]))
-    return f"{text} and {len(numbers) - 8} more" if len(numbers) > 8 else text

@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xdevice.errors import LaunchError, SettingError
 
@@ -311,9 +311,3 @@ def _tasks_per_node(text: str) -> Iterator[int]:
     """Slurm's `2(x3),1` is 2, 2, 2, 1."""
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         yield from [int(count)] * int(times or 1)
-
-
-def told() -> dict[str, Any]:
-    """What `place` read, by name, for `xdevice info`; empty without a launcher."""
-    found = place()
-    return found._asdict() if found is not None else {}

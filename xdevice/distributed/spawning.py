@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Final, NamedTuple, TextIO
 
 from xdevice.base.statuses import status_text
+from xdevice.contract.collectives import address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -126,11 +127,6 @@ def _usual(size: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # each would take all cores, and all would wait
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
-
-
-def address(host: str, port: int) -> str:
-    """Host and port in one text; an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def new_token() -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.containers import trees
+from xdevice.contract.processes import Group
 from xdevice.core import registry, selection
 from xdevice.errors import (
     ArgumentError,
@@ -40,14 +41,11 @@ from .runner import Runner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-    from types import TracebackType
 
     from xdevice.base.devices import Device
 
     from .control import Line
     from .launchers import Place
-
-__all__ = ["World", "processes", "world"]
 
 _SLOWEST: Final = 10e6
 """Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
@@ -261,7 +259,7 @@ class World:
         try:
             self._line.vote(f"processes({self.options})")
             asked = engines.candidates(self.options.engine, selection.current(), self.device)
-            self.engine = engines.agreed(self.options.engine, self._line.exchange(json.dumps(asked)))
+            self.engine = engines.agreed(self._line.exchange(json.dumps(asked)))
             if self.engine.endswith(":nccl"):
                 engines.require_gpu_each(self.engine, self._line.exchange(engines.gpu_of(self.device)))
             self._carrier = self._through("", lambda: f"the start of {self.engine}", self._start, [])
@@ -271,13 +269,14 @@ class World:
 
     def _start(self) -> Carrier:
         place, line = self._place, self._needed_line()
-        group = engines.group(place, self.device, line.host, self.options.timeout, line.exchange, self._wait)
+        group = Group(
+            place.rank, place.size, place.local_rank, place.local_size, self.device, line.host, self.options.timeout,
+            line.exchange, self._wait,
+        )  # fmt: skip
         backend, engine = engines.start(self.engine, group)
         return Carrier(backend, engine, self.size, self.device)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: object) -> None:
         global _current
         self._depth -= 1
         if self._depth > 0:

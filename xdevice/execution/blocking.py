@@ -11,8 +11,6 @@ from xdevice.core.blocks import Entered
 from xdevice.errors import ScopeError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from xdevice.contract import Backend
 
 
@@ -60,9 +58,7 @@ class blocking:
                 stack.enter_context(backend.blocking())
             self._entered.add(stack.pop_all())
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         block, thread = self._entered.take()
         block.close()
         if thread != threading.get_ident():

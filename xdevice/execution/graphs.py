@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-__all__ = ["Graph", "capture"]
-
 _capturing: ContextVar[bool] = ContextVar("xdevice_capturing", default=False)
 
 

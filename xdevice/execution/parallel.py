@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-__all__ = ["close_pool", "parallel"]
-
 MOST: Final = max(32, os.cpu_count() or 1)
 """How many tasks of a call run at once."""
 

@@ -16,7 +16,6 @@ from .waiting import sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 _IDLE = 2e-4
 """Seconds that waiting for an idle device takes at most, on a busy machine."""
@@ -115,9 +114,7 @@ class Benchmark:
         self._running.append(Timer(self._targets or None))
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if not self._running:
             raise TimingError(f"the benchmark {self.description!r} is not running; use it as `with Benchmark(...):`")
         timer = self._running.pop()

@@ -18,7 +18,7 @@ from xdevice.core.blocks import Entered
 from xdevice.errors import ArgumentError, TransferError
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend, Transfer
@@ -160,10 +160,8 @@ class transfers:
         self._entered.add(block)
         return block.log
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        block, _ = self._entered.take()
+    def __exit__(self, *_: object) -> None:
+        block = self._entered.take()[0]
         block.end()
 
 

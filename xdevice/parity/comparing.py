@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.errors import ArgumentError, DTypeError, ParityError
+from xdevice.base.floats import PARTS
+from xdevice.errors import ArgumentError, DTypeError, ParityError, listed
 
 from .models import read_pair
 from .running import run_pair
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from .models import Pair
     from .readings import Reading
     from .running import Both
-
-__all__ = ["Comparison", "Rule", "Tolerance", "assert_parity", "compare", "compare_readings", "ulp_distance", "ways"]
 
 
 class Tolerance(NamedTuple):
@@ -62,7 +61,6 @@ _BOTH: Final = (
     "\n  note      inputs=x runs both models and compares what they return; "
     "assert_parity(convert_state(actual, backend, like=expected), expected) compares the parameters alone"
 )
-_PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 _PYTHON: Final = ("float", "complex")
 _ROUNDING: Final = 3.0
 """Honest runs of deep models were seen at up to 2.3 times what is allowed."""
@@ -350,8 +348,7 @@ def _without(paths: list[str], others: list[str]) -> list[str]:
 
 
 def _first(paths: list[str]) -> str:
-    shown = ", ".join(path or "tensor by itself" for path in paths[:5])
-    return shown if len(paths) <= 5 else f"{shown} and {len(paths) - 5} more"
+    return listed((path or "tensor by itself" for path in paths), 5)
 
 
 def _between(actual: Sequence[Reading], expected: Sequence[Reading]) -> str:
@@ -414,6 +411,11 @@ def _unequal(
 
 def _difference(problem: Problem, leaf: str, actual: object, expected: object, text: str) -> Comparison:
     return Comparison(False, problem, leaf, None, actual, expected, None, None, None, None, math.inf, 0, 0, text)
+
+
+def of_structure(text: str) -> Comparison:
+    """A difference of which a text is all that there is to tell."""
+    return _difference("structure", "", None, None, text)
 
 
 def _at(path: str) -> str:
@@ -498,7 +500,7 @@ def _things(actual: Reading, expected: Reading) -> Comparison:
 def _coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
     """The coarser of two float dtypes; None if both are exact. A Python number goes along with the other."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
-    floats = {_PARTS.get(name, name) for name in names if not _is_exact(name)}
+    floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
     if not floats:
         floats = {pythons for leaf in (actual, expected) if leaf.dtype in _PYTHON}
     unknown = floats - set(TOLERANCES)

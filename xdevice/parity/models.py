@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from .readings import Reading
 
-__all__ = ["Pair", "read_pair"]
-
 
 class Pair(NamedTuple):
     """The leaves of two values, the ones of a pair under one path."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from .readings import Reading
 
-__all__ = ["Entry", "Recorder", "Recording", "record", "recording_to"]
-
 VARIABLE: Final = "XDEVICE_RECORD"
 """The folder to record into; `xdevice parity` sets it for each backend's process."""
 FORMAT: Final = 1

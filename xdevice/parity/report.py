@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .comparing import Comparison, compare_readings
+from .comparing import Comparison, compare_readings, of_structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -169,7 +169,7 @@ def hold(
 
 def _both(expected: Entry, actual: Entry | None, place: int, rule: Rule) -> Finding:
     if actual is None:
-        comparison = _missing(f"{expected.name} has no step {expected.step} here, but the reference does")
+        comparison = of_structure(f"{expected.name} has no step {expected.step} here, but the reference does")
     else:
         comparison = compare_readings(actual.read(), expected.read(), rule)
     line = actual.where if actual is not None else ""
@@ -184,11 +184,7 @@ def _extra(actual: Sequence[Entry], places: dict[tuple[str, int], int]) -> Itera
             last = place
             continue
         text = f"{entry.name} has a step {entry.step} here, but the reference does not"
-        yield Finding(entry.name, entry.step, (last, number), _missing(text), entry.where)
-
-
-def _missing(text: str) -> Comparison:
-    return Comparison(False, "structure", "", None, None, None, None, None, None, None, math.inf, 0, 0, text)
+        yield Finding(entry.name, entry.step, (last, number), of_structure(text), entry.where)
 
 
 def line_text(where: str) -> str:

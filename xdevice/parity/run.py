@@ -22,7 +22,7 @@ from xdevice import random
 from xdevice.base import floats
 from xdevice.base.statuses import status_text
 from xdevice.core import selection
-from xdevice.errors import RecordingError
+from xdevice.errors import RecordingError, listed
 
 from . import recording, traces
 from .noise import VARIANTS, measured, moved_nothing
@@ -357,10 +357,8 @@ def _float32_note(name: str, entries: list[Entry]) -> str:
     short = [f"{entry.name}{path}" for entry in entries for path, dtype in entry.dtypes().items() if dtype in _SHORT]
     if not short:
         return ""
-    paths = list(dict.fromkeys(short))
-    rest = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return (
-        f"{name} ran in float64, but {', '.join(paths[:_NAMED])}{rest} is {' or '.join(_SHORT)}: the script says "
+        f"{name} ran in float64, but {listed(dict.fromkeys(short), _NAMED)} is {' or '.join(_SHORT)}: the script says "
         f"so, or made it before `import xdevice`, or its framework has no default to change; what float32 rounds hides "
         f"faults"
     )

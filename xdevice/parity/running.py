@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from .readings import Reading
 
-__all__ = ["Both", "run_pair"]
-
 
 class Both(NamedTuple):
     """What two models made of the same inputs."""

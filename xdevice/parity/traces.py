@@ -18,7 +18,7 @@ from xdevice.tracing import distances, layerwise
 from xdevice.tracing.traces import LayerCall
 
 from . import recording
-from .comparing import Comparison
+from .comparing import Comparison, of_structure
 from .traced import FOLDER, RUNS
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from xdevice.tracing.layerwise import Place, Traced
 
     from .recording import Entry
-
-__all__ = ["ModelRun", "Traces", "found", "hold"]
 
 
 class ModelRun(NamedTuple):
@@ -118,11 +116,11 @@ def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comp
         ours = [run for run in actual.runs if run.model == model]
         name = f"model {model + 1}, {theirs[0].type}"
         if not ours:
-            yield name, theirs[0], _different(f"{actual.backend} has traced no call of such a model")
+            yield name, theirs[0], of_structure(f"{actual.backend} has traced no call of such a model")
             continue
         matched = list(_aligned(ours, theirs))
         if not matched:
-            yield name, theirs[0], _different(_other_inputs(ours[0], theirs[0]))
+            yield name, theirs[0], of_structure(_other_inputs(ours[0], theirs[0]))
         for mine, other in matched:
             yield name, other, _compared(*_traced(mine, actual.backend, other, expected.backend), mine, other)
 
@@ -167,11 +165,11 @@ def _compared(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> 
     try:
         pairs = paired(_side(mine, ours.owner), _side(other, theirs.owner), {})
     except StateError as error:
-        return _different(f"nothing says which layer is which, so none is compared: {error}")
+        return of_structure(f"nothing says which layer is which, so none is compared: {error}")
     place = layerwise.first_difference(ours, theirs, pairs) or layerwise.first_gradient(ours, theirs, pairs)
     if place is None and len(ours.outputs) != len(theirs.outputs):
         counts = f"{len(ours.outputs)} and {len(theirs.outputs)}"
-        return _different(f"all layers agree, and the models return {counts} tensors")
+        return of_structure(f"all layers agree, and the models return {counts} tensors")
     if place is None:
         worst = layerwise.worst(ours, theirs, pairs)
         return Comparison(True, None, "", None, None, None, worst, worst, None, most, worst / most, 0, len(pairs), "")
@@ -184,10 +182,6 @@ def _off(place: Place, most: float, count: int) -> Comparison:
         False, "values" if error is not None else "shape", place.path, None, None, None, error, error, None, most,
         place.error / most, 1, count, place.text,
     )  # fmt: skip
-
-
-def _different(text: str) -> Comparison:
-    return Comparison(False, "structure", "", None, None, None, None, None, None, None, math.inf, 0, 0, text)
 
 
 def _side(run: ModelRun, owner: str) -> Side:

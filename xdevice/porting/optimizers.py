@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from xdevice.base.dtypes import dtype_name
+from xdevice.contract import layouts
 from xdevice.contract import optimizers as terms
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
     _Settings = Mapping[str, Any]
-
-__all__ = ["compare_optimizers", "convert_optimizer"]
 
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
@@ -210,19 +209,13 @@ def _differences(ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -
         yield _Difference("kind", f"kind: {kinds}; these are different formulas, and no setting makes them equal")
         return
     for name in one:
-        if _alike(one[name], other[name]) and (name not in _CODE or one[name] is None):
+        if layouts.same_setting(one[name], other[name]) and (name not in _CODE or one[name] is None):
             continue
         if _matters(name, ours.optimizer.kind, one, other):
             mine, its = (_shown(name, settings) for settings in (one, other))
             yield _Difference(
                 name, f"{name}: {mine} in {ours}, {its} in {theirs}; {_remedy(name, ours, one, theirs, other)}"
             )
-
-
-def _alike(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6)  # a setting that is kept in float32 is 6e-8 off
-    return one == other
 
 
 def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:

@@ -6,6 +6,8 @@ from collections import Counter
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.errors import listed
+
 from .likeness import guessed
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ MOST: Final = 1500
 """Characters that a message may have."""
 _BREAKS: Final = 6
 _A_SIDE: Final = 4
+_NAMED: Final = 3
 _GUESSES: Final = 8
 
 
@@ -36,7 +39,7 @@ def crossing(source: Side, ours: list[Layer], target: Side, theirs: list[Layer],
     here, there = source.backend.name, target.backend.name
     head = (
         f"these parameters of {here} fit more than one of {there}, and the names contradict their order: "
-        f"{_some(_parameters(layer) for layer in ours)} may be {_some(_parameters(layer) for layer in theirs)}"
+        f"{listed(map(_parameters, ours), _NAMED)} may be {listed(map(_parameters, theirs), _NAMED)}"
     )
     return _cut(head, _ways_out(likely))
 
@@ -56,9 +59,9 @@ def unclear(
     of_theirs = [layer for layer, found in zip(right, theirs, strict=True) if found in which]
     common, breaks = _breaks(left, ours, right, theirs)
     head = (
-        f"these parameters of {here} fit more than one of {there}: {_some(map(_parameters, of_ours))} may be "
-        f"{_some(map(_parameters, of_theirs))}. {common} of {len(left)} layers of {here} and {len(right)} of {there} "
-        f"come in one order, with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
+        f"these parameters of {here} fit more than one of {there}: {listed(map(_parameters, of_ours), _NAMED)} may be "
+        f"{listed(map(_parameters, of_theirs), _NAMED)}. {common} of {len(left)} layers of {here} and {len(right)} of "
+        f"{there} come in one order, with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
     lines = [_line(one, here, there) for one in breaks[:_BREAKS]]
     lines += [f"and {len(breaks) - _BREAKS} more"] * (len(breaks) > _BREAKS)
@@ -102,7 +105,7 @@ def _shown(layer: Layer, signature: Any) -> str:
 
 def _line(one: _Break, here: str, there: str) -> str:
     where = f"behind {one.behind}" if one.behind else "at the beginning"
-    sides = [f"{name} has {_some(own, _A_SIDE)}" for name, own in ((here, one.ours), (there, one.theirs)) if own]
+    sides = [f"{name} has {listed(own, _A_SIDE)}" for name, own in ((here, one.ours), (there, one.theirs)) if own]
     return f"{where}, {'; '.join(sides)}"
 
 
@@ -115,11 +118,6 @@ def _lacking(ours: Counter[Any], theirs: Counter[Any], here: str, there: str) ->
                 kinds[str(found[0])] += count
             parts.append(f"{other} lacks {', '.join(f'{n} {kind}' for kind, n in kinds.items())} of {name}")
     return " and ".join(parts)
-
-
-def _some(names: Iterable[str], most: int = 3) -> str:
-    every = list(names)
-    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
 
 
 def _parameters(layer: Layer) -> str:

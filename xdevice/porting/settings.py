@@ -7,7 +7,6 @@ only if all of that kind are set alike on each side; the rest is counted.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,7 +80,8 @@ def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
     for name in dict.fromkeys((*one.settings, *other.settings)):
         told = name in one.settings and name in other.settings if name in (*SHAPING, *layouts.TOLD) else known
         ours, theirs = one.settings.get(name), other.settings.get(name)
-        if not told or alike(ours, theirs) or (name == "activation" and (one.path in settled or other.path in settled)):
+        is_settled = name == "activation" and (one.path in settled or other.path in settled)
+        if not told or is_settled or layouts.same_setting(ours, theirs):
             continue
         found.append(Difference(other.path or other.kind, name, ours, theirs))
     return found
@@ -103,7 +103,7 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
         lines += [
             f"{path or other.kind}: {name} is {_value(one.settings[name])}, expected {_value(value)}"
             for name, value in other.settings.items()
-            if name in one.settings and not alike(one.settings[name], value)
+            if name in one.settings and not layouts.same_setting(one.settings[name], value)
         ]
     return lines
 
@@ -356,13 +356,13 @@ def _of_kind(kind: str, one: list[Layer], other: list[Layer], known: list[Differ
 
 def _of_operation(one: Layer, other: Layer) -> list[Difference]:
     where = other.path or other.kind
-    if not alike(one.settings.get("function"), other.settings.get("function")):
+    if not layouts.same_setting(one.settings.get("function"), other.settings.get("function")):
         return [Difference(where, "activation", *(layer.settings["function"] for layer in (one, other)))]
     one, other = _with_axis(one, other), _with_axis(other, one)
     return [
         Difference(where, name, ours, theirs)
         for name, ours in one.settings.items()
-        if name in other.settings and not alike(ours, theirs := other.settings[name])
+        if name in other.settings and not layouts.same_setting(ours, theirs := other.settings[name])
     ]
 
 
@@ -383,7 +383,7 @@ def _holder(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def uncounted(source: Side, target: Side, compared: Compared, only: Container[str] = ()) -> str:
+def uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
     """One line of what could not be compared; nothing if that is nothing. An activation in a layer is a setting of it.
     `only` are the kinds that count, if there are any."""
     silent = [side.backend.name for side in (source, target) if side.sequence is None]
@@ -437,12 +437,6 @@ def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Si
 
 def _named(layer: Layer) -> str:
     return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
-
-
-def alike(ours: object, theirs: object) -> bool:
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=1e-6)
-    return ours == theirs
 
 
 def shown(found: Difference, source: str, target: str) -> str:

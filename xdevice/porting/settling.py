@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 _LIKELY: Final = 0.8
 """The least similarity of two inputs that are one but for a setting: a dropout's mode, a pool's padding."""
 _MOST_RUNS: Final = 24
-_IMAGES: Final = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
 
 
 class Settled(NamedTuple):

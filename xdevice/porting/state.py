@@ -39,8 +39,6 @@ from .sides import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["State", "convert_state", "load_state"]
-
 
 class State(dict[str, Any]):
     """Named tensors of one framework: what `convert_state` gives. It is a dict; `print` shows what became of what.

@@ -5,12 +5,14 @@ What the verbs of several devices in one process and those of several processes 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from xdevice.base.dtypes import SHORT_FLOATS, dtype_name, host_dtype
+from xdevice.base.dtypes import FLOATS, SHORT_FLOATS, host_dtype
+from xdevice.base.floats import PARTS
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import ContainerError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.tensors import leaves
 from xdevice.tensors.refusals import refuse_non_container, traced
 
 from . import overlaps
@@ -20,11 +22,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
-
-FLOATS: Final = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
-"""The dtypes that can hold a mean."""
-_names: dict[tuple[str, Any], str] = {}
-"""Of each framework's dtypes that were met: `dtype_name` takes 1 us."""
 
 
 class Held(NamedTuple):
@@ -158,11 +155,7 @@ def shape_of(held: Held) -> tuple[int, ...]:
 
 
 def dtype_of(held: Held) -> str:
-    key = held.backend.name, held.value.dtype
-    name = _names.get(key)
-    if name is None:
-        name = _names[key] = dtype_name(held.value.dtype)
-    return name
+    return leaves.dtype_of(held.backend, held.value)
 
 
 def check_sum(held: Held, op: str) -> None:
@@ -171,7 +164,7 @@ def check_sum(held: Held, op: str) -> None:
         raise DTypeError(f"{held.name} is bool, which has no {op}; make it int32 first")
     if dtype in SHORT_FLOATS:
         raise DTypeError(f"{held.name} is {dtype}, which has no {op}; make it float16 first")
-    if op == "mean" and dtype not in FLOATS:
+    if op == "mean" and dtype not in (*FLOATS, *PARTS):
         raise DTypeError(f"{held.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
 
 

@@ -50,9 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 
-__all__ = ["all_reduce", "broadcast", "gather", "replicate", "split_batch"]
-
-
 def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
     """Parts of a batch along the first axis, one for each device, in order. Nothing is lost; gradients flow.
 

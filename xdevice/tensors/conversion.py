@@ -11,21 +11,17 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import devices
-from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Backend, dlpack
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DeviceNotFoundError, NotATensorError, SharingError, UnsupportedError, shown
 
+from .leaves import dtype_of
 from .refusals import require_dtype, traced
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Takes
-
-__all__ = ["convert"]
-
-_names: dict[tuple[str, Any], str] = {}
-"""NumPy's name of a framework's dtype: finding it takes longer than sharing a tensor does."""
 
 _SOONER_READ: Final = 32768
 """Elements up to which `to_numpy` is sooner done than sharing with NumPy, though it may copy."""
@@ -126,7 +122,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
     plain = source.detached(x)
     if source is target:
         return source.copy(plain, device) if copy else plain
-    dtype = _dtype_of(source, x)
+    dtype = dtype_of(source, x)
     _require(target, device, dtype)
     if 0 in x.shape:
         import numpy
@@ -155,14 +151,6 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
         )
     if kind == "symbol":
         raise traced(source, f"a {type(x).__qualname__}")
-
-
-def _dtype_of(source: Backend, x: Any) -> str:
-    key = source.name, x.dtype
-    name = _names.get(key)
-    if name is None:
-        name = _names[key] = dtype_name(x.dtype)
-    return name
 
 
 def _require(target: Backend, device: Device, dtype: str) -> None:

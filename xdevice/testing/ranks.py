@@ -31,9 +31,8 @@ _ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "complex64": 1e
 class Ranks:
     """The checks of one world, dtype by dtype."""
 
-    def __init__(self, world: World, engine: str) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.engine = engine
         self.backend = xdevice.backend()
 
     # what each rank holds
@@ -168,7 +167,7 @@ CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers",
 
 def faults(world: World) -> Iterator[str]:
     """What does not hold, as "sums of float16: ..."; what an engine refuses by name on all ranks is no fault."""
-    ranks = Ranks(world, world.engine)
+    ranks = Ranks(world)
     for dtype in sorted(ranks.backend.dtypes):
         if ranks.backend.dtype_refusal(dtype) is not None:
             continue

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[Any, Any]
 
-__all__ = ["IMAGES", "Run", "arrays_of", "run", "run_both", "taken_by", "told"]
-
 _MOST = 300
 """Characters of a message of a framework."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")

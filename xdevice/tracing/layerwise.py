@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from xdevice.contract import layouts
+
 from . import distances
 from .distances import apart, error_of, error_of_padded
 
@@ -50,7 +52,6 @@ class Place(NamedTuple):
 
     path: str
     """The layer of the expected model, or the one behind the gap; empty for a gap at the end."""
-    is_gap: bool
     text: str
     error: float
     """Of the largest value; infinite where shapes differ."""
@@ -142,7 +143,7 @@ def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer
                 f"{_pair(actual, expected, step.actual, step.expected)}, off by {error:.2g} of its largest value: the "
                 f"cause lies between it and {end}"
             )
-            return Place(step.expected.path, True, text, error)
+            return Place(step.expected.path, text, error)
         behind = step
     return None
 
@@ -185,7 +186,7 @@ def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) ->
         f"the first layer that differs is {_pair(actual, expected, step.actual, step.expected)}: it is given the same, "
         f"and its output is {_far(error, step.actual.outputs, step.expected.outputs)}"
     )
-    return Place(step.expected.path, False, f"{text}{f'; {settings}' if settings else ''}", error)
+    return Place(step.expected.path, f"{text}{f'; {settings}' if settings else ''}", error)
 
 
 def _gap(
@@ -240,7 +241,7 @@ def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: 
         far = _far(error, actual.outputs, expected.outputs)
     ours, theirs = _narrowed(gap, most)
     text = f"the first difference lies {start}: {what} is {far}; between them are {_listed(actual, ours)}, "
-    return Place(path, True, text + f"and {_listed(expected, theirs)}", error)
+    return Place(path, text + f"and {_listed(expected, theirs)}", error)
 
 
 def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]:
@@ -287,11 +288,5 @@ def _far(error: float, ours: Sequence[Array], theirs: Sequence[Array]) -> str:
 def _settings(ours: Layer, theirs: Layer, actual: Traced, expected: Traced) -> str:
     """The settings in which the two layers differ."""
     both = {name: (value, theirs.settings[name]) for name, value in ours.settings.items() if name in theirs.settings}
-    told = {name: pair for name, pair in both.items() if not _alike(*pair)}
+    told = {name: pair for name, pair in both.items() if not layouts.same_setting(*pair)}
     return ", ".join(f"{name} is {x} in {actual.owner}, {y} in {expected.owner}" for name, (x, y) in told.items())
-
-
-def _alike(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-6)
-    return one == other

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[Any, Any]
 
-__all__ = ["LayerCall", "Trace", "trace"]
-
 _SHOWN: Final = 60
 """How many calls a table shows; of more, those at both ends."""
 _NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"

@@ -27,6 +27,7 @@ from xdevice.errors import (
     ShapeError,
     StateError,
     UnsupportedError,
+    listed,
     shown,
 )
 from xdevice.tensors.creation import place_for
@@ -427,8 +428,7 @@ def lack_of_memory(backend: Backend, variable: Any) -> str | None:
 
 
 def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(map(repr, names[:3])) + more if names else "nothing"
+    return listed(map(repr, names), 3) or "nothing"
 
 
 def _require_shape(backend: Backend, name: str, shape: tuple[int, ...]) -> None:

@@ -22,9 +22,6 @@ class ToySamples(Samples):
     def native_ones(self, *shape):
         return toyframe.ones(*shape)
 
-    def add(self, x, y):
-        return x + y
-
     def address(self, x):
         return x.address
 
@@ -76,10 +73,6 @@ class ToySamples(Samples):
 
     def unbuilt(self):
         return toyframe.Sequential(toyframe.Linear(None, 2))
-
-    def trainable(self):
-        net, _, step = self.optimized()
-        return net, step
 
     def optimized(self):
         net = toyframe.Linear(4, 1)
