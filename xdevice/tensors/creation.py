@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.base import devices, floats
 from xdevice.base.devices import CPU, Device
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name, host_dtype, name_of
+from xdevice.base.dtypes import DTYPES, FLOATS, SHORT_FLOATS, dtype_name, host_dtype, name_of
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.core.owned import Owned
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _KEPT = frozenset(DTYPES) - {"float64"}
 """What an array keeps where no dtype is named."""
 _EXTENDED = ("bfloat16", *SHORT_FLOATS)
@@ -131,8 +130,8 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else floats.usual()
-    if wanted not in _FLOATS:
-        raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(_FLOATS)}")
+    if wanted not in FLOATS:
+        raise DTypeError(f"rand gives float numbers, not {wanted}; expected one of {', '.join(FLOATS)}")
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
     return backend.rand(shape_of(shape, wanted), place, wanted)
 
