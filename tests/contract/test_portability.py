@@ -14,7 +14,9 @@ from support import BACKENDS, ROOT, python, sampled
 # what Python's own modules and the frameworks, built for this system, need of it stays: uname, register_at_fork, ...
 GONE = '''
 import asyncio, concurrent.futures, ctypes, logging, multiprocessing, os, random, shutil, signal, subprocess, sys
-import tempfile, threading
+import contextlib, tempfile, threading
+with contextlib.suppress(ImportError):
+    import cuda.pathfinder  # which PyTorch's build for CUDA imports: it is another one for Windows
 kill, flags = signal.SIGKILL, os.O_DIRECTORY
 subprocess.Popen.kill = lambda self: self.send_signal(kill)
 for name in """
