@@ -46,6 +46,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
         scopes,
         settings,
         sharing,
+        staging,
         threads,
         tracing,
         virtual_operations,
@@ -182,6 +183,10 @@ class PaddleBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
+        native = self.to_native(device)
+        staged = staging.put(array, native) if staging.is_put(array, native) else None
+        if staged is not None:
+            return staged
         if array.dtype.name in self.short_floats:
             host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(array.dtype.name)
         else:
@@ -198,6 +203,9 @@ class PaddleBackend(Backend):
         return paddle.utils.dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        staged = staging.read(x) if staging.is_read(x) else None
+        if staged is not None:
+            return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else x.to_dense()).numpy()
         if host.itemsize > 2:  # finding the name takes longer than the rest
             return host
@@ -463,9 +471,12 @@ class PaddleBackend(Backend):
         if isinstance(x, paddle.Tensor):
             if device is _CPU or self.device_of(x) is not _CPU or not x.is_dense() or not x.stop_gradient:
                 return self.copy(x, device)
+            staged = staging.to_gpu(x, self.to_native(device))
+            if staged is not None:
+                return staged
             pinned = copying.plain(x, paddle.CUDAPinnedPlace())
         else:
-            if device is _CPU:
+            if device is _CPU or staging.is_put(x, self.to_native(device)):
                 return self.from_numpy(x, device)
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
             pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
