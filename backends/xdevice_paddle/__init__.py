@@ -186,6 +186,7 @@ class PaddleBackend(Backend):
         native = self.to_native(device)
         staged = staging.put(array, native) if staging.is_put(array, native) else None
         if staged is not None:
+            staging.wait(native)
             return staged
         if array.dtype.name in self.short_floats:
             host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(array.dtype.name)
@@ -476,8 +477,12 @@ class PaddleBackend(Backend):
                 return staged
             pinned = copying.plain(x, paddle.CUDAPinnedPlace())
         else:
-            if device is _CPU or staging.is_put(x, self.to_native(device)):
+            if device is _CPU:
                 return self.from_numpy(x, device)
+            native = self.to_native(device)
+            staged = staging.put(x, native) if staging.is_put(x, native) else None
+            if staged is not None:
+                return staged
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
             pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
         # not blocking: Paddle keeps the pinned memory until the copy is done

@@ -55,6 +55,11 @@ def put(values: np.ndarray[Any, Any], place: Any) -> paddle.Tensor | None:
     return made if _to_gpu(values, values.ctypes.data, made, place) else None
 
 
+def wait(place: Any) -> None:
+    """Until what `put` and `to_gpu` have left to do is done."""
+    _current(place).synchronize()
+
+
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     """A tensor from the host on a GPU, without its gradient, as `put`."""
     if not isinstance(place, paddle.CUDAPlace) or not _is_plain(x, TO_GPU) or not x.place.is_cpu_place():
@@ -80,7 +85,7 @@ def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
         return to_host(x) if is_host(place) else None
     made = to_gpu(x, gpu)
     if made is not None:
-        _current(gpu).synchronize()
+        wait(gpu)
     return made
 
 

@@ -186,6 +186,8 @@ def test_parts_and_sources_in_another_order(framework, staged):
         x = xdevice.tensor(source, device=GPU)
         assert (xdevice.to_numpy(x) == source).all()
         assert (xdevice.to_numpy(xdevice.to_device(x, "cpu")) == source).all()
+        for y in xdevice.prefetch([source], GPU):
+            assert (xdevice.to_numpy(y) == source).all()
     whole = xdevice.tensor(array, device=GPU)
     before = len(staged)
     assert (xdevice.to_numpy(whole[1]) == array[1]).all() or framework.name in NO_KERNELS
@@ -554,6 +556,17 @@ class TestPaddle:
                 assert (back == numbers(turn)).all()
             assert (xdevice.to_numpy(x) == numbers(0)).all()
         assert len(staged) == 7
+
+    def test_what_is_moved_is_there_for_all_streams(self, paddle, staged):
+        with xdevice.use("paddle") as backend:
+            host = paddle.to_tensor(numbers(0), place=paddle.CPUPlace())
+            side = xdevice.Stream(GPU)
+            for move in (lambda: xdevice.to_device(host, GPU), lambda: xdevice.tensor(numbers(0), device=GPU)):
+                keep_busy(backend)
+                y = move()
+                with side:
+                    assert (xdevice.to_numpy(again(y, backend)) == numbers(0)).all()
+        assert len(staged) == 4
 
 
 class TestMxnet:
