@@ -193,7 +193,7 @@ class MxnetBackend(Backend):
         semantics.creating()
         context = self.to_native(device)
         with mx.util.np_shape(True):
-            staged = staging.put(array, context, self) if staging.is_put(array, context) else None
+            staged = staging.put(array, context, self)
             return mx.np.array(array, dtype=array.dtype, ctx=context) if staged is None else staged
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
@@ -204,7 +204,7 @@ class MxnetBackend(Backend):
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
-            staged = staging.read(x, self) if staging.is_read(x, self) else None
+            staged = staging.read(x, self)
             host = x.asnumpy() if staged is None else staged
         if host.dtype.names != ("bfloat16",):
             return host
@@ -420,10 +420,8 @@ class MxnetBackend(Backend):
             context = self.to_native(device)
             if context.device_type != "gpu":
                 return x.copyto(context) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
-            if isinstance(x, mx.nd.NDArray):
-                staged = staging.moved(x, context, self)
-            else:
-                staged = staging.put(x, context, self) if staging.is_put(x, context) else None
+            stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
+            staged = stage(x, context, self)
             if staged is not None:
                 return staged
             pinned = mx.cpu_pinned(device.index)

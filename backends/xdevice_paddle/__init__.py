@@ -184,7 +184,7 @@ class PaddleBackend(Backend):
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
         native = self.to_native(device)
-        staged = staging.put(array, native) if staging.is_put(array, native) else None
+        staged = self._put(array, native)
         if staged is not None:
             staging.wait(native)
             return staged
@@ -204,7 +204,7 @@ class PaddleBackend(Backend):
         return paddle.utils.dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
-        staged = staging.read(x) if staging.is_read(x) else None
+        staged = staging.read(x)
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else x.to_dense()).numpy()
@@ -480,7 +480,7 @@ class PaddleBackend(Backend):
             if device is _CPU:
                 return self.from_numpy(x, device)
             native = self.to_native(device)
-            staged = staging.put(x, native) if staging.is_put(x, native) else None
+            staged = self._put(x, native)
             if staged is not None:
                 return staged
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
@@ -572,6 +572,10 @@ class PaddleBackend(Backend):
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
         return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
+
+    def _put(self, array: np.ndarray[Any, Any], native: Any) -> paddle.Tensor | None:
+        # else NumPy's uint16 would be what Paddle takes it for
+        return staging.put(array, native) if array.dtype.name in self.dtypes else None
 
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:

@@ -195,7 +195,7 @@ class TensorflowBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
-        staged = staging.put(array, device, self) if staging.is_put(array, device, self) else None
+        staged = staging.put(array, device, self)
         if staged is not None:
             return staged
         with tf.device("/CPU:0"):

@@ -4,10 +4,11 @@ What must be kept:
 
 - Tensors do not change, and operations may share their memory: only memory is written that was made here, and that
   nobody else has seen yet.
-- TensorFlow's stream is its own, and its allocator gives memory out again in the order of that stream, so that work
-  which is not done yet may still use what `Empty` gives. So the host waits for what it reads, and for what it was
-  given, and the ring has done its copy before anybody sees the result.
-- TensorFlow tells its tapes of its own copies: so it is told of these.
+- TensorFlow's stream is its own, and its allocator gives memory out again in the order of that stream: work that is not
+  done yet may still use what `Empty` gives. So the host waits for what it reads, and for what it was given, and the
+  ring has done its copy before anybody sees the result.
+- TensorFlow tells its tapes of its own copies; so they are told of these.
+- A tensor comes to the host by TensorFlow's own copy, which is no slower.
 """
 
 from __future__ import annotations
@@ -25,32 +26,34 @@ from xdevice.contract.dlpack import Lent
 from . import sharing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-TO_HOST: Final = 1 << 20
-TO_GPU: Final = 1 << 20
-"""Bytes from which the ring gains."""
+TO_HOST: Final = 32 << 20
+TO_GPU: Final = 16 << 20
+MOVED: Final = 64 << 20
+"""Bytes from which the ring gains: what is read, an array that is put on a GPU, and a tensor that is moved there."""
+_ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64"))
+"""What `Empty` makes there (2.21)."""
 
 
 def is_read(x: Any, backend: Backend) -> bool:
     """Whether `read` is for a tensor. Its result is nobody else's."""
     return (
-        _is_plain(x)
+        hasattr(x, "backing_device")
+        and x.dtype.name in DTYPES
         and _size(x) >= TO_HOST
         and backend.device_of(x).kind == "gpu"
         and not backend.virtual
+        and tf.executing_eagerly()
         and ring.is_measured()
     )
 
 
 def read(x: Any, backend: Backend) -> np.ndarray[Any, Any] | None:
-    """The values of a tensor on a GPU, in memory of their own that begins at a multiple of `ALIGNMENT`; None where
-    TensorFlow's own way is to be taken."""
+    """The values of a tensor on a GPU; None where TensorFlow's own way is to be taken."""
     backend.finish(x)
     lent = Lent(sharing.export(x))
     values = aligned(_size(x))
@@ -59,26 +62,16 @@ def read(x: Any, backend: Backend) -> np.ndarray[Any, Any] | None:
     return values.view(x.dtype.as_numpy_dtype).reshape(x.shape)
 
 
-def is_put(values: np.ndarray[Any, Any], device: Device, backend: Backend) -> bool:
-    """Whether `put` is for an array of NumPy's."""
-    return (
-        device.kind == "gpu"
-        and values.nbytes >= TO_GPU
-        and values.flags.c_contiguous
-        and values.dtype.name in DTYPES
-        and values.dtype.name not in backend.short_floats
-        and not backend.virtual
-        and tf.executing_eagerly()
-        and ring.is_measured()
-    )
-
-
 def put(values: np.ndarray[Any, Any], device: Device, backend: Backend) -> Any | None:
-    """A tensor on a GPU with these values, which have been read on return; None where TensorFlow's own way is to be
-    taken."""
+    """A tensor on a GPU with the values of an array, which have been read on return; None where TensorFlow's own way is
+    to be taken."""
+    if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
+        return None
+    if values.dtype.name not in _ON_GPUS or backend.virtual or not tf.executing_eagerly() or not ring.is_measured():
+        return None
     with backend.scope(device):
         made = tf.raw_ops.Empty(shape=values.shape, dtype=tf.as_dtype(values.dtype))
-    if backend.device_of(made) is not device:  # it has no kernel there for this dtype
+    if backend.device_of(made) is not device:
         return None
     backend.finish(made)
     lent = Lent(sharing.export(made))
@@ -87,32 +80,19 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Backend) -> Any |
 
 
 def moved(x: Any, device: Device, backend: Backend) -> Any | None:
-    """A tensor between the host and a GPU; None where TensorFlow's own way is to be taken."""
-    made = _to_host(x, backend) if device.kind == "cpu" else _to_gpu(x, device, backend)
+    """A tensor from the host on a GPU; None where TensorFlow's own way is to be taken."""
+    if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
+        return None
+    place = backend.device_of(x)
+    made = put(backend.to_numpy(x), device, backend) if place.kind == "cpu" else None
     if made is None:
         return None
-    record.record_operation("_copy", [made], [x], _back_to(backend.device_of(x), backend))
+
+    def back(gradient: Any) -> list[Any]:
+        return [backend.move(gradient, place) if hasattr(gradient, "_copy") else gradient]
+
+    record.record_operation("_copy", [made], [x], back)
     return made
-
-
-def _to_host(x: Any, backend: Backend) -> Any | None:
-    values = read(x, backend) if is_read(x, backend) else None
-    return None if values is None else backend.from_buffer(values)
-
-
-def _to_gpu(x: Any, device: Device, backend: Backend) -> Any | None:
-    if not _is_plain(x) or _size(x) < TO_GPU or backend.device_of(x).kind != "cpu":
-        return None
-    values = backend.to_numpy(x)
-    return put(values, device, backend) if is_put(values, device, backend) else None
-
-
-def _back_to(place: Device, backend: Backend) -> Callable[[Any], list[Any]]:
-    return lambda gradient: [backend.move(gradient, place) if hasattr(gradient, "_copy") else gradient]
-
-
-def _is_plain(x: Any) -> bool:
-    return hasattr(x, "backing_device") and tf.executing_eagerly() and x.dtype.name in DTYPES
 
 
 def _size(x: Any) -> int:

@@ -102,6 +102,11 @@ def again(x, backend):
     return ways[backend.name]()
 
 
+def comes_back_by_the_ring(backend):
+    """Whether a tensor does; TensorFlow's own copy is no slower."""
+    return backend.name != "tensorflow"
+
+
 def keep_busy(backend):
     """Gives the GPU some 50 ms of copies to do."""
     x = on_gpu(np.full(SIZE, 255, "uint8"), backend)
@@ -117,7 +122,7 @@ def test_values_come_through(framework, staged, dtype):
         assert xdevice.device_of(x) is GPU
         assert (read(x, framework) == array).all()
     assert staged == [SIZE] * len(staged)
-    assert staged
+    assert staged or (framework.name, dtype) == ("tensorflow", "bool")  # which TensorFlow makes no room for on a GPU
     before = len(staged)
     for host in (
         xdevice.to_numpy(x),
@@ -126,7 +131,7 @@ def test_values_come_through(framework, staged, dtype):
     ):
         assert host.dtype == array.dtype
         assert (host == array).all()
-    assert len(staged) == before + 3
+    assert len(staged) == before + 1 + 2 * comes_back_by_the_ring(framework)
 
 
 def test_the_source_may_be_written_at_once(framework, staged):
@@ -152,7 +157,7 @@ def test_what_is_being_computed_is_waited_for(computing, staged):
     for _ in range(200):
         z = z - 1
     assert (read(xdevice.to_device(z, "cpu"), computing) == array).all()
-    assert len(staged) == 2
+    assert len(staged) == 1 + comes_back_by_the_ring(computing)
 
 
 def test_what_is_being_copied_is_waited_for(framework, staged):
@@ -162,7 +167,7 @@ def test_what_is_being_copied_is_waited_for(framework, staged):
     assert (xdevice.to_numpy(again(xs[0], framework)) == arrays[0]).all()
     keep_busy(framework)
     assert (read(xdevice.to_device(again(xs[1], framework), "cpu"), framework) == arrays[1]).all()
-    assert len(staged) == 2
+    assert len(staged) == 1 + comes_back_by_the_ring(framework)
 
 
 def test_memory_that_was_freed_is_not_written_too_early(framework, staged):
@@ -477,7 +482,7 @@ class TestTensorflow:
         assert xdevice.device_of(first) is xdevice.cpu()
         assert np.allclose(xdevice.to_numpy(first), 3 * values**2)
         assert np.allclose(xdevice.to_numpy(second), 6 * values)
-        assert len(staged) >= 6
+        assert staged
 
     def test_what_differentiates_forward_sees_the_move(self, tf, staged):
         x = tf.convert_to_tensor(xdevice.tensor(numbers(0), device="cpu"))
@@ -487,10 +492,17 @@ class TestTensorflow:
         assert staged
 
     def test_what_is_traced_is_not_staged(self, tf, staged):
-        x = xdevice.tensor(numbers(0), device=GPU)
+        array, read = numbers(0), []
+        x = xdevice.tensor(array, device=GPU)
         before = len(staged)
-        traced = tf.function(lambda v: xdevice.to_device(v, "cpu") + 1)
-        assert (traced(x).numpy() == numbers(0) + 1).all()
+
+        @tf.function
+        def traced():
+            read.append(xdevice.to_numpy(x))
+            return xdevice.tensor(array, device=GPU) + 1
+
+        assert (traced().numpy() == array + 1).all()
+        assert (read[0] == array).all()
         assert len(staged) == before
 
     def test_what_was_read_may_be_written(self, tf):
@@ -501,8 +513,8 @@ class TestTensorflow:
 
     @pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "complex64", "bfloat16", "uint16"])
     def test_other_dtypes(self, tf, staged, dtype):
-        values = xdevice.to_numpy(xdevice.tensor(numbers(0), dtype=dtype))
-        x = xdevice.tensor(values, device=GPU)
+        values = xdevice.to_numpy(xdevice.tensor(numbers(0), device="cpu", dtype=dtype))
+        x = xdevice.tensor(values, device=GPU, dtype=dtype)
         assert xdevice.device_of(x) is GPU
         assert x.dtype.name == dtype
         assert (x.numpy() == values).all()
@@ -537,7 +549,7 @@ class TestPaddle:
         assert len(staged) == 2
 
     def test_views_are_read_as_they_are(self, paddle, staged):
-        array = numbers(0).reshape(2, -1)
+        array = numbers(0)[:-1].reshape(2, -1)
         host = paddle.to_tensor(array, place=paddle.CPUPlace())
         assert (xdevice.to_device(host.t(), GPU).numpy() == array.T).all()
         assert (xdevice.to_device(host[1], GPU).numpy() == array[1]).all()
