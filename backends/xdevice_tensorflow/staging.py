@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-TO_HOST: Final = 32 << 20
+TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
 """Bytes from which the ring gains: what is read, an array that is put on a GPU, and a tensor that is moved there."""
