@@ -75,8 +75,10 @@ def _address(x: Any, backend: Backend) -> int:
 
 def _is_staged(x: Any, kind: str, backend: Backend) -> bool:
     return (
-        _size(x) >= LEAST
-        and x.ctx.device_type == kind
+        backend.device_of(x).kind == kind
+        and not backend.virtual
+        and _size(x) >= LEAST
+        and x.ctx.device_type == kind  # pinned memory is of the CPU too
         and backend.is_dense(x)
         and dtype_name(x.dtype) in backend.dtypes
         and ring.is_measured()

@@ -111,7 +111,7 @@ def _current(place: Any) -> Any:
 
 
 def _is_read(x: paddle.Tensor) -> bool:
-    return _is_plain(x, TO_HOST) and x.place.is_gpu_place() and _is_possible()
+    return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
 
 
 def _is_plain(x: paddle.Tensor, least: int) -> bool:

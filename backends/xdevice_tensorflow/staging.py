@@ -42,11 +42,11 @@ _ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloa
 def is_read(x: Any, backend: Backend) -> bool:
     """Whether `read` is for a tensor. Its result is nobody else's."""
     return (
-        hasattr(x, "backing_device")
+        backend.device_of(x).kind == "gpu"
+        and not backend.virtual
+        and hasattr(x, "backing_device")
         and x.dtype.name in DTYPES
         and _size(x) >= TO_HOST
-        and backend.device_of(x).kind == "gpu"
-        and not backend.virtual
         and tf.executing_eagerly()
         and ring.is_measured()
     )
