@@ -1,6 +1,6 @@
 """GB/s between the host and a GPU: xdevice's moves, the framework's own, and those of pinned memory, in one run.
 
-    python benchmarks/transfers.py torch jax
+    python benchmarks/transfers.py torch jax tensorflow paddle mxnet
     python benchmarks/transfers.py --json
     python benchmarks/transfers.py --prefetch torch jax
 
@@ -74,12 +74,28 @@ def ignoring(run: Callable[[], Any]) -> Callable[[Any], Any]:
 
 
 def own_calls(backend: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any], Callable[[Any], Any]]:
-    """The framework's own: of an array to a GPU, of a tensor to an array, of a tensor to a new one on the GPU."""
+    """The framework's own: of an array to a GPU, of a tensor to an array, of a tensor to a new one on the GPU: by a
+    copy, because a build may have no kernels for that GPU."""
     gpu, framework = backend.to_native(xdevice.gpu()), backend.framework
     if backend.name == "torch":
         return lambda a: framework.from_numpy(a).to(gpu), lambda x: x.cpu().numpy(), lambda x: x.clone()
     if backend.name == "jax":
         return lambda a: framework.device_put(a, gpu), np.asarray, lambda x: framework.numpy.copy(x)
+    if backend.name == "tensorflow":
+
+        def constant(a: Any) -> Any:
+            with framework.device(gpu):
+                return framework.constant(a)
+
+        def again(x: Any) -> Any:
+            with framework.device(gpu):
+                return framework.raw_ops.DeepCopy(x=x)
+
+        return constant, lambda x: x.numpy(), again
+    if backend.name == "paddle":
+        return lambda a: framework.to_tensor(a, place=gpu), lambda x: x.numpy(), lambda x: x._copy_to(gpu, True)
+    if backend.name == "mxnet":
+        return lambda a: framework.np.array(a, dtype=a.dtype, ctx=gpu), lambda x: x.asnumpy(), lambda x: x.copyto(gpu)
     raise click.UsageError(f"the own calls of {backend.name} are not known here")
 
 
@@ -94,7 +110,7 @@ def rows(name: str, sizes: list[int]) -> list[Row]:
             pinned_up, pinned_down = backend.samples().pinned_copies(x) or (None, None)
 
             def fresh(x: Any = x) -> Any:
-                made = again(x)  # JAX keeps what it has read
+                made = again(x)  # JAX and TensorFlow keep what they have read
                 xdevice.sync(made)
                 return made
 

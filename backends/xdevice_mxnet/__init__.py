@@ -42,7 +42,7 @@ if is_blocking_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import calls, gradients, layers, models, optimizers, semantics, settings, sharing, threads, virtual
+from . import calls, gradients, layers, models, optimizers, semantics, settings, sharing, staging, threads, virtual
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -171,21 +171,13 @@ class MxnetBackend(Backend):
             return place
 
     def move(self, x: Any, device: Device) -> Any:
-        return self.copy(x, device)
+        return self._copied(x, device, staging.moved)
+
+    def start_move(self, x: Any, device: Device) -> Any:
+        return self._copied(x, device, lambda *_: None)
 
     def copy(self, x: Any, device: Device) -> Any:
-        if isinstance(x, mx.sym.Symbol):
-            raise self.unsupported(
-                "moves inside a hybridized block, whose graph runs on one device", "move its inputs before it is called"
-            )
-        context = self.to_native(device)
-        with mx.util.np_shape(True):
-            new = x.copyto(context)
-            # while recording, the copy is part of the graph; else it is a variable in its own right, as its source is
-            if x.grad is not None and not mx.autograd.is_recording():
-                new.attach_grad()
-                x.grad.copyto(new.grad)
-        return new
+        return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
         # all CPU devices share one pool of workers, and no wait for one device exists
@@ -199,8 +191,10 @@ class MxnetBackend(Backend):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         _refuse_long(array.shape)
         semantics.creating()
+        context = self.to_native(device)
         with mx.util.np_shape(True):
-            return mx.np.array(array, dtype=array.dtype, ctx=self.to_native(device))
+            staged = staging.put(array, context, self)
+            return mx.np.array(array, dtype=array.dtype, ctx=context) if staged is None else staged
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         if array.dtype == "int8":  # from_numpy knows no int8
@@ -210,7 +204,8 @@ class MxnetBackend(Backend):
 
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
-            host = x.asnumpy()
+            staged = staging.read(x, self)
+            host = x.asnumpy() if staged is None else staged
         if host.dtype.names != ("bfloat16",):
             return host
         import ml_dtypes
@@ -425,6 +420,10 @@ class MxnetBackend(Backend):
             context = self.to_native(device)
             if context.device_type != "gpu":
                 return x.copyto(context) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
+            stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
+            staged = stage(x, context, self)
+            if staged is not None:
+                return staged
             pinned = mx.cpu_pinned(device.index)
             if not isinstance(x, mx.nd.NDArray):
                 return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(context)
@@ -472,6 +471,21 @@ class MxnetBackend(Backend):
         from .samples import MxnetSamples
 
         return MxnetSamples(self)
+
+    def _copied(self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]) -> Any:
+        if isinstance(x, mx.sym.Symbol):
+            raise self.unsupported(
+                "moves inside a hybridized block, whose graph runs on one device", "move its inputs before it is called"
+            )
+        context = self.to_native(device)
+        with mx.util.np_shape(True):
+            staged = stage(x, context, self)
+            new = x.copyto(context) if staged is None else staged
+            # while recording, the copy is part of the graph; else it is a variable in its own right, as its source is
+            if x.grad is not None and not mx.autograd.is_recording():
+                new.attach_grad()
+                x.grad.copyto(new.grad)
+        return new
 
     def _from_virtual(self, native: Any) -> Device:
         if native.device_type == "gpu":

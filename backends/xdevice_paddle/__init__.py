@@ -46,6 +46,7 @@ with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_w
         scopes,
         settings,
         sharing,
+        staging,
         threads,
         tracing,
         virtual_operations,
@@ -182,6 +183,11 @@ class PaddleBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
+        native = self.to_native(device)
+        staged = self._put(array, native)
+        if staged is not None:
+            staging.wait(native)
+            return staged
         if array.dtype.name in self.short_floats:
             host = paddle.to_tensor(array.view("uint8"), place=self.to_native(_CPU)).view(array.dtype.name)
         else:
@@ -198,6 +204,9 @@ class PaddleBackend(Backend):
         return paddle.utils.dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        staged = staging.read(x)
+        if staged is not None:
+            return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else x.to_dense()).numpy()
         if host.itemsize > 2:  # finding the name takes longer than the rest
             return host
@@ -463,10 +472,17 @@ class PaddleBackend(Backend):
         if isinstance(x, paddle.Tensor):
             if device is _CPU or self.device_of(x) is not _CPU or not x.is_dense() or not x.stop_gradient:
                 return self.copy(x, device)
+            staged = staging.to_gpu(x, self.to_native(device))
+            if staged is not None:
+                return staged
             pinned = copying.plain(x, paddle.CUDAPinnedPlace())
         else:
             if device is _CPU:
                 return self.from_numpy(x, device)
+            native = self.to_native(device)
+            staged = self._put(x, native)
+            if staged is not None:
+                return staged
             bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
             pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
         # not blocking: Paddle keeps the pinned memory until the copy is done
@@ -556,6 +572,10 @@ class PaddleBackend(Backend):
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
         return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
+
+    def _put(self, array: np.ndarray[Any, Any], native: Any) -> paddle.Tensor | None:
+        # else NumPy's uint16 would be what Paddle takes it for
+        return staging.put(array, native) if array.dtype.name in self.dtypes else None
 
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:

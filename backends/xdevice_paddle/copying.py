@@ -12,7 +12,7 @@ from typing import Any
 
 import paddle
 
-from . import driver
+from . import driver, staging
 
 
 def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
@@ -26,16 +26,15 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 
 def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
+    staged = staging.moved(x, place)
+    if staged is not None:
+        return staged
     source = x.place
-    if not (source.is_gpu_place() and _is_host(place) and driver.is_there()):
+    if not (source.is_gpu_place() and staging.is_host(place) and driver.is_there()):
         return paddle.Tensor._copy_to(x, place, True)
     # Paddle copies to the host by the context of the GPU that is current in this thread, and fails where it is another
     with driver.on(source.gpu_device_id()):
         return paddle.Tensor._copy_to(x, place, True)
-
-
-def _is_host(place: Any) -> bool:
-    return isinstance(place, paddle.CPUPlace) or (isinstance(place, paddle.base.core.Place) and place.is_cpu_place())
 
 
 def relocate(x: paddle.Tensor, place: Any) -> None:

@@ -41,7 +41,7 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import calls, gradients, layers, loading, models, names, optimizers, reducing, settings, sharing
+    from . import calls, gradients, layers, loading, models, names, optimizers, reducing, settings, sharing, staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -159,6 +159,9 @@ class TensorflowBackend(Backend):
         if hasattr(x, "_copy") and tf.executing_eagerly():
             if device.kind == "gpu" and x.dtype == tf.string:
                 raise self.unsupported("strings on a GPU", "leave them on cpu:0, and move the numbers made of them")
+            staged = staging.moved(x, device, self)
+            if staged is not None:
+                return staged
             moved = x._copy(device_name=self.to_native(device)[1:])  # with no job: in a cluster this is another one
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, _COMPOSITES):
@@ -192,6 +195,9 @@ class TensorflowBackend(Backend):
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
+        staged = staging.put(array, device, self)
+        if staged is not None:
+            return staged
         with tf.device("/CPU:0"):
             x = tf.constant(array)
         return self._settled(x, device)
@@ -218,7 +224,13 @@ class TensorflowBackend(Backend):
             x.shape.rank == 0
         ):  # x.numpy() is a scalar then, and NumPy fails to read x itself if it is bfloat16 or a string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
-        return numpy.asarray(x)
+        if not staging.is_read(x, self):
+            return numpy.asarray(x)
+        staged = staging.read(x, self)
+        return x.numpy() if staged is None else staged  # what `asarray` gives, TensorFlow keeps
+
+    def gives_away(self, x: Any) -> bool:
+        return staging.is_read(x, self)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):

@@ -30,7 +30,7 @@ PRIVATE: Final = (
     Private("tensorflow.python.autograph.core", ("config",), "see above"),
     Private("tensorflow.python.distribute", ("device_util",), "see above"),
     Private("tensorflow.python.framework", ("op_callbacks", "ops"), "seeing each operation of a thread"),
-    Private("tensorflow.python.eager", ("context",), "the device of the scope, execution mode, callbacks"),
+    Private("tensorflow.python.eager", ("context", "record"), "the scope, execution mode, callbacks, tapes"),
     Private("tensorflow.python.eager.context.Context", ("_initialized",), "whether the runtime has started"),
     Private("tensorflow.python.framework.ops.EagerTensor", ("_copy",), "copies that are where they are told"),
     Private("tensorflow.python.ops.resource_variable_ops.BaseResourceVariable", ("_handle", "_unique_id"),

@@ -230,6 +230,18 @@ def test_an_error_half_way_is_told_and_harms_no_later_copy(driver, failing):
     assert ring._ring._slots.qsize() == ring.SLOTS
 
 
+def test_after_an_error_without_a_stream_nothing_is_written_any_more(driver):
+    """Else the memory could be somebody else's by then."""
+    gpu = driver.array(WHOLE)
+    driver.failing = 20
+    assert not up(random(11), gpu, None)
+    before = gpu.copy()
+    assert before.any()
+    for stream in list(driver.streams):
+        driver.finish(stream)
+    assert (gpu == before).all()
+
+
 def test_what_is_not_the_memory_of_a_gpu_is_left_alone(driver):
     values, gpu = random(6), driver.array(WHOLE)
     driver.kind = 1

@@ -14,13 +14,20 @@ from xdevice.contract import ring
 
 pytestmark = pytest.mark.gpu
 
-STAGED = [name for name in xdevice.backends() if name in ("torch", "jax") and name not in NO_KERNELS]
+STAGED = [name for name in xdevice.backends() if name in ("torch", "jax", "tensorflow", "paddle", "mxnet")]
+COMPUTING = [name for name in STAGED if name not in NO_KERNELS]
 GPU = xdevice.gpu()
 SIZE = (64 << 20) + 52
 
 
 @pytest.fixture(params=STAGED)
 def framework(request):
+    with suppress(xdevice.BackendImportError), xdevice.use(request.param) as backend:
+        yield backend
+
+
+@pytest.fixture(params=COMPUTING)
+def computing(request):
     with suppress(xdevice.BackendImportError), xdevice.use(request.param) as backend:
         yield backend
 
@@ -55,14 +62,55 @@ def numbers(seed, dtype="float32"):
 
 def on_gpu(array, backend):
     """By the framework's own call."""
-    native = backend.to_native(GPU)
-    if backend.name == "torch":
-        return backend.framework.from_numpy(array.copy()).to(native)
-    return backend.framework.device_put(array.copy(), native).block_until_ready()
+    native, framework = backend.to_native(GPU), backend.framework
+    if backend.name == "tensorflow":
+        with framework.device(native):
+            return framework.constant(array)
+    ways = {
+        "torch": lambda: framework.from_numpy(array.copy()).to(native),
+        "jax": lambda: framework.device_put(array.copy(), native).block_until_ready(),
+        "paddle": lambda: framework.to_tensor(array, place=native),
+        "mxnet": lambda: framework.np.array(array, dtype=array.dtype, ctx=native),
+    }
+    return ways[backend.name]()
 
 
 def read(x, backend):
-    return x.cpu().numpy() if backend.name == "torch" else np.asarray(x)
+    """By the framework's own call."""
+    ways = {
+        "torch": lambda: x.cpu().numpy(),
+        "jax": lambda: np.asarray(x),
+        "tensorflow": lambda: x.numpy(),
+        "paddle": lambda: x.numpy(),
+        "mxnet": lambda: x.asnumpy(),
+    }
+    return ways[backend.name]()
+
+
+def again(x, backend):
+    """A copy on the same GPU, under way, that needs no kernel built for it."""
+    if backend.name == "tensorflow":
+        with backend.framework.device(x.device):
+            return backend.framework.raw_ops.DeepCopy(x=x)
+    ways = {
+        "torch": lambda: x.clone(),
+        "jax": lambda: backend.framework.numpy.copy(x),
+        "paddle": lambda: x._copy_to(x.place, False),
+        "mxnet": lambda: x.copyto(x.ctx),
+    }
+    return ways[backend.name]()
+
+
+def comes_back_by_the_ring(backend):
+    """Whether a tensor does; TensorFlow's own copy is no slower."""
+    return backend.name != "tensorflow"
+
+
+def keep_busy(backend):
+    """Gives the GPU some 50 ms of copies to do."""
+    x = on_gpu(np.full(SIZE, 255, "uint8"), backend)
+    for _ in range(800):
+        again(x, backend)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "float16", "bool"])
@@ -73,7 +121,7 @@ def test_values_come_through(framework, staged, dtype):
         assert xdevice.device_of(x) is GPU
         assert (read(x, framework) == array).all()
     assert staged == [SIZE] * len(staged)
-    assert staged
+    assert staged or (framework.name, dtype) == ("tensorflow", "bool")  # which TensorFlow makes no room for on a GPU
     before = len(staged)
     for host in (
         xdevice.to_numpy(x),
@@ -82,7 +130,7 @@ def test_values_come_through(framework, staged, dtype):
     ):
         assert host.dtype == array.dtype
         assert (host == array).all()
-    assert len(staged) == before + 3
+    assert len(staged) == before + 1 + 2 * comes_back_by_the_ring(framework)
 
 
 def test_the_source_may_be_written_at_once(framework, staged):
@@ -99,16 +147,42 @@ def test_the_source_may_be_written_at_once(framework, staged):
     assert len(staged) >= 7
 
 
-def test_what_is_being_computed_is_waited_for(framework, staged):
+def test_what_is_being_computed_is_waited_for(computing, staged):
     array = numbers(0)
-    z = on_gpu(array, framework)
+    z = on_gpu(array, computing)
     for _ in range(200):
         z = z + 1
     assert (xdevice.to_numpy(z) == array + 200).all()
     for _ in range(200):
         z = z - 1
-    assert (read(xdevice.to_device(z, "cpu"), framework) == array).all()
-    assert len(staged) == 2
+    assert (read(xdevice.to_device(z, "cpu"), computing) == array).all()
+    assert len(staged) == 1 + comes_back_by_the_ring(computing)
+
+
+def test_what_is_being_copied_is_waited_for(framework, staged):
+    arrays = [numbers(0), numbers(1)]
+    xs = [on_gpu(array, framework) for array in arrays]
+    keep_busy(framework)
+    assert (xdevice.to_numpy(again(xs[0], framework)) == arrays[0]).all()
+    keep_busy(framework)
+    assert (read(xdevice.to_device(again(xs[1], framework), "cpu"), framework) == arrays[1]).all()
+    assert len(staged) == 1 + comes_back_by_the_ring(framework)
+
+
+def test_parts_and_sources_in_another_order(framework, staged):
+    array = np.random.default_rng(0).random((2, 1024, SIZE // 4096), dtype=np.float32)
+    for source in (array, array[1:], array.T, array[:, ::2], array[::-1]):
+        x = xdevice.tensor(source, device=GPU)
+        assert (xdevice.to_numpy(x) == source).all()
+        assert (xdevice.to_numpy(xdevice.to_device(x, "cpu")) == source).all()
+        for y in xdevice.prefetch([source], GPU):
+            assert (xdevice.to_numpy(y) == source).all()
+    whole = xdevice.tensor(array, device=GPU)
+    before = len(staged)
+    assert (xdevice.to_numpy(whole[1]) == array[1]).all() or framework.name in NO_KERNELS
+    host = xdevice.tensor(array, device="cpu")
+    assert (xdevice.to_numpy(xdevice.to_device(host[1], GPU)) == array[1]).all()
+    assert len(staged) > before
 
 
 def test_threads_do_not_disturb_each_other(framework):
@@ -182,8 +256,8 @@ def test_saved_and_loaded(framework, tmp_path):
     assert (read(x, framework) == array).all()
 
 
-def test_non_blocking_both_ways(framework):
-    array = numbers(0)
+def test_non_blocking_both_ways(computing):
+    framework, array = computing, numbers(0)
     host = xdevice.tensor(array, device="cpu")
     x = xdevice.to_device(host, GPU, non_blocking=True)
     assert (read(x, framework) == array).all()
@@ -196,7 +270,17 @@ def test_non_blocking_both_ways(framework):
         assert (xdevice.to_numpy(back) == array + 50).all()
     z = xdevice.to_device({"x": [y]}, "cpu", non_blocking=True)["x"][0]
     xdevice.sync()
-    assert (np.asarray(z) == array + 50).all()
+    assert (xdevice.to_numpy(z) == array + 50).all()
+
+
+def test_what_is_watched_is_reported_once(framework, staged):
+    x = xdevice.tensor(numbers(0), device=GPU)
+    with xdevice.transfers() as seen:
+        xdevice.to_numpy(x)
+        xdevice.to_device(xdevice.to_device(x, "cpu"), GPU)
+    assert [(one.source, one.destination, one.nbytes) for one in seen] == [
+        (GPU, xdevice.cpu(), SIZE), (GPU, xdevice.cpu(), SIZE), (xdevice.cpu(), GPU, SIZE),
+    ]  # fmt: skip
 
 
 class TestTorch:
@@ -335,6 +419,162 @@ assert torch.equal(xdevice.to_device(x, "gpu:0").cpu(), x)
 """
         done = python("-c", code)
         assert done.returncode == 0, done.stderr
+
+
+class TestTensorflow:
+    @pytest.fixture
+    def tf(self):
+        pytest.importorskip("tensorflow")
+        with xdevice.use("tensorflow") as backend:
+            yield backend.framework
+
+    def test_gradients_flow_both_ways_and_twice(self, tf, staged):
+        x = tf.convert_to_tensor(xdevice.tensor(numbers(0), device="cpu"))
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = xdevice.to_device(x, GPU)
+                z = xdevice.to_device(y * y * y, "cpu")
+            first = tape.gradient(z, x)
+        second = outer.gradient(first, x)
+        values = xdevice.to_numpy(x)
+        assert xdevice.device_of(first) is xdevice.cpu()
+        assert np.allclose(xdevice.to_numpy(first), 3 * values**2)
+        assert np.allclose(xdevice.to_numpy(second), 6 * values)
+        assert staged
+
+    def test_what_differentiates_forward_sees_the_move(self, tf, staged):
+        x = tf.convert_to_tensor(xdevice.tensor(numbers(0), device="cpu"))
+        with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as forward:
+            y = xdevice.to_device(xdevice.to_device(x, GPU) * 2.0, "cpu")
+        assert (xdevice.to_numpy(forward.jvp(y)) == 2).all()
+        assert staged
+
+    def test_what_is_traced_is_not_staged(self, tf, staged):
+        array, read = numbers(0), []
+        x = xdevice.tensor(array, device=GPU)
+        before = len(staged)
+
+        @tf.function
+        def traced():
+            read.append(xdevice.to_numpy(x))
+            return xdevice.tensor(array, device=GPU) + 1
+
+        assert (traced().numpy() == array + 1).all()
+        assert (read[0] == array).all()
+        assert len(staged) == before
+
+    def test_memory_that_was_freed_is_not_written_too_early(self, tf):
+        """The new tensor gets the memory of one that queued work still reads."""
+        old, values = numbers(0), numbers(1)
+        with xdevice.use("tensorflow") as backend:
+            for _ in range(3):
+                x = on_gpu(old, backend)
+                keep_busy(backend)
+                kept = again(x, backend)
+                del x
+                new = xdevice.tensor(values, device=GPU)
+                assert (kept.numpy() == old).all()
+                assert (new.numpy() == values).all()
+
+    def test_what_was_read_may_be_written(self, tf):
+        x = xdevice.tensor(numbers(0), device=GPU)
+        xdevice.to_numpy(x)[:] = -1
+        assert (x.numpy() == numbers(0)).all()
+        assert (xdevice.to_numpy(x) == numbers(0)).all()
+
+    @pytest.mark.parametrize("dtype", ["int32", "int64", "float64", "complex64", "bfloat16", "uint16"])
+    def test_other_dtypes(self, tf, staged, dtype):
+        values = xdevice.to_numpy(xdevice.tensor(numbers(0), device="cpu", dtype=dtype))
+        x = xdevice.tensor(values, device=GPU, dtype=dtype)
+        assert xdevice.device_of(x) is GPU
+        assert x.dtype.name == dtype
+        assert (x.numpy() == values).all()
+        assert (xdevice.to_numpy(x) == values).all()
+        host = xdevice.to_device(x, "cpu")
+        assert xdevice.device_of(host) is xdevice.cpu()
+        assert (host.numpy() == values).all()
+        assert staged
+
+
+class TestPaddle:
+    @pytest.fixture
+    def paddle(self):
+        pytest.importorskip("paddle")
+        with xdevice.use("paddle") as backend:
+            yield backend.framework
+
+    def test_gradients_flow_both_ways(self, paddle, staged):
+        x = paddle.to_tensor(numbers(0), place=paddle.CPUPlace(), stop_gradient=False)
+        y = xdevice.to_device(xdevice.to_device(x, GPU), "cpu")
+        assert not y.stop_gradient
+        (y * y).sum().backward()
+        assert (x.grad.numpy() == 2 * numbers(0)).all()
+        assert len(staged) == 4
+
+    def test_flags_are_those_of_a_copy(self, paddle, staged):
+        x = paddle.to_tensor(numbers(0), place=paddle.CPUPlace())
+        x.persistable = True
+        own = paddle.Tensor._copy_to(x, paddle.CUDAPlace(0), True)
+        for moved in (xdevice.to_device(x, GPU), xdevice.to_device(own, "cpu")):
+            assert (moved.stop_gradient, moved.persistable, moved.name) == (own.stop_gradient, True, own.name)
+        assert len(staged) == 2
+
+    def test_views_are_read_as_they_are(self, paddle, staged):
+        array = numbers(0)[:-1].reshape(2, -1)
+        host = paddle.to_tensor(array, place=paddle.CPUPlace())
+        assert (xdevice.to_device(host.t(), GPU).numpy() == array.T).all()
+        assert (xdevice.to_device(host[1], GPU).numpy() == array[1]).all()
+
+    def test_each_stream_has_its_order(self, paddle, staged):
+        with xdevice.use("paddle") as backend:
+            x = on_gpu(numbers(0), backend)
+            side = xdevice.Stream(GPU)
+            for turn in range(1, 4):
+                source = numbers(turn)
+                with side:
+                    keep_busy(backend)
+                    y = xdevice.tensor(source, device=GPU)
+                    source[:] = -1
+                    back = xdevice.to_numpy(again(y, backend))
+                assert (back == numbers(turn)).all()
+            assert (xdevice.to_numpy(x) == numbers(0)).all()
+        assert len(staged) == 7
+
+    def test_what_is_moved_is_there_for_all_streams(self, paddle, staged):
+        with xdevice.use("paddle") as backend:
+            host = paddle.to_tensor(numbers(0), place=paddle.CPUPlace())
+            side = xdevice.Stream(GPU)
+            for move in (lambda: xdevice.to_device(host, GPU), lambda: xdevice.tensor(numbers(0), device=GPU)):
+                keep_busy(backend)
+                y = move()
+                with side:
+                    assert (xdevice.to_numpy(again(y, backend)) == numbers(0)).all()
+        assert len(staged) == 4
+
+
+class TestMxnet:
+    def test_what_is_recorded_is_not_staged(self, staged):
+        mx = pytest.importorskip("mxnet")
+        with xdevice.use("mxnet"):
+            x = xdevice.tensor(numbers(0), device="cpu")
+            x.attach_grad()
+            with mx.autograd.record():
+                y = xdevice.to_device(xdevice.to_device(x, GPU), "cpu")
+                loss = (y * y).sum()
+            loss.backward()
+            assert (x.grad.asnumpy() == 2 * numbers(0)).all()
+        assert not staged
+
+    def test_legacy_arrays_stay_legacy(self, staged):
+        mx = pytest.importorskip("mxnet")
+        with xdevice.use("mxnet"):
+            x = mx.nd.array(numbers(0), ctx=mx.cpu(0))
+            there = xdevice.to_device(x, GPU)
+            assert type(there) is type(xdevice.to_device(there, "cpu")) is mx.nd.NDArray
+            assert (xdevice.to_numpy(there) == numbers(0)).all()
+        assert len(staged) == 3
 
 
 def test_jax_keeps_its_guards_and_traces():

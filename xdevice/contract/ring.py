@@ -200,23 +200,32 @@ class _Copy:
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
-                while self.error is None:
-                    try:
-                        start = self._starts.popleft()
-                    except IndexError:
-                        break
-                    slot = slots.get()
-                    try:
-                        self.step(slot, start, min(SLOT, self.nbytes - start), stream)
-                    finally:
-                        slots.put(slot)
+                try:
+                    self._steps(slots, stream)
+                finally:
+                    self.end()
         except BaseException as error:
             self.error = error
         finally:
             self._ended.put(None)
 
+    def _steps(self, slots: SimpleQueue[_Slot], stream: Any) -> None:
+        while self.error is None:
+            try:
+                start = self._starts.popleft()
+            except IndexError:
+                return
+            slot = slots.get()
+            try:
+                self.step(slot, start, min(SLOT, self.nbytes - start), stream)
+            finally:
+                slots.put(slot)
+
     def step(self, slot: _Slot, start: int, nbytes: int, stream: Any) -> None:
         raise NotImplementedError
+
+    def end(self) -> None:
+        """What a thread does after its last step, also after one that failed."""
 
     def wait(self) -> None:
         """In the caller's thread; raises what went wrong."""
@@ -251,11 +260,9 @@ class _ToGpu(_Copy):
               ctypes.c_size_t(nbytes), stream)  # fmt: skip
         slot.mark(self.place, stream)
 
-    def wait(self) -> None:
-        super().wait()
-        if self.stream is None:
-            with _Current(self.place):
-                _call("cuStreamSynchronize", self.place.stream)
+    def end(self) -> None:
+        if self.stream is None:  # nothing else orders it before what is next in that memory
+            _call("cuStreamSynchronize", self.place.stream)
 
 
 class _Ring:

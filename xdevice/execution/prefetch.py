@@ -58,10 +58,10 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     | backend | copies to a GPU |
     |---|---|
     | torch | through pinned memory, from 24 MB on xdevice's own ring of it, on a side stream |
-    | paddle | through pinned memory, on the stream of the computation: Paddle's current stream is the process's |
+    | paddle | as on torch, the ring from 16 MB on, but on the stream of the computation, which is the process's |
     | jax | from the thread, from 16 MB on through xdevice's ring of pinned memory; one more batch of room is kept |
-    | tensorflow | from the thread, by the framework's own scheduler |
-    | mxnet | through pinned memory, by MXNet's engine |
+    | tensorflow | from the thread, by its own scheduler, or by the ring: arrays from 16 MB on, tensors from 64 MB on |
+    | mxnet | through pinned memory by MXNet's engine, from 16 MB on by the ring, from the thread |
 
     Raises:
         ArgumentError: a depth below 1, or nothing to iterate. DeviceNotFoundError: no such device.

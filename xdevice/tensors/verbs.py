@@ -170,8 +170,9 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
             rebuilt, or that holds an object whose tensors would stay behind; the error says what to write instead.
 
     Costs less than the framework's own call where there is nothing to do, else one copy. Large ones between ordinary
-    memory and an NVIDIA GPU go through a ring of 64 MB of page-locked memory on PyTorch and JAX, some 5 to 15 times as
-    fast as by the framework's own call (docs/explanation/performance.md); `xdevice.free_pinned()` gives it back.
+    memory and an NVIDIA GPU go through a ring of 64 MB of page-locked memory, some 2 to 20 times as fast as by the
+    framework's own call, but on TensorFlow only to the GPU (docs/explanation/performance.md); `xdevice.free_pinned()`
+    gives it back.
 
     Example:
         >>> x = xdevice.ones(2, 3)

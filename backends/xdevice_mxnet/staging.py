@@ -1,0 +1,89 @@
+"""Copies between the host and a GPU of NVIDIA's through the ring of page-locked memory.
+
+What must be kept:
+
+- MXNet's engine knows nothing of these copies: so the host waits for what it reads, and only memory is written that was
+  made here, and that nobody else has seen yet. The engine has waited for the GPU before it gives memory out again.
+- What is recorded for gradients has to be an operation of MXNet's.
+- Its shapes are read and made under NumPy's semantics, which the caller has switched on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import mxnet as mx
+import numpy as np
+
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.contract import ring
+
+if TYPE_CHECKING:
+    from xdevice.contract import Backend
+
+LEAST: Final = 16 << 20
+"""Bytes from which the ring gains."""
+
+
+def read(x: Any, backend: Backend) -> np.ndarray[Any, Any] | None:
+    """The values of an array on a GPU; None where MXNet's own way is to be taken."""
+    if not _is_staged(x, "gpu", backend):
+        return None
+    values = np.empty(x.shape, host_dtype(dtype_name(x.dtype)))
+    return values if _to_host(x, values, values.ctypes.data, backend) else None
+
+
+def put(values: np.ndarray[Any, Any], context: Any, backend: Backend) -> Any | None:
+    """An array on a GPU with the values of one of NumPy's; None where MXNet's own way is to be taken."""
+    if context.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
+        return None
+    if values.dtype.name not in backend.dtypes or not ring.is_measured():
+        return None
+    made = mx.np.empty(values.shape, dtype=values.dtype, ctx=context)
+    return made if _to_gpu(values, values.ctypes.data, made, backend) else None
+
+
+def moved(x: Any, context: Any, backend: Backend) -> Any | None:
+    """An array between the host and a GPU; None where MXNet's own way is to be taken."""
+    source, target = ("cpu", "gpu") if context.device_type == "gpu" else ("gpu", "cpu")
+    if context.device_type != target or mx.autograd.is_recording() or not _is_staged(x, source, backend):
+        return None
+    made = mx.np.empty(x.shape, dtype=x.dtype, ctx=context)
+    if target == "gpu":
+        x.wait_to_read()
+        is_done = _to_gpu(x, _address(x, backend), made, backend)
+    else:
+        is_done = _to_host(x, made, _address(made, backend), backend)
+    if not is_done:
+        return None
+    return made if isinstance(x, mx.np.ndarray) else made.as_nd_ndarray()
+
+
+def _to_host(x: Any, owner: Any, target: int, backend: Backend) -> bool:
+    x.wait_to_read()
+    return ring.to_host(x, _address(x, backend), owner, target, _size(x), None)
+
+
+def _to_gpu(owner: Any, source: int, made: Any, backend: Backend) -> bool:
+    return ring.to_gpu(owner, source, made, _address(made, backend), _size(made), None)
+
+
+def _address(x: Any, backend: Backend) -> int:
+    found = backend.memory_of(x)
+    return 0 if found is None else found[0]
+
+
+def _is_staged(x: Any, kind: str, backend: Backend) -> bool:
+    return (
+        backend.device_of(x).kind == kind
+        and not backend.virtual
+        and _size(x) >= LEAST
+        and x.ctx.device_type == kind  # pinned memory is of the CPU too
+        and backend.is_dense(x)
+        and dtype_name(x.dtype) in backend.dtypes
+        and ring.is_measured()
+    )
+
+
+def _size(x: Any) -> int:
+    return int(x.size) * host_dtype(dtype_name(x.dtype)).itemsize
