@@ -495,7 +495,7 @@ class TestTensorflow:
         host = xdevice.to_device(x, "cpu")
         assert xdevice.device_of(host) is xdevice.cpu()
         assert (host.numpy() == values).all()
-        assert staged
+        assert bool(staged) is (dtype != "uint16"), "TensorFlow makes none of it on a GPU"
 
 
 class TestPaddle:
