@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -37,7 +36,7 @@ from .disk import replacing, target_of
 from .format import DTYPES, RESERVED, SHARED, SMALL, opened, read, read_all
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from io import FileIO
 
     from xdevice.base.devices import Device
@@ -53,8 +52,6 @@ if TYPE_CHECKING:
 _WRITABLE: Final = frozenset(DTYPES.values())
 _LONE: Final = "tensor"
 """The name in a file of a tensor that was saved by itself."""
-_READ_AHEAD: Final = 16 << 20
-"""Bytes from which it gains."""
 
 
 class _Variable(NamedTuple):
@@ -313,8 +310,8 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
             if shape not in seen:
                 _require_shape(owner, name, shape)
                 seen.add(shape)
-        with closing(_arrays(file, header.entries.values(), [place])) as arrays:
-            tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
+        arrays = _arrays(file, header.entries.values(), [place])
+        tensors = {name: _tensor(owner, array, place) for name, array in zip(header.entries, arrays, strict=True)}
     tensors.update({name: tensors[other] for name, other in header.shared.items()})
     return tensors
 
@@ -327,32 +324,19 @@ def _load_into(path: str, into: Any) -> Any:
             variables.update(_state_to_come(prefix, x, variables, header))
         planned = sorted(_plan(path, variables, header, file), key=lambda one: one.entry.start)
         places = [one.backend.device_of(one.value) for _, one, _ in planned]
-        with closing(_arrays(file, [one.entry for one in planned], places)) as arrays:
-            for (_, one, _), place, array in zip(planned, places, arrays, strict=True):
-                one.backend.write(one.value, _tensor(one.backend, array, place))
+        arrays = _arrays(file, [one.entry for one in planned], places)
+        for (_, one, _), place, array in zip(planned, places, arrays, strict=True):
+            one.backend.write(one.value, _tensor(one.backend, array, place))
     for prefix, x in models.items():
         _take_state(prefix, x, variables)
     return into
 
 
-def _arrays(file: FileIO, entries: Collection[Entry], places: Sequence[Device]) -> Generator[Array, None, None]:
-    """The values of tensors that will be in these places."""
-    arrays = read_all(file, entries)
-    if sum(entry.nbytes for entry in entries) > _READ_AHEAD and any(place is not CPU for place in places):
-        arrays = _ahead(arrays)
-    for array in arrays:
-        yield floats.taken(array) if floats.asked() else array
-
-
-def _ahead(arrays: Iterator[Array]) -> Iterator[Array]:
-    """Each is read while the one before it is copied to its device."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(next, arrays, None)
-        while (array := coming.result()) is not None:
-            coming = reader.submit(next, arrays, None)
-            yield array
+def _arrays(file: FileIO, entries: Collection[Entry], places: Iterable[Device]) -> Iterator[Array]:
+    """The values of tensors that will be in these places; those for other devices may lie in the same memory in turn,
+    because `Backend.stage` has read it on return."""
+    arrays = read_all(file, entries, in_turn=all(place is not CPU for place in places))
+    return map(floats.taken, arrays) if floats.asked() else arrays
 
 
 def _state_to_come(

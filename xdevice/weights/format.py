@@ -18,7 +18,7 @@ from xdevice.errors import DTypeError, FileFormatError
 from .disk import path_errors, require_plain_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from io import FileIO
 
 DTYPES: Final = {
@@ -164,23 +164,26 @@ def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[s
     return shared
 
 
-def read(file: FileIO, entry: Entry) -> np.ndarray[Any, Any]:
-    """The values of a tensor in memory of their own."""
-    return _bytes(file, entry.start, entry.nbytes).view(host_dtype(entry.dtype)).reshape(entry.shape)
+def read(file: FileIO, entry: Entry, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+    """The values of a tensor, in memory of their own, or in `room`."""
+    buffer = aligned(entry.nbytes) if room is None else room[: entry.nbytes]
+    return _filled(buffer, file, entry.start).view(host_dtype(entry.dtype)).reshape(entry.shape)
 
 
-def read_all(file: FileIO, entries: Iterable[Entry]) -> Iterator[np.ndarray[Any, Any]]:
-    """The values of tensors, one after the other; those of `SMALL` ones lie in memory that they share, to be copied."""
+def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
+    """The values of tensors, one after the other; those of `SMALL` ones lie in memory that they share, to be copied. So
+    do all others `in_turn`: the first use of new memory takes as long as the reading."""
     entries = tuple(entries)
+    room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
     memory, first, end = aligned(0), 0, 0
     for number, entry in enumerate(entries):
         name, shape, start, nbytes = entry
         if nbytes > SMALL or not nbytes:
-            yield read(file, entry)
+            yield read(file, entry, room)
             continue
         if not first <= start < end:
             first, end = start, _end_of_block(entries, number)
-            memory = _bytes(file, first, end - first)
+            memory = _filled(aligned(end - first), file, first)
         array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
         yield array if array.flags.aligned else array.copy()
 
@@ -195,8 +198,7 @@ def _end_of_block(entries: Sequence[Entry], number: int) -> int:
     return end
 
 
-def _bytes(file: FileIO, start: int, nbytes: int) -> np.ndarray[Any, Any]:
-    buffer = aligned(nbytes)
+def _filled(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
     file.seek(start)
     rest = buffer.data
     while rest:
