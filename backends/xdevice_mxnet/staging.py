@@ -61,14 +61,17 @@ def moved(x: Any, context: Any, backend: Backend) -> Any | None:
 
 def _to_host(x: Any, owner: Any, target: int, backend: Backend) -> bool:
     x.wait_to_read()
-    return ring.to_host(x, _address(x, backend), owner, target, _size(x), None)
+    source = _address(x, backend)
+    return bool(source and target) and ring.to_host(x, source, owner, target, _size(x), None)
 
 
 def _to_gpu(owner: Any, source: int, made: Any, backend: Backend) -> bool:
-    return ring.to_gpu(owner, source, made, _address(made, backend), _size(made), None)
+    target = _address(made, backend)
+    return bool(source and target) and ring.to_gpu(owner, source, made, target, _size(made), None)
 
 
 def _address(x: Any, backend: Backend) -> int:
+    """0 where MXNet does not tell."""
     found = backend.memory_of(x)
     return 0 if found is None else found[0]
 
