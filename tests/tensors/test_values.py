@@ -289,6 +289,17 @@ def test_sparse_tensors_are_read_dense():
         assert xdevice.device_of(x) is xdevice.cpu()
 
 
+def test_what_is_of_a_type_that_cannot_be_hashed_is_named():
+    class Unhashable(type):
+        __hash__ = None
+
+    class Batch(dict, metaclass=Unhashable):
+        pass
+
+    with pytest.raises(xdevice.ContainerError, match=r"it is a .*Batch that holds tensors"):
+        xdevice.to_numpy(Batch(x=framework("torch").ones(2)))
+
+
 def test_a_parameter_without_a_shape_is_not_built_yet():
     torch = framework("torch")
     weight = torch.nn.LazyLinear(2).weight

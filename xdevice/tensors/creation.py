@@ -158,7 +158,10 @@ def to_numpy(x: Any) -> Any:
         >>> xdevice.to_numpy(xdevice.ones(2))
         array([1., 1.], dtype=float32)
     """
-    owner = registry.movable.get(type(x))
+    try:
+        owner = registry.movable.get(type(x))
+    except TypeError:  # a type may refuse to be hashed
+        owner = None
     if owner is not None:
         return _read(owner, x)
     x = registry.as_array(x)
