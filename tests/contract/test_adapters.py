@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from support import FRAMEWORKS, printed, python
 
+from xdevice.contract.backend import CAPABILITIES
+from xdevice.contract.primitives import Primitives
+
 GOOD = """
 import types
 from contextlib import nullcontext
@@ -133,6 +136,11 @@ except xdevice.DTypeError:
         ("    dtypes = ", "    dtpyes = ", "does not state the class attribute 'dtypes'"),
         ('    name = "toyframe"', '    name = "other"', "calls itself 'other'"),
         ("class ToyBackend(Backend)", "class ToyBackend", "is not a subclass of xdevice.contract.Backend"),
+        (
+            "    def move(self, x, device)",
+            "    def new_graph(self, device): pass\n    def move(self, x, device)",
+            "has new_graph of Graphs, and lacks only_on(self, device: 'Device')",
+        ),
     ],
 )
 def test_an_adapter_that_breaks_the_contract_is_named(machine, old, new, said):
@@ -143,6 +151,24 @@ def test_an_adapter_that_breaks_the_contract_is_named(machine, old, new, said):
     assert text.startswith("xdevice.errors.ContractError")
     assert "toy_adapter:ToyBackend of xdevice-toy 1.0" in text
     assert said in text
+
+
+def test_the_class_of_a_capability_is_held_to_the_contract_too(machine):
+    base = "class ToyBackend(Backend)"
+    source = GOOD.replace(
+        base, "class ToyGraphs:\n    def new_graph(self): pass\n\n\nclass ToyBackend(ToyGraphs, Backend)"
+    )
+    assert source.count("ToyGraphs") == 2
+    machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=source, toyframe=FRAMEWORK)
+    text = machine.run("import xdevice; xdevice.backend('toyframe')").splitlines()[-1]
+    assert "defines new_graph(self), expected new_graph(self, device: 'Device')" in text
+    assert "has new_graph of Graphs, and lacks only_on" in text
+
+
+def test_no_two_capabilities_have_a_method_of_one_name():
+    names = [name for part in (Primitives, *CAPABILITIES) for name in vars(part) if not name.startswith("_")]
+    assert {name for name in names if names.count(name) > 1} == {"needs"}
+    assert all(set(vars(part)["needs"]) <= vars(part).keys() for part in CAPABILITIES)
 
 
 def test_two_adapters_of_one_name_are_refused(machine):
@@ -206,10 +232,10 @@ def test_what_an_adapter_leaves_out_is_said(machine):
     machine.install("xdevice-toy", "toyframe", "toy_adapter:ToyBackend", toy_adapter=GOOD, toyframe=FRAMEWORK)
     code = """
 import inspect, xdevice
-from xdevice.contract import Backend
+from xdevice.contract.backend import HOOKS
 toy = xdevice.backend("toyframe")
-for name, method in vars(Backend).items():
-    if inspect.isfunction(method) and name not in vars(type(toy)) and not name.startswith("_"):
+for name, method in HOOKS.items():
+    if inspect.isfunction(method) and name not in vars(type(toy)):
         try:
             getattr(toy, name)(*[None] * (len(inspect.signature(method).parameters) - 1))
         except NotImplementedError as error:

@@ -27,7 +27,7 @@ TRAVEL = (
     "containers.trees.Tree",
     "containers.ways.way_into",
     "tensors.contents._check",
-    "contract.backend.require",
+    "contract.primitives.require",
     "tensors.leaves.move",
     "xdevice_jax.move",
     "containers.trees.rebuilt",

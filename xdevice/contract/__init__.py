@@ -1,6 +1,8 @@
 """What an adapter is written on: the contract, and the tools that it may use."""
 
-from .backend import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Takes, Transfer, Way, check
+from .backend import Backend, check
+from .conversion import Takes
+from .primitives import VIRTUAL_GPU, DeviceInfo, Kind, Memory, Transfer, Way
 from .samples import Samples, Work
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What `Backend.namespace()` gives: the kernels that `xdevice.array_namespace` is written on.
+"""Arithmetic: `namespace()` gives the kernels that `xdevice.array_namespace` is written on.
 
 A kernel has the name that the Python Array API standard gives its function, and less to do: the core promises that
 
@@ -15,7 +15,9 @@ tensors like any other, and the result is where the operands are. Gradients flow
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, ClassVar, Final
+
+from .primitives import Primitives
 
 CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW")
 """Names of functions of two tensors that take a float of Python as their second as well; whether `view` reshapes
@@ -76,3 +78,19 @@ SETTLED: Final = "settled"
 """Called, where there is one, with what a kernel of two tensors gave, if its type is not theirs; gives the tensor."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
+
+
+class Arithmetic(Primitives):
+    """Kernels, to which the core gives only what they are promised: this module and `nn` beside it say what."""
+
+    needs: ClassVar[tuple[str, ...]] = ("namespace",)
+
+    def namespace(self) -> Any:
+        """The kernels that `xdevice.array_namespace` is made of, as a module or object; `xdevice.contract.arithmetic`
+        says which, and what they are promised."""
+        raise self.unsupported("array namespace", "compute with the framework's own functions")
+
+    def nn(self) -> Any:
+        """The kernels that `xdevice.nn` is made of, as a module or object; `xdevice.contract.nn` says which, and what
+        they are promised. For a backend with a namespace."""
+        raise self.unsupported("neural-network functions", "compute with the framework's own functions")

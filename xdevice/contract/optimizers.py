@@ -16,10 +16,12 @@ A setting that an adapter does not state has the value of `KINDS` or `COMMON`.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from .primitives import Primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 # where eps enters
 ADDED: Final = "added to the root"
@@ -141,3 +143,26 @@ def keeps(slot: str, settings: Mapping[str, object]) -> bool:
         return bool(settings["momentum"])
     asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
     return asked is None or bool(settings[asked])
+
+
+class Optimizers(Primitives):
+    """What the framework's optimizers compute, and the state that they keep."""
+
+    needs: ClassVar[tuple[str, ...]] = ("optimizer",)
+
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        """Tensors for the state that an optimizer makes only in its first step, by their names: all of the state of
+        each parameter that `names` mentions and that does not have any yet. The optimizer owns it after `take_state`,
+        and computes as before until then. Empty for any other model."""
+        return {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most have none to take
+        """Called by `load` after it has written into the variables of a model and into its `state_to_come`."""
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        """What an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` has the kinds and settings.
+        Asked of any object of the framework's; raises `UnsupportedError` by name for a class whose formula is not
+        among them, and for a subclass, which may compute anything."""
+        raise self.unsupported(
+            f"reading what a {type(optimizer).__qualname__} computes", "compare its settings by hand"
+        )

@@ -16,10 +16,12 @@ What it knows of failures it raises in its own words: which rank has failed, and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from .primitives import Primitives
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from xdevice.base.devices import Device
 
@@ -115,3 +117,23 @@ class Engine(ABC):
 
     def abort(self) -> None:  # noqa: B027  # most cannot be interrupted
         """Called instead of `close` after a failure, while a call may be waiting in another thread. Never waits."""
+
+
+class Processes(Primitives):
+    """Engines for several processes. Without them tensors go by PyTorch's, through conversion."""
+
+    needs: ClassVar[tuple[str, ...]] = ("engines", "start_engine")
+
+    def engines(self) -> Sequence[str]:
+        """The engines that could be started here, the best first, as names for `start_engine`: "gloo". Imports and
+        starts nothing that the adapter has not."""
+        return ()
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        """Starts one of the `engines` for this process of a group: all its processes call it at the same time, and may
+        tell each other addresses by `group.exchange`. Listens where `group.host` is, and nowhere else."""
+        raise self.unsupported(f"an engine {name!r} for several processes", "choose engine='auto', which takes PyTorch")
+
+    def why_no_engine(self) -> str:
+        """Why `engines` is empty here, in a few words, for who asks for one by name."""
+        return "it has no engine here"

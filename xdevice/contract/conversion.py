@@ -1,0 +1,81 @@
+"""Sharing memory with tensors of another framework. `dlpack` beside it reads and relabels the capsules."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from xdevice.base import devices
+
+from .primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+
+    from .dlpack import Lent
+
+
+class Takes(NamedTuple):
+    """What memory of another framework a framework can work in: in any other it gives wrong values or crashes."""
+
+    alignment: int = 1
+    """Its first byte is at a multiple of this many bytes."""
+    strides: Literal["any", "forward", "compact"] = "any"
+    """"forward": none is negative. "compact": those of C order."""
+    labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    """The dtypes that it labels differently from DLPack: its code and bits, by name."""
+
+
+class Conversion(Primitives):
+    """Lending the memory of a tensor, and taking memory over. Without it tensors are copied through the host.
+
+    - A capsule keeps the memory alive that it describes, and describes values that are there.
+    - What is adopted is the memory itself: what one framework writes, the other one reads.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("export", "takes", "adopt")
+
+    def takes(self) -> Takes | None:
+        """What memory `adopt` can take over; None if it cannot take over any."""
+        return None
+
+    def shares(self, device: Device) -> bool:
+        """Whether the memory of a device is where other frameworks look for it: the host's, or that of a real GPU."""
+        return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
+
+    def detached(self, x: Any) -> Any:
+        """`x` in the same memory without its gradient; `x` itself if it asks for none. Raises `UnsupportedError` for
+        what is not a dense tensor."""
+        return x
+
+    def finish(self, x: Any) -> None:
+        """Waits for work on the memory of `x` that another framework could not know of, and raises its error."""
+        self.wait(x)
+
+    def lending(self, x: Any) -> AbstractContextManager[Any]:
+        """Entered while another framework takes over the memory of `x`."""
+        return nullcontext()
+
+    def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
+        """Of a detached tensor: its address in bytes, whether it is in C order, whether no stride is negative; where
+        the framework tells it faster than a capsule does. With None, a capsule is exported and looked at."""
+        return None
+
+    def export(self, x: Any) -> Any:
+        """An unversioned DLPack capsule of a detached tensor that keeps its memory alive. Raises `BufferError` where
+        the capsule would not describe the values, or the memory must not be given away."""
+        raise self.unsupported("sharing its memory", "its tensors are copied through the host")
+
+    def compact(self, x: Any) -> Any:
+        """A copy of a detached tensor on its device that any framework can take over: in C order, at a multiple
+        of `alignment.ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
+        return self.copy(x, self.device_of(x))
+
+    def adopt(self, lent: Lent, dtype: str) -> Any:
+        """A tensor in the memory of another framework, which `takes` allows: `lent.capsule` is consumed, or `lent` as
+        an array of DLPack's protocol."""
+        raise self.unsupported("taking memory over", "tensors are copied to it through the host")

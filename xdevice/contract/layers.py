@@ -1,0 +1,60 @@
+"""The layers of models: what they are, what they compute, and seeing their calls.
+
+`layouts` beside it has the kinds of layers with parameters, `operations` those without and all settings, and `calls`
+what the adapters share to see calls.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from .calls import Around, Call
+    from .layouts import Layer, Part
+
+
+class Layers(Primitives):
+    """What the layers of a model are, in PyTorch's terms. `layers`, `operations` and `calls` name a layer alike.
+
+    Without them a state is converted by `kinds=`, and differences between settings are not seen.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("layers", "operations", "calls", "outermost")
+
+    def layers(self, model: Any) -> Iterable[Layer]:
+        """The layers of a model whose kind `layouts` knows, each once, in the order of their definition: their
+        parts have the names of `variables`. Layers without parameters, or of another kind, are left out."""
+        raise self.unsupported("layers of models", "give the parameters as a dict, and their kinds")
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        """The parts that a layer of a kind may have: PyTorch's own, unless said otherwise. `settings` are those of a
+        layer of any framework, and may be incomplete."""
+
+        from . import layouts  # needs NumPy
+
+        return layouts.parts(kind, settings)
+
+    def operations(self, model: Any) -> Iterable[Layer]:
+        """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
+        definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`, and
+        `line` says which of them nothing comes between. What a function does is not seen. A layer of a class from
+        outside of the framework that says by itself what it computes is one of kind "other", or has one behind it."""
+        raise self.unsupported("settings of layers without parameters", "compare them yourself")
+
+    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
+        """A list that gets each call of a layer of a model as it ends, while the block is open, in this thread or task
+        and in those that `xdevice.parallel` starts. Layers with the parameters that `layers` knows are seen whatever
+        children they have, other layers only if they have none. Raises `UnsupportedError` for a model whose layers a
+        compiler has hidden, `NotBuiltError` if it has not been built yet. Afterwards nothing is left on the model."""
+        raise self.unsupported("seeing the calls of layers", "compare what the model returns")
+
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        """While the block is open, each call of a model that is not made inside of another one's call is
+        `around(model, arguments, call)`, in any thread: `call` makes it, `around` returns what it is to return. A layer
+        or a loss that is called by itself is a model too."""
+        raise self.unsupported("seeing the calls of models", "name the model")

@@ -1,0 +1,386 @@
+"""What every adapter must provide: the devices and tensors of a framework. The capabilities stand beside it.
+
+The rules that are the same for all frameworks are not here but in the core, the rooms above this one. It promises an
+adapter that
+
+- a `device` handed to it exists on this backend, except in `to_native` and `from_native`;
+- `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
+  `UnsupportedError` because it is spread over several; `move_model` only if `is_all_on` says no; `device_of` and
+  `wait` only for tensors;
+- a `dtype` handed to it is one of its `dtypes`;
+- containers, fallback, device spellings and error texts are the core's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from xdevice.base import devices
+from xdevice.base.devices import Device
+from xdevice.errors import DeviceNotFoundError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import ModuleType
+
+    import numpy as np
+
+    from .samples import Samples
+
+Kind = Literal["tensor", "symbol", "model"]
+"""What a framework's type is: a tensor, which moves to a new object; a symbol, which stands for a tensor while a
+function is traced, so that it has no device yet and every move is recorded; a model, whose variables move in place."""
+
+
+class DeviceInfo(NamedTuple):
+    """What people want to know of a device: its name, and its memory in bytes where the framework tells."""
+
+    name: str
+    memory: int | None
+
+
+VIRTUAL_GPU = DeviceInfo("virtual GPU (host memory)", None)
+"""What `describe` says of a virtual GPU."""
+
+
+class Memory(NamedTuple):
+    """Bytes of a device's memory; None where the framework does not tell."""
+
+    total: int | None
+    free: int | None
+    allocated: int | None
+    """By this process, through the framework."""
+    peak: int | None
+    """The most that `allocated` has been since the start or `reset_peak`."""
+    pinned: int = 0
+    """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
+
+
+class Transfer(NamedTuple):
+    """One read by the host, or one copy between devices, that a program has made."""
+
+    backend: str
+    kind: Literal["read", "move"]
+    how: str
+    """The call that made it: "item", "numpy", "print", "to_device", ..."""
+    source: Device
+    destination: Device
+    nbytes: int
+    physical: bool
+    """False for a read on the CPU, which moves nothing there and would on a GPU."""
+
+
+class Way(NamedTuple):
+    """How an object that is neither a tensor nor a model is walked or moved: what `xdevice.register` is told of its
+    type, or what an adapter knows of types registered with its framework. If nothing is stated, its attributes are
+    walked."""
+
+    flatten: Callable[[Any], Any] | None = None
+    """What is in it, as a dict or a list."""
+    rebuild: Callable[[Any, Any], Any] | None = None
+    """Another one like it, with this in it: a dict or a list as `flatten` gives."""
+    move: Callable[[Any, Device], Any] | None = None
+    """The object on a device: itself or a new one."""
+    copy: Callable[[Any, Device], Any] | None = None
+    """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
+    tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
+    """Of an object that moves itself, the tensors that tell where it is, by what is written behind its name to get at
+    them; left out, all that can be seen in it."""
+
+
+class Primitives(ABC):
+    """One framework, seen through the primitives that the core is written on.
+
+    A subclass states the class attributes, then the methods in this order. `x` is a tensor of the framework, and in
+    `move` and `copy` it may be a symbol.
+    """
+
+    name: ClassVar[str]
+    """The name users select it by."""
+    modules: ClassVar[tuple[str, ...]]
+    """The top-level modules whose types belong to it."""
+    minimum: ClassVar[tuple[int, ...]]
+    """The oldest version of the framework that works."""
+    dtypes: ClassVar[frozenset[str]]
+    """The dtypes that it supports, by NumPy's names, and "bfloat16"."""
+    dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
+    """Its own dtype objects and their names in `dtypes`, if their `name` or text is not that name: {half: "float16"}.
+    Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
+    short_floats: frozenset[str] = frozenset()
+    """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
+    kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
+    """The device kinds it may have, in the order in which they are listed."""
+    guests: ClassVar[tuple[str, ...]] = ()
+    """Libraries over several frameworks whose models it can move when they run on it: ("keras",)."""
+    moves_by: ClassVar[str | None] = None
+    """The method by which objects of libraries around the framework move themselves to a native device: "to"."""
+    releases_under_lock: ClassVar[bool] = False
+    """Whether it holds a lock while it releases memory: `xdevice.contract.dlpack` says what is done about it."""
+    refusal: str | None = None
+    """Why it cannot be used in this process any more; set by the core in a forked child."""
+    virtual: int = 0
+    """The number of its GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
+    most_axes: int = 64
+    """How many axes a tensor may have; values come through NumPy, which does not allow more."""
+    longest_axis: int = 2**63 - 1
+    """How many elements a tensor may have along one axis."""
+    most_virtual_gpus: int | None = None
+    """How many virtual GPUs the framework can have at most, if there is a limit; the core does not ask for more."""
+
+    # the framework
+
+    @property
+    @abstractmethod
+    def framework(self) -> ModuleType:
+        """The framework's top-level module, already imported."""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """The framework's version, as it states it."""
+
+    @abstractmethod
+    def classify(self, cls: type) -> Kind | None:
+        """Whether objects of this type are tensors, symbols, models, or none of these. Asked once per type."""
+
+    # devices
+
+    @abstractmethod
+    def count(self, kind: str) -> int:
+        """How many devices of a kind there are, without starting one: 0 of any kind that it does not know."""
+
+    @abstractmethod
+    def describe(self, device: Device) -> DeviceInfo:
+        """Name and memory of a device, `VIRTUAL_GPU` for a virtual one. May start it."""
+
+    def is_started(self, device: Device) -> bool:
+        """Whether this process has used a GPU: asking anything else about one that it has not used starts it."""
+        return True
+
+    @abstractmethod
+    def to_native(self, device: Device) -> Any:
+        """The framework's own object for a device."""
+
+    @abstractmethod
+    def from_native(self, native: Any) -> Device | None:
+        """The device of a framework's own object; None if that object is not a device."""
+
+    @abstractmethod
+    def scope(self, device: Device) -> AbstractContextManager[Any]:
+        """Makes the framework's own creation functions place on `device`, and restores."""
+
+    # tensors
+
+    @abstractmethod
+    def device_of(self, x: Any) -> Device:
+        """Where the memory of `x` is. It has to be as fast as possible: every verb calls it."""
+
+    def probe(self, cls: type) -> Callable[[Any], Device]:
+        """`device_of` for tensors of just this type, where that can be told faster. Asked once per type."""
+        return self.device_of
+
+    def devices_of(self, cls: type, tensors: Sequence[Any]) -> set[Device]:
+        """Where tensors of just this type are, one or more: each device once. Raises what `device_of` raises."""
+        return set(map(self.device_of, tensors))
+
+    @abstractmethod
+    def move(self, x: Any, device: Device) -> Any:
+        """`x` on a device other than its own: same values, dtype, shape, `requires_grad`; gradients flow."""
+
+    def move_all(self, tensors: Sequence[Any], device: Device) -> list[Any]:
+        """Different tensors, none of which is on the device, there: what `move` gives for each."""
+        return [self.move(x, device) for x in tensors]
+
+    def start_move(self, x: Any, device: Device) -> Any:
+        """As `move`, but the values may arrive later: whatever reads them waits for them first, `wait` of the result
+        and `synchronize` of both devices do. What `x` is read from may not be written until then."""
+        return self.move(x, device)
+
+    @abstractmethod
+    def copy(self, x: Any, device: Device) -> Any:
+        """New storage on `device`, also on the same one: never an alias of `x`; gradients flow."""
+
+    @abstractmethod
+    def synchronize(self, device: Device | None) -> None:
+        """Waits for all work on a device (None: on all), and raises the errors of that work."""
+
+    @abstractmethod
+    def wait(self, x: Any) -> None:
+        """Waits until `x` is computed, and raises the error of its computation."""
+
+    # values
+
+    @abstractmethod
+    def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
+        """A new tensor of the array's dtype and values; never an alias of it."""
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
+        array is not empty, C-contiguous, begins at a multiple of `alignment.ALIGNMENT`, and is nobody else's."""
+        return self.from_numpy(array, devices.CPU)
+
+    @abstractmethod
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`. Raises
+        `UnsupportedError` for what NumPy has no array for, and says what to read instead."""
+
+    def gives_away(self, x: Any) -> bool:
+        """Whether `to_numpy` of this tensor gives memory that neither the framework nor anybody else keeps. Otherwise
+        the core copies it before a user may write into it; read-only memory it always copies."""
+        return False
+
+    def peek(self, x: Any) -> np.ndarray[Any, Any]:
+        """The values on the host for a caller that reads them at once and keeps nothing: `to_numpy` without the copy
+        that the framework makes of memory that NumPy could read."""
+        return self.to_numpy(x)
+
+    @abstractmethod
+    def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
+        """A tensor filled with one value, made on the device."""
+
+    @abstractmethod
+    def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> Any:
+        """Uniform in [0, 1), made on the device where the framework can, by its own generator and seed."""
+
+    def tracing(self) -> str | None:
+        """What is tracing the function that runs now, such as "jax.jit": what is drawn on the host there is drawn once,
+        and is the same at each call. None if nothing is, and where Python runs at each call."""
+        return None
+
+    def eagerly(self, function: Callable[[], Any]) -> Any:
+        """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
+        return function()
+
+    # sharing memory with another framework: what is not said here goes through the host
+
+    def dtype_refusal(self, dtype: str) -> str | None:
+        """Why one of the `dtypes` would be narrowed as the framework is set up now, and what to do about it; None if it
+        would not."""
+        return None
+
+    # what is neither a tensor nor a model
+
+    def way_into(self, x: Any) -> Way | None:
+        """How to walk or move an object of a type that the framework knows without it being a tensor or a model (a
+        registered pytree); None for any other. The same for all objects of a type. Of a tensor, where the framework
+        has host memory only: what objects it is made of; None for one of numbers."""
+        return None
+
+    # several devices
+
+    def is_dense(self, x: Any) -> bool:
+        """Whether a tensor is one block of numbers: False for the sparse, the ragged and the masked ones."""
+        return True
+
+    # threads
+
+    threads: Literal["many", "one"] = "many"
+    """Whether tasks may run in a thread each, or must share one enqueueing thread. Either way methods are called in any
+    thread: an adapter whose framework is for one at a time holds a lock."""
+
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Reads the calling thread's state (device scope, gradient mode, autocast, recording, ...) and gives a function
+        that makes a context manager of it for another thread. What threads may not do at once is serialised inside.
+        If it has an attribute `rejoin`, that is called in the first thread when the other one has given a result."""
+        return nullcontext
+
+    # copying in the background
+
+    def stage(self, x: Any, device: Device) -> Any:
+        """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
+        the framework has it. The copy is ordered on this thread's current stream. On return `x` has been read, so that
+        its owner may write into it, and the result is not an alias of what can be written into."""
+        raise self.unsupported("copying in the background", "override Backend.stage()")
+
+    def iterate(self, source: Any) -> Iterator[Any]:
+        """An iterator over a loader of this framework that raises what the loader's own code raised and never hangs;
+        its `close()`, if it has one, ends its threads and processes. May be advanced in another thread."""
+        return iter(source)
+
+    # seeing asynchrony
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        """Every operation inside completes before the next line runs; in this thread, and in all where it can. Does
+        nothing where that is so anyway, and raises `UnsupportedError` where nothing can make an operation complete."""
+        raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are removed
+        afterwards. `xdevice.contract.hooks` sets them."""
+        raise self.unsupported("watching transfers", "unload it, or build its watch() on xdevice.contract.hooks")
+
+    # memory
+
+    def memory(self, device: Device) -> Memory:
+        """Total, free, allocated and peak bytes of a device; None for what the framework does not tell."""
+        raise self.unsupported("memory()", "override Backend.memory()")
+
+    def reset_peak(self, device: Device) -> None:
+        """Resets the peak to what is allocated now."""
+        raise self.unsupported("resetting the peak of memory", "read xdevice.memory(device).allocated instead")
+
+    # what people ask
+
+    def why_no_gpu(self) -> str:
+        """Why `count("gpu")` is 0 here, in a few words, for `xdevice info`."""
+        return "no GPU is visible"
+
+    # the process
+
+    def after_fork(self) -> str | None:
+        """Called in a forked child. Why this backend cannot be used there, or None."""
+        return None
+
+    def samples(self) -> Samples:
+        """What the conformance suite needs beside the contract: a network, a gradient, a second device."""
+        raise self.unsupported("samples", "override Backend.samples() to run the conformance suite")
+
+    # the same for every backend
+
+    @property
+    def is_host_only(self) -> bool:
+        """Whether its tensors can only be in host memory: in a container with tensors of other backends they are data,
+        like numbers."""
+        return self.kinds == ("cpu",)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Every device that exists."""
+        return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
+
+    def has(self, device: Device) -> bool:
+        """Whether the device exists."""
+        return device.kind in self.kinds and device.index < self.count(device.kind)
+
+    def require(self, device: Device) -> None:
+        """Raises `DeviceNotFoundError` unless the device exists."""
+        if self.has(device):
+            return
+        there = ", ".join(map(str, self.devices()))
+        hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
+        if self.is_host_only:
+            hint = (
+                f"; where the selected backend has it, xdevice.tensor(x, device={str(device)!r}) makes a tensor of an "
+                f"array, and xdevice.convert(x, 'torch') makes one of another framework"
+            )
+        raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
+
+    def refuse_if_frozen(self, draw: str, instead: str = "draw outside and pass the numbers in") -> None:
+        """Raises `UnsupportedError` in a traced function, where a draw would give the same numbers at each call."""
+        by = self.tracing()
+        if by is not None:
+            raise self.unsupported(
+                f"{draw} inside a function that {by} traces: it would draw once, while tracing, and give the same "
+                f"numbers at every call",
+                instead,
+            )
+
+    def unsupported(self, what: str, instead: str) -> UnsupportedError:
+        """The error to raise for a capability that this backend lacks: "models", "copying a sparse tensor"."""
+        return UnsupportedError(f"{self.name} does not support {what}; {instead}")
+
+    def __repr__(self) -> str:
+        return f"<xdevice backend {self.name} {self.version}>"

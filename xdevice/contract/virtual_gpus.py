@@ -1,0 +1,26 @@
+"""Virtual GPUs: devices in host memory that a program takes for GPUs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from .primitives import Primitives
+
+
+class VirtualGpus(Primitives):
+    """Virtual GPUs refuse what real GPUs refuse: what is on one is not on another."""
+
+    needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
+
+    def why_no_virtual_gpus(self) -> str | None:
+        """Why it cannot have virtual GPUs, or not any more, and what to do about it; None if it can."""
+        return "its adapter does not have make_virtual_gpus()"
+
+    def make_virtual_gpus(self, n: int) -> None:
+        """Makes `n` other devices of the framework, in host memory, its gpu:0 to gpu:{n-1}, and leaves cpu:0 as the
+        only CPU. Real GPUs are hidden from then on. A second adapter may ask again for the same number."""
+        raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
+
+    def default_to_float64(self) -> None:
+        """Makes float64 what the framework makes float32 where the program names no dtype, for the whole process."""
+        raise self.unsupported("a run in float64", "leave it out of xdevice parity --float64")
