@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import pickle
 import rlcompleter
 
 from support import printed
 
 import xdevice
+from xdevice.errors import XDeviceError
 
 
 def test_dir_has_what_is_public_and_nothing_else():
     shown = {name for name in dir(xdevice) if not name.startswith("__")}
     assert shown == set(xdevice.__all__)
-    assert set(xdevice._LAZY) == shown | {"errors"}, "where tracebacks say that an error is"
     assert all(hasattr(xdevice, name) for name in shown)
+
+
+def test_every_error_can_be_caught_by_its_name():
+    """Those that are caught by their parents' names are not shown, and are where users look for them all the same."""
+    errors = [cls for cls in vars(xdevice.errors).values() if isinstance(cls, type) and issubclass(cls, XDeviceError)]
+    assert len(errors) == 29
+    assert all(getattr(xdevice, cls.__name__) is cls for cls in errors)
+    assert {cls.__name__ for cls in errors} - set(dir(xdevice)) >= {"ScopeError", "TimingError"}
+
+
+def test_a_function_says_that_it_is_of_xdevice():
+    assert xdevice.to_device.__module__ == xdevice.assert_parity.__module__ == "xdevice"
+    assert pickle.loads(pickle.dumps(xdevice.to_device)) is xdevice.to_device
 
 
 def test_importing_xdevice_imports_nothing_else():

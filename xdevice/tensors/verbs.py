@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from xdevice.base import devices
-from xdevice.base.devices import CPU, Device
+from xdevice.base.devices import CPU
+from xdevice.base.devices import Device as Device  # with what `with device:` does
 from xdevice.containers.batches import OWN
 from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown

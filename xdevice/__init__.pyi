@@ -1,0 +1,107 @@
+"""The public names of xdevice, and where each is: written here once, for type checkers and for `__init__.py`.
+
+A name that is not shown is no part of `__all__`: errors that are caught by their parents' names, and `__version__`.
+"""
+
+from . import errors as errors  # not shown
+from . import native as native
+from . import nn as nn
+from . import random as random
+from .arithmetic.gradients import grad as grad
+from .arithmetic.gradients import update as update
+from .arithmetic.gradients import value_and_grad as value_and_grad
+from .arithmetic.namespace import array_namespace as array_namespace
+from .base.version import __version__ as __version__  # not shown
+from .containers.trees import register as register
+from .core.selection import backend as backend
+from .core.selection import backends as backends
+from .core.selection import set_backend as set_backend
+from .core.selection import use as use
+from .distributed.world import World as World
+from .distributed.world import processes as processes
+from .distributed.world import world as world
+from .errors import ArgumentError as ArgumentError  # not shown
+from .errors import BackendImportError as BackendImportError
+from .errors import BackendNotFoundError as BackendNotFoundError
+from .errors import CaptureError as CaptureError
+from .errors import CollectiveMismatchError as CollectiveMismatchError
+from .errors import ContainerError as ContainerError
+from .errors import ContractError as ContractError  # not shown
+from .errors import DeviceError as DeviceError
+from .errors import DeviceMismatchError as DeviceMismatchError
+from .errors import DeviceNotFoundError as DeviceNotFoundError
+from .errors import DTypeError as DTypeError
+from .errors import FileFormatError as FileFormatError
+from .errors import FilePathError as FilePathError  # not shown
+from .errors import LaunchError as LaunchError
+from .errors import MissingFileError as MissingFileError  # not shown
+from .errors import NotATensorError as NotATensorError
+from .errors import NotBuiltError as NotBuiltError
+from .errors import ParityError as ParityError
+from .errors import PeerError as PeerError
+from .errors import RecordingError as RecordingError  # not shown
+from .errors import ScopeError as ScopeError  # not shown
+from .errors import SettingError as SettingError  # not shown
+from .errors import ShapeError as ShapeError
+from .errors import SharingError as SharingError  # not shown
+from .errors import StateError as StateError  # not shown
+from .errors import TimingError as TimingError  # not shown
+from .errors import TransferError as TransferError  # not shown
+from .errors import UnsupportedError as UnsupportedError
+from .errors import XDeviceError as XDeviceError
+from .execution.blocking import blocking as blocking
+from .execution.graphs import Graph as Graph
+from .execution.graphs import capture as capture
+from .execution.parallel import close_pool as close_pool
+from .execution.parallel import parallel as parallel
+from .execution.prefetch import prefetch as prefetch
+from .execution.streams import Event as Event
+from .execution.streams import Stream as Stream
+from .execution.timing import Benchmark as Benchmark
+from .execution.timing import Timer as Timer
+from .execution.timing import measure as measure
+from .execution.transfers import TransferWarning as TransferWarning
+from .execution.transfers import transfers as transfers
+from .execution.waiting import sync as sync
+from .parity.comparing import Comparison as Comparison
+from .parity.comparing import assert_parity as assert_parity
+from .parity.comparing import compare as compare
+from .parity.recording import record as record
+from .porting.optimizers import compare_optimizers as compare_optimizers
+from .porting.optimizers import convert_optimizer as convert_optimizer
+from .porting.state import State as State
+from .porting.state import convert_state as convert_state
+from .porting.state import load_state as load_state
+from .replicas.launch import local_device as local_device
+from .replicas.spread import all_reduce as all_reduce
+from .replicas.spread import broadcast as broadcast
+from .replicas.spread import gather as gather
+from .replicas.spread import replicate as replicate
+from .replicas.spread import split_batch as split_batch
+from .replicas.virtual import virtual_gpus as virtual_gpus
+from .tensors.conversion import convert as convert
+from .tensors.creation import item as item
+from .tensors.creation import ones as ones
+from .tensors.creation import rand as rand
+from .tensors.creation import tensor as tensor
+from .tensors.creation import to_numpy as to_numpy
+from .tensors.creation import zeros as zeros
+from .tensors.memory import free_pinned as free_pinned
+from .tensors.memory import memory as memory
+from .tensors.memory import reset_peak as reset_peak
+from .tensors.verbs import Device as Device
+from .tensors.verbs import check_same_device as check_same_device
+from .tensors.verbs import copy_to as copy_to
+from .tensors.verbs import cpu as cpu
+from .tensors.verbs import device as device
+from .tensors.verbs import device_of as device_of
+from .tensors.verbs import gpu as gpu
+from .tensors.verbs import num_gpus as num_gpus
+from .tensors.verbs import same_device as same_device
+from .tensors.verbs import to_device as to_device
+from .tensors.verbs import try_all_gpus as try_all_gpus
+from .tensors.verbs import try_gpu as try_gpu
+from .tracing.traces import Trace as Trace
+from .tracing.traces import trace as trace
+from .weights.files import load as load
+from .weights.files import save as save
