@@ -37,7 +37,7 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import gradients, reducing, sharing, staging, threads, unstarted
+    from . import conversion, gradients, parallel, replicas, staging, unstarted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -217,9 +217,9 @@ class JaxBackend(Backend):
     # arithmetic
 
     def namespace(self) -> ModuleType:
-        from . import namespace
+        from . import arithmetic
 
-        return namespace
+        return arithmetic
 
     def nn(self) -> ModuleType:
         from . import nn
@@ -237,21 +237,21 @@ class JaxBackend(Backend):
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:
-        return sharing.TAKES
+        return conversion.TAKES
 
     def dtype_refusal(self, dtype: str) -> str | None:
-        return _64_BIT if dtype in sharing.WIDE and not jax.config.jax_enable_x64 else None
+        return _64_BIT if dtype in conversion.WIDE and not jax.config.jax_enable_x64 else None
 
     def export(self, x: jax.Array) -> Any:
         self.wait(x)
-        return sharing.export(x)
+        return conversion.export(x)
 
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
-        return sharing.adopt(lent)
+        return conversion.adopt(lent)
 
     # what is neither a tensor nor a model
 
-    def way_into(self, x: Any) -> Way | None:
+    def container_way(self, x: Any) -> Way | None:
         if jax.tree_util.all_leaves([x]):
             return None
         if isinstance(x, Mapping):
@@ -273,15 +273,15 @@ class JaxBackend(Backend):
         return self.copy(x, device)
 
     def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
-        return reducing.total(tensors, mean)
+        return replicas.total(tensors, mean)
 
     def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
         for x in tensors:
             self._require_values(x)
         natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
-        if not reducing.is_for_collectives(tensors[0], natives):
+        if not replicas.is_for_collectives(tensors[0], natives):
             return super().all_reduce(tensors, mean)
-        return reducing.by_collectives(tensors, natives, mean)
+        return replicas.by_collectives(tensors, natives, mean)
 
     # several processes
 
@@ -305,7 +305,7 @@ class JaxBackend(Backend):
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return threads.thread_state()
+        return parallel.thread_state()
 
     # copying in the background
 
@@ -325,9 +325,9 @@ class JaxBackend(Backend):
         return blocking.blocking(self)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import watching
+        from . import transfers
 
-        return watching.watch(self, report)
+        return transfers.watch(self, report)
 
     # memory
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from xdevice.contract.patches import Patch, Private
 
-from . import watching
+from . import transfers
 
 PATCHES: Final = (
     Patch(
-        "jax._src.array.ArrayImpl", (*watching.READS, "_value", "to_device"),
+        "jax._src.array.ArrayImpl", (*transfers.READS, "_value", "to_device"),
         "`transfers`: reads and moves. `jax.transfer_guard` sees those of a GPU only, and names no caller", "block",
     ),
     Patch("jax", ("device_put",), "`transfers`: moves", "block"),

@@ -28,7 +28,7 @@ from xdevice.contract.collectives import address, free_port, refusal_of_order
 from xdevice.contract.processes import Engine
 from xdevice.errors import LaunchError
 
-from . import sharing, threads, unstarted
+from . import conversion, parallel, unstarted
 
 try:
     from jax import shard_map
@@ -114,9 +114,9 @@ def _own(y: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
-    if x.dtype.name not in sharing.WIDE or jax.config.jax_enable_x64:
+    if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
         return nullcontext()
-    return threads.enable_x64(True)
+    return parallel.enable_x64(True)
 
 
 # the start

@@ -9,7 +9,7 @@ What this adapter must keep:
 - `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
   long. It is called without releasing the GIL, which it never holds for long.
 - Operators silently mix `cpu(0)` and `cpu(1)`, and give the first one's; between CPU and GPU they raise. With virtual
-  GPUs, which are `cpu(1)` and on, virtual.py makes them raise too.
+  GPUs, which are `cpu(1)` and on, virtual_gpus.py makes them raise too.
 - A failed computation is reported by the first wait only; reading the array after that gives garbage.
 """
 
@@ -42,7 +42,19 @@ if is_blocking_wanted():
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import calls, gradients, layers, models, optimizers, semantics, settings, sharing, staging, threads, virtual
+from . import (
+    calls,
+    conversion,
+    gradients,
+    layers,
+    models,
+    operations,
+    optimizers,
+    parallel,
+    semantics,
+    staging,
+    virtual_gpus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -248,9 +260,9 @@ class MxnetBackend(Backend):
     # arithmetic
 
     def namespace(self) -> ModuleType:
-        from . import namespace
+        from . import arithmetic
 
-        return namespace
+        return arithmetic
 
     def nn(self) -> ModuleType:
         from . import nn
@@ -268,17 +280,17 @@ class MxnetBackend(Backend):
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:
-        return sharing.TAKES
+        return conversion.TAKES
 
     def detached(self, x: Any) -> Any:
-        return sharing.detached(x)
+        return conversion.detached(x)
 
     def export(self, x: Any) -> Any:
-        return sharing.export(x)
+        return conversion.export(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         semantics.creating()
-        return sharing.adopt(lent)
+        return conversion.adopt(lent)
 
     # models
 
@@ -311,7 +323,7 @@ class MxnetBackend(Backend):
         return layers.parts(kind, settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+        return operations.operations(model, self)
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)
@@ -408,7 +420,7 @@ class MxnetBackend(Backend):
     threads = "one"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return threads.thread_state()
+        return parallel.thread_state()
 
     # copying in the background
 
@@ -438,9 +450,9 @@ class MxnetBackend(Backend):
         return blocking.blocking()
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import watching
+        from . import transfers
 
-        return watching.watch(self, report)
+        return transfers.watch(self, report)
 
     # memory
 
@@ -458,7 +470,7 @@ class MxnetBackend(Backend):
     def make_virtual_gpus(self, n: int) -> None:
         self._cpus, self._gpus = 1, n
         self._places.clear()
-        virtual.refuse_mixed_devices()
+        virtual_gpus.refuse_mixed_devices()
 
     # floats of a parity run
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
-from . import namespace
+from . import arithmetic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ def value_and_grad(
             "gradients while it records: for most operations it has no second gradient",
             "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
         )
-    namespace.enter()
+    arithmetic.enter()
     with mx.util.np_shape(True):
-        inputs = list(map(namespace.copy, leaves))  # MXNet writes in place first, and raises then
+        inputs = list(map(arithmetic.copy, leaves))  # MXNet writes in place first, and raises then
         mx.autograd.mark_variables(inputs, [_unmade(x) for x in inputs])
         with mx.autograd.record():
             loss, rest = call(inputs)
@@ -72,6 +72,6 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
 def update(
     leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
 ) -> list[Any]:
-    namespace.enter()
+    arithmetic.enter()
     with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
-        return [rule(namespace.copy(x), namespace.copy(g)) for x, g in zip(leaves, grads, strict=True)]
+        return [rule(arithmetic.copy(x), arithmetic.copy(g)) for x, g in zip(leaves, grads, strict=True)]

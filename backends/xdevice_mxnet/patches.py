@@ -6,12 +6,12 @@ from typing import Final
 
 from xdevice.contract.patches import Patch, Private
 
-from . import blocking, watching
+from . import blocking, transfers
 
 PATCHES: Final = (
     Patch("mxnet.gluon.Block", ("__call__",), "`trace`: the layers that a model calls", "block"),
-    Patch("mxnet.nd.NDArray", (*watching.READS, *watching.MOVES), "`transfers`: reads and moves", "block"),
-    Patch("mxnet.np.ndarray", (*watching.NUMPY_READS, *watching.NUMPY_MOVES), "the same", "block"),
+    Patch("mxnet.nd.NDArray", (*transfers.READS, *transfers.MOVES), "`transfers`: reads and moves", "block"),
+    Patch("mxnet.np.ndarray", (*transfers.NUMPY_READS, *transfers.NUMPY_MOVES), "the same", "block"),
     Patch("numpy", ("asarray", "array"), "`transfers`: NumPy reads by a protocol of its own", "block"),
     Patch("mxnet.base._LIB", blocking.CALLS, "`blocking`: MXNet waits for one array or for all work only", "block"),
     Patch(

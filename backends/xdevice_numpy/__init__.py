@@ -18,7 +18,7 @@ from xdevice.contract.sums import add_up
 with importing():
     import numpy as np
 
-from . import sharing
+from . import conversion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,7 +102,7 @@ class NumpyBackend(Backend):
         return array
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return sharing.detached(x)
+        return conversion.detached(x)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> np.ndarray[Any, Any]:
         return np.full(shape, value, dtype=host_dtype(dtype))
@@ -117,9 +117,9 @@ class NumpyBackend(Backend):
     # arithmetic
 
     def namespace(self) -> ModuleType:
-        from . import namespace
+        from . import arithmetic
 
-        return namespace
+        return arithmetic
 
     def nn(self) -> ModuleType:
         from . import nn
@@ -129,26 +129,26 @@ class NumpyBackend(Backend):
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:
-        return sharing.TAKES
+        return conversion.TAKES
 
     def detached(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return sharing.detached(x)
+        return conversion.detached(x)
 
     def memory_layout(self, x: np.ndarray[Any, Any]) -> tuple[int, bool, bool] | None:
-        return sharing.memory_layout(x)
+        return conversion.memory_layout(x)
 
     def export(self, x: np.ndarray[Any, Any]) -> Any:
-        return sharing.export(x)
+        return conversion.export(x)
 
     def compact(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return sharing.compact(x)
+        return conversion.compact(x)
 
     def adopt(self, lent: Lent, dtype: str) -> np.ndarray[Any, Any]:
-        return sharing.adopt(lent, dtype)
+        return conversion.adopt(lent, dtype)
 
     # what is neither tensor nor model
 
-    def way_into(self, x: Any) -> Way | None:
+    def container_way(self, x: Any) -> Way | None:
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
             return None
         return Way(lambda x: x.tolist() if x.ndim else [x.item()])

@@ -10,8 +10,8 @@ What this adapter must keep:
   to create on;
 - `CUDAPlace` ends the process on a CPU build, so a device is required before its place is made;
 - NumPy's uint16 means bfloat16, in and out;
-- a virtual GPU is a device of a plugin without kernels (virtual.py): each operation is computed on the CPU, between
-  copies. Strided kernels do not fall back to the CPU, so they are off: what is a view elsewhere is a copy then;
+- a virtual GPU is a device of a plugin without kernels (virtual_gpus.py): each operation is computed on the CPU,
+  between copies. Strided kernels do not fall back to the CPU, so they are off: what is a view elsewhere is a copy then;
 - Paddle would make the first virtual GPU its default device.
 """
 
@@ -29,25 +29,25 @@ from xdevice.contract.loader import importing
 from xdevice.contract.sums import add_up
 from xdevice.errors import NotBuiltError
 
-from . import virtual
+from . import virtual_gpus
 
-with importing(own_symbols_after="tensorflow"), virtual.importing(virtual_gpus_wanted()):
+with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_gpus_wanted()):
     import paddle
     from paddle.base.framework import EagerParamBase, global_var
 
     from . import (
         calls,
+        conversion,
         copying,
         gradients,
         layers,
         loading,
         models,
+        operations,
         optimizers,
+        parallel,
         scopes,
-        settings,
-        sharing,
         staging,
-        threads,
         tracing,
         virtual_operations,
     )
@@ -135,7 +135,7 @@ class PaddleBackend(Backend):
         native = self._natives.get(device)
         if native is None:
             self.require(device)
-            virtual_place = paddle.CustomPlace(virtual.KIND, device.index) if self.virtual else None
+            virtual_place = paddle.CustomPlace(virtual_gpus.KIND, device.index) if self.virtual else None
             native = self._natives[device] = virtual_place or paddle.CUDAPlace(device.index)
         return native
 
@@ -149,7 +149,7 @@ class PaddleBackend(Backend):
         return self._device_at(native) if isinstance(native, paddle.base.core.Place) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        return scopes.scope(virtual.name_of(device))
+        return scopes.scope(virtual_gpus.name_of(device))
 
     # tensors
 
@@ -247,9 +247,9 @@ class PaddleBackend(Backend):
     # arithmetic
 
     def namespace(self) -> ModuleType:
-        from . import namespace
+        from . import arithmetic
 
-        return namespace
+        return arithmetic
 
     def nn(self) -> ModuleType:
         from . import nn
@@ -267,19 +267,19 @@ class PaddleBackend(Backend):
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:
-        return sharing.takes(bool(self.virtual))
+        return conversion.takes(bool(self.virtual))
 
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
-        return sharing.detached(x)
+        return conversion.detached(x)
 
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
-        return sharing.memory_layout(x)
+        return conversion.memory_layout(x)
 
     def export(self, x: paddle.Tensor) -> Any:
-        return sharing.export(x)
+        return conversion.export(x)
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
-        return sharing.adopt(lent)
+        return conversion.adopt(lent)
 
     # models
 
@@ -315,7 +315,7 @@ class PaddleBackend(Backend):
         return layers.parts(kind, settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+        return operations.operations(model, self)
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)
@@ -344,8 +344,8 @@ class PaddleBackend(Backend):
 
     # what is neither a tensor nor a model
 
-    def way_into(self, x: Any) -> Way | None:
-        return models.way_into(x, self)
+    def container_way(self, x: Any) -> Way | None:
+        return models.container_way(x, self)
 
     # several devices
 
@@ -462,7 +462,7 @@ class PaddleBackend(Backend):
     stream_reach = "process"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return threads.thread_state()
+        return parallel.thread_state()
 
     # copying in the background
 
@@ -501,9 +501,9 @@ class PaddleBackend(Backend):
         return blocking.blocking()
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import watching
+        from . import transfers
 
-        return watching.watch(self, report)
+        return transfers.watch(self, report)
 
     # memory
 
@@ -517,9 +517,9 @@ class PaddleBackend(Backend):
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> str | None:
-        if virtual.registered() and virtual.KIND not in (paddle.device.get_all_custom_device_type() or ()):
+        if virtual_gpus.registered() and virtual_gpus.KIND not in (paddle.device.get_all_custom_device_type() or ()):
             return "Paddle does not list them; GLOG_v=3 makes it print why"
-        return virtual.why_not()
+        return virtual_gpus.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
@@ -584,7 +584,7 @@ class PaddleBackend(Backend):
 
 
 def _of_plugin(kind: str, index: int) -> Device:
-    return devices.of("gpu" if kind == virtual.KIND else kind, index)
+    return devices.of("gpu" if kind == virtual_gpus.KIND else kind, index)
 
 
 def _count_gpus() -> int:

@@ -10,7 +10,7 @@ from paddle.base import core
 
 from xdevice.contract import Memory
 
-from . import driver, virtual
+from . import driver, virtual_gpus
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -23,7 +23,7 @@ def of(device: Device) -> Memory:
         allocated = core.host_memory_stat_current_value(_KIND, 0)
         return Memory(None, None, allocated, core.host_memory_stat_peak_value(_KIND, 0))
     index = device.index
-    if virtual.registered():
+    if virtual_gpus.registered():
         if not _counts_virtual():
             return Memory(None, None, None, None)
         allocated = core.device_memory_stat_current_value(_KIND, index)
@@ -50,5 +50,5 @@ def reset_peak(device: Device) -> bool:
 @cache
 def _counts_virtual() -> bool:
     """Paddle 2.6 does not count the memory of plugins, and says 0."""
-    held = paddle.to_tensor([0.0], place=paddle.CustomPlace(virtual.KIND, 0))
+    held = paddle.to_tensor([0.0], place=paddle.CustomPlace(virtual_gpus.KIND, 0))
     return core.device_memory_stat_current_value(_KIND, held.place.custom_device_id()) > 0

@@ -74,7 +74,7 @@ def parts(model: Any) -> Iterable[Any]:
 # what is neither a tensor nor a model
 
 
-def way_into(x: Any, backend: Backend) -> Way | None:
+def container_way(x: Any, backend: Backend) -> Way | None:
     """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
     if not isinstance(x, paddle.Model):
         return None

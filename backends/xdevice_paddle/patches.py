@@ -6,11 +6,14 @@ from typing import Final
 
 from xdevice.contract.patches import Patch, Private
 
-from . import virtual_operations, watching
+from . import transfers, virtual_operations
 
 PATCHES: Final = (
     Patch("paddle.nn.Layer", ("__call__",), "`trace`: the layers that a model calls", "block"),
-    Patch("paddle.Tensor", (*watching.READS, "cpu", "cuda", "to", "_copy_to"), "`transfers`: reads and moves", "block"),
+    Patch(
+        "paddle.Tensor", (*transfers.READS, "cpu", "cuda", "to", "_copy_to"),
+        "`transfers`: reads and moves", "block",
+    ),
     Patch(
         "paddle.base.core.eager", ("run_partial_grad",),
         "`parallel`: `paddle.grad` in two threads at once segfaults (3.3.1)", "block",

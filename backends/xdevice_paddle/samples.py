@@ -9,7 +9,7 @@ import paddle
 from xdevice.base import devices
 from xdevice.contract.samples import Samples, Work
 
-from . import virtual
+from . import virtual_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ class PaddleSamples(Samples):
         self._backend = backend
 
     def other_device(self) -> Device | None:
-        return devices.of("gpu") if paddle.device.cuda.device_count() or virtual.registered() else None
+        return devices.of("gpu") if paddle.device.cuda.device_count() or virtual_gpus.registered() else None
 
     def native_ones(self, *shape: int) -> paddle.Tensor:
         return paddle.ones(shape)
@@ -81,7 +81,7 @@ class PaddleSamples(Samples):
 
     def spread(self, device: Device) -> paddle.nn.Layer:
         first, second = _on_cpu(lambda: (paddle.nn.Linear(2, 2), paddle.nn.Linear(2, 2)))
-        second.to(device=virtual.name_of(device))
+        second.to(device=virtual_gpus.name_of(device))
         return paddle.nn.Sequential(first, second)
 
     def unbuilt(self) -> paddle.nn.Layer:
@@ -112,7 +112,7 @@ class PaddleSamples(Samples):
         return lambda: host._copy_to(x.place, False), lambda: x._copy_to(pinned, False)
 
     def long_work(self, device: Device) -> Work | None:
-        if device.kind != "gpu" or virtual.registered():
+        if device.kind != "gpu" or virtual_gpus.registered():
             return None
         # copies, because they need no kernel built for this GPU
         place = paddle.CUDAPlace(device.index)

@@ -41,7 +41,19 @@ with importing():
     from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import calls, gradients, layers, loading, models, names, optimizers, reducing, settings, sharing, staging
+    from . import (
+        calls,
+        conversion,
+        gradients,
+        layers,
+        loading,
+        models,
+        names,
+        operations,
+        optimizers,
+        replicas,
+        staging,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -249,9 +261,9 @@ class TensorflowBackend(Backend):
     # arithmetic
 
     def namespace(self) -> ModuleType:
-        from . import namespace
+        from . import arithmetic
 
-        return namespace
+        return arithmetic
 
     def nn(self) -> ModuleType:
         from . import nn
@@ -269,20 +281,20 @@ class TensorflowBackend(Backend):
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:
-        return sharing.TAKES
+        return conversion.TAKES
 
     def detached(self, x: Any) -> Any:
-        return sharing.detached(x)
+        return conversion.detached(x)
 
     def finish(self, x: Any) -> None:
         if self.device_of(x).kind != "cpu":  # to_dlpack waits for the host's work
             self.synchronize(None)
 
     def export(self, x: Any) -> Any:
-        return sharing.export(x)
+        return conversion.export(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
-        return sharing.adopt(lent)
+        return conversion.adopt(lent)
 
     # models
 
@@ -312,7 +324,7 @@ class TensorflowBackend(Backend):
         return layers.parts(kind, settings)
 
     def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+        return operations.operations(model, self)
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)
@@ -343,8 +355,8 @@ class TensorflowBackend(Backend):
 
     # what is neither a tensor nor a model
 
-    def way_into(self, x: Any) -> Way | None:
-        return models.way_into(x)
+    def container_way(self, x: Any) -> Way | None:
+        return models.container_way(x)
 
     # several devices
 
@@ -387,13 +399,13 @@ class TensorflowBackend(Backend):
             x.assign(value)
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        return reducing.total(tensors, mean, self)
+        return replicas.total(tensors, mean, self)
 
     def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
         places = [self.device_of(x) for x in tensors]
-        if not reducing.is_for_nccl(tensors[0], places, self):
+        if not replicas.is_for_nccl(tensors[0], places, self):
             return super().all_reduce(tensors, mean)
-        return reducing.by_nccl(tensors, tuple(map(self.to_native, places)), mean)
+        return replicas.by_nccl(tensors, tuple(map(self.to_native, places)), mean)
 
     # several processes
 
@@ -441,9 +453,9 @@ class TensorflowBackend(Backend):
         return blocking.blocking(waits=self.count("gpu") > self.virtual)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import watching
+        from . import transfers
 
-        return watching.watch(self, report)
+        return transfers.watch(self, report)
 
     # memory
 

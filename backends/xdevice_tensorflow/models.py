@@ -334,7 +334,7 @@ def _type_in_modules(x: Any) -> type:
 _WRAPPED_LIST, _WRAPPED_TUPLE = _type_in_modules([]), _type_in_modules(([],))
 
 
-def way_into(x: Any) -> Way | None:
+def container_way(x: Any) -> Way | None:
     """The way that TensorFlow knows: of its own dataclasses, and of what stands for the lists and tuples of modules."""
     if isinstance(x, tf.experimental.ExtensionType):
         return Way()

@@ -6,13 +6,13 @@ from typing import Final
 
 from xdevice.contract.patches import Patch, Private
 
-from . import watching
+from . import transfers
 
 PATCHES: Final = (
     Patch("keras.Layer", ("__call__",), "`trace`: the layers that a model calls; Keras has no hooks", "block"),
     Patch("tensorflow.GradientTape", ("gradient",), "`trace`: the gradients of what lies between", "block"),
     Patch(
-        "tensorflow.python.framework.ops.EagerTensor", (*watching.READS, "_numpy_internal", "_copy"),
+        "tensorflow.python.framework.ops.EagerTensor", (*transfers.READS, "_numpy_internal", "_copy"),
         "`transfers`: reads and moves", "block",
     ),
     Patch("numpy", ("asarray", "array"), "`transfers`: NumPy reads by the buffer protocol", "block"),

@@ -100,7 +100,7 @@ def _order(fold: _Fold, how: str = "") -> Order:
     way, what = ("goes into", "outputs") if fold.opens else ("follows", "inputs")
     return Order(
         f"{how}it {way} the {name}: Keras counts its {what} by rows, columns, channels, others by channels, rows, "
-        "columns; reorder them yourself (docs/reference/porting.md)",
+        "columns; reorder them yourself (docs/reference/models.md)",
         fold.opens,
     )
 

@@ -23,7 +23,7 @@ from xdevice.contract import ring
 from xdevice.contract.alignment import aligned
 from xdevice.contract.dlpack import Lent
 
-from . import sharing
+from . import conversion
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ def is_read(x: Any, backend: Backend) -> bool:
 def read(x: Any, backend: Backend) -> np.ndarray[Any, Any] | None:
     """The values of a tensor on a GPU; None where TensorFlow's own way is to be taken."""
     backend.finish(x)
-    lent = Lent(sharing.export(x))
+    lent = Lent(conversion.export(x))
     values = aligned(_size(x))
     if not ring.to_host(x, lent.address, values, values.ctypes.data, values.nbytes, None):
         return None
@@ -74,7 +74,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Backend) -> Any |
     if backend.device_of(made) is not device:
         return None
     backend.finish(made)
-    lent = Lent(sharing.export(made))
+    lent = Lent(conversion.export(made))
     is_done = ring.to_gpu(values, values.ctypes.data, made, lent.address, values.nbytes, None)
     return made if is_done else None
 

@@ -27,16 +27,16 @@ with importing():
         batches,
         blocking,
         calls,
+        conversion,
         gradients,
         layers,
         models,
+        operations,
         optimizers,
-        reducing,
-        settings,
-        sharing,
+        parallel,
+        replicas,
         staging,
-        threads,
-        virtual,
+        virtual_gpus,
     )
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class TorchBackend(Backend):
         return self.move(x, device) if started is None else started
 
     def copy(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        sharing.require_shape(x)
+        conversion.require_shape(x)
         native = self.to_native(device)
         try:
             staged = staging.moved(x, native)
@@ -256,7 +256,7 @@ class TorchBackend(Backend):
         try:
             return self._read(x)
         except (RuntimeError, TypeError) as error:  # asked only now: it takes longer than the rest
-            instead = sharing.why_not_numpy(x)
+            instead = conversion.why_not_numpy(x)
             if instead is None:
                 raise
             raise self.unsupported(f"reading a {_described(x)} as a NumPy array", instead) from error
@@ -296,9 +296,9 @@ class TorchBackend(Backend):
     # arithmetic
 
     def namespace(self) -> ModuleType:
-        from . import namespace
+        from . import arithmetic
 
-        return namespace
+        return arithmetic
 
     def nn(self) -> ModuleType:
         from . import nn
@@ -316,25 +316,25 @@ class TorchBackend(Backend):
     # sharing memory with another framework
 
     def takes(self) -> Takes | None:
-        return sharing.TAKES
+        return conversion.TAKES
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
-        return sharing.detached(x)
+        return conversion.detached(x)
 
     def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
-        return sharing.lending(x)
+        return conversion.lending(x)
 
     def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
-        return sharing.memory_layout(x)
+        return conversion.memory_layout(x)
 
     def export(self, x: torch.Tensor) -> Any:
-        return sharing.export(x)
+        return conversion.export(x)
 
     def compact(self, x: torch.Tensor) -> torch.Tensor:
-        return sharing.compact(x)
+        return conversion.compact(x)
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
-        return sharing.adopt(lent)
+        return conversion.adopt(lent)
 
     # models
 
@@ -374,7 +374,7 @@ class TorchBackend(Backend):
         return layers.layers(model, self)
 
     def operations(self, model: Any) -> Iterable[Layer]:
-        return settings.operations(model, self)
+        return operations.operations(model, self)
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         return calls.calls(model, self)
@@ -406,8 +406,8 @@ class TorchBackend(Backend):
 
     # what is neither a tensor nor a model
 
-    def way_into(self, x: Any) -> Way | None:
-        return models.way_into(x, self)
+    def container_way(self, x: Any) -> Way | None:
+        return models.container_way(x, self)
 
     # several devices
 
@@ -415,14 +415,16 @@ class TorchBackend(Backend):
         return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
 
     def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        sharing.require_shape(x)
+        conversion.require_shape(x)
         new = self.copy(x.detach(), device)
         if isinstance(x, torch.nn.Parameter):
             return torch.nn.Parameter(new, x.requires_grad)
         return new.requires_grad_(new.is_floating_point() or new.is_complex())
 
     def is_dense(self, x: torch.Tensor) -> bool:
-        return x.layout is torch.strided and not x.is_nested and (type(x) is torch.Tensor or not sharing.is_masked(x))
+        return (
+            x.layout is torch.strided and not x.is_nested and (type(x) is torch.Tensor or not conversion.is_masked(x))
+        )
 
     def can_write(self, x: torch.Tensor) -> bool:
         overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
@@ -436,12 +438,12 @@ class TorchBackend(Backend):
             x.copy_(value)
 
     def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        return reducing.total(tensors, mean)
+        return replicas.total(tensors, mean)
 
     def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        if not reducing.is_for_nccl(tensors):
+        if not replicas.is_for_nccl(tensors):
             return super().all_reduce(tensors, mean)
-        reducing.by_nccl(tensors, mean)
+        replicas.by_nccl(tensors, mean)
         return tensors
 
     # several processes
@@ -522,7 +524,7 @@ class TorchBackend(Backend):
     # threads
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return threads.thread_state(self._gpu)
+        return parallel.thread_state(self._gpu)
 
     # copying in the background
 
@@ -544,9 +546,9 @@ class TorchBackend(Backend):
         return blocking.blocking(self)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import watching
+        from . import transfers
 
-        return watching.watch(self, self._gpu, report)
+        return transfers.watch(self, self._gpu, report)
 
     # memory
 
@@ -560,22 +562,22 @@ class TorchBackend(Backend):
         return Memory(total, free, module.memory_allocated(device.index), module.max_memory_allocated(device.index))
 
     def reset_peak(self, device: Device) -> None:
-        if device.kind != "gpu" or self._gpu in ("mps", virtual.NAME):
+        if device.kind != "gpu" or self._gpu in ("mps", virtual_gpus.NAME):
             super().reset_peak(device)
         getattr(torch, self._gpu).reset_peak_memory_stats(device.index)
 
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> str | None:
-        return virtual.why_not()
+        return virtual_gpus.why_not()
 
     def make_virtual_gpus(self, n: int) -> None:
-        virtual.install(n)
-        self._gpu, self._gpus = virtual.NAME, n
+        virtual_gpus.install(n)
+        self._gpu, self._gpus = virtual_gpus.NAME, n
         self._places.clear()
         self._natives.clear()
         for index in range(n):
-            devices.spell(f"{virtual.NAME}:{index}", devices.of("gpu", index))
+            devices.spell(f"{virtual_gpus.NAME}:{index}", devices.of("gpu", index))
 
     # floats of a parity run
 
@@ -609,11 +611,11 @@ class TorchBackend(Backend):
             raise self.unsupported(
                 "reading a tensor on meta", "make one that has values: torch.empty_like(x, device=...)"
             )
-        sharing.require_values(x)
+        conversion.require_values(x)
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""
-        if device.kind == "gpu" and self._gpu not in ("mps", virtual.NAME):
+        if device.kind == "gpu" and self._gpu not in ("mps", virtual_gpus.NAME):
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)
         how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"

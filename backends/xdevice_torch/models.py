@@ -200,7 +200,7 @@ def _moved(value: Any, native: torch.device) -> Any:
 # what is neither a tensor nor a model
 
 
-def way_into(x: Any, backend: Backend) -> Way | None:
+def container_way(x: Any, backend: Backend) -> Way | None:
     """The way that PyTorch knows: of a packed sequence, a TensorDict, and the types registered with its pytrees."""
     if isinstance(x, PackedSequence):
         return _packed(backend)
@@ -208,7 +208,7 @@ def way_into(x: Any, backend: Backend) -> Way | None:
         return None
     if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
         return Way(tensors=_inside)
-    collection = tensordicts.way_into(x, backend)
+    collection = tensordicts.container_way(x, backend)
     if collection is not None:
         return collection
     node = getattr(torch.utils._pytree, "SUPPORTED_NODES", {}).get(type(x))

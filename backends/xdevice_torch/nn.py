@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from xdevice.contract.hooks import listening
 
-from . import namespace, sharing
+from . import arithmetic, conversion
 
 if TYPE_CHECKING:
     Tensor = torch.Tensor
@@ -35,7 +35,7 @@ log_softmax = torch.log_softmax
 
 
 def ends(indices: Tensor) -> list[int]:
-    sharing.require_values(indices)
+    conversion.require_values(indices)
     return torch.stack(torch.aminmax(indices)).tolist()  # quicker than reading all by NumPy
 
 
@@ -51,7 +51,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def one_hot(indices: Tensor, n: int, name: str) -> Tensor:
-    made = torch.zeros((*indices.shape, n), dtype=namespace.dtype(name), device=indices.device)
+    made = torch.zeros((*indices.shape, n), dtype=arithmetic.dtype(name), device=indices.device)
     return made.scatter_(-1, indices.long().unsqueeze(-1), 1)
 
 

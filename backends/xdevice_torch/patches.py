@@ -6,12 +6,12 @@ from typing import Final
 
 from xdevice.contract.patches import Patch, Private
 
-from . import watching
+from . import transfers
 
 PATCHES: Final = (
     Patch("torch.nn.Module", ("__call__",), "`trace`: the layers that a model calls", "block"),
     Patch(
-        "torch.Tensor", (*watching.READS, "to", "cpu", "cuda", "xpu"),
+        "torch.Tensor", (*transfers.READS, "to", "cpu", "cuda", "xpu"),
         "`transfers`: reads and moves. A TorchFunctionMode sees one thread only, and misses what runs with a copy of "
         "the context in another; it makes torch.compile compile its functions again", "block",
     ),

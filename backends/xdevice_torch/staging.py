@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from xdevice.base.dtypes import BITS_AS
 from xdevice.contract import ring
 
-from .sharing import is_wrapped
+from .conversion import is_wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 
-def way_into(x: Any, backend: Backend) -> Way | None:
+def container_way(x: Any, backend: Backend) -> Way | None:
     """The way of what the library calls a tensor collection; None for anything else."""
     library = sys.modules.get("tensordict")
     if library is None or not hasattr(library, "is_non_tensor") or not library.is_tensor_collection(x):

@@ -1514,9 +1514,9 @@ _KNOWN = "objects_that_the_framework_knows_are_walked"
 def _padded(**parts):
     """A way into `Padded` that differs from the honest one in these."""
 
-    def make(way_into, adapter):
+    def make(container_way, adapter):
         def way(x):
-            honest = way_into(x)
+            honest = container_way(x)
             return honest if honest is None else honest._replace(**parts)
 
         return way
@@ -1525,16 +1525,18 @@ def _padded(**parts):
 
 
 swap(
-    "way_into",
+    "container_way",
     "knows none",
     _KNOWN,
     lambda _, adapter: lambda x: None,
     raises=(xdevice.ContainerError, xdevice.NotATensorError),
 )
-swap("way_into", "knows one into everything", _KNOWN, lambda _, adapter: lambda x: Way())
-swap("way_into", "gives the old object back", _KNOWN, _padded(rebuild=lambda x, inside: x))
-swap("way_into", "forgets what is beside", _KNOWN, _padded(rebuild=lambda x, inside: toy().Padded(inside[0], None)))
-swap("way_into", "gives another type", _KNOWN, _padded(rebuild=lambda x, inside: list(inside)))
+swap("container_way", "knows one into everything", _KNOWN, lambda _, adapter: lambda x: Way())
+swap("container_way", "gives the old object back", _KNOWN, _padded(rebuild=lambda x, inside: x))
+swap(
+    "container_way", "forgets what is beside", _KNOWN, _padded(rebuild=lambda x, inside: toy().Padded(inside[0], None))
+)
+swap("container_way", "gives another type", _KNOWN, _padded(rebuild=lambda x, inside: list(inside)))
 
 
 def _refill(x, inside):
@@ -1542,7 +1544,7 @@ def _refill(x, inside):
     return x
 
 
-swap("way_into", "changes the object that came", _KNOWN, _padded(rebuild=_refill))
+swap("container_way", "changes the object that came", _KNOWN, _padded(rebuild=_refill))
 _TOLD = "what_moves_itself_is_told_a_native_device"
 
 
@@ -2646,7 +2648,7 @@ _OF_PROCESSES = {"engines", "start_engine", "why_no_engine", "gradients"}
 _NEED_THREE = (
     "from_numpy", "from_buffer", "to_numpy", "peek", "full", "rand", "move", "copy", "join", "split", "leaf", "write",
     "total", "all_reduce", "stage", "compact", "export", "adopt", "move_model", "copy_model", "variables",
-    "gives_away", "is_all_on", "state_to_come", "take_state", "model_parts", "rebind", "way_into",
+    "gives_away", "is_all_on", "state_to_come", "take_state", "model_parts", "rebind", "container_way",
     "memory_of", "value_and_grad", "update",
 )  # fmt: skip
 

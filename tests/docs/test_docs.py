@@ -73,7 +73,7 @@ def test_links_in_the_docs_lead_somewhere():
 ELSEWHERE = {  # pages whose code has tests of its own, and how many blocks of it
     "reference/nn.md": 1,  # tests/nn/test_docs_of_nn.py
     "reference/arithmetic.md": 3,  # tests/arithmetic/test_docs_of_arithmetic.py and test_gradients.py
-    "reference/optimizers.md": 2,  # tests/porting/test_optimizers.py
+    "reference/optimizers.md": 2,  # tests/models/test_optimizers.py
     "reference/tracing.md": 1,  # tests/tracing/test_docs_of_tracing.py
     "reference/pytest.md": 1,  # below, by pytest
 }
@@ -86,7 +86,7 @@ BY_NAME = {  # from which block on a page loads frameworks by their names
     "explanation/backends.md": 1,
     "reference/files.md": 1,
     "reference/parity.md": 1,
-    "reference/porting.md": 0,
+    "reference/models.md": 0,
 }
 EVERYWHERE = {
     page: [block for block in blocks[: BY_NAME.get(page)] if '"gpu:0")' not in block]

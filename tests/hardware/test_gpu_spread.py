@@ -40,16 +40,16 @@ def pair(gpus, size=SIZE, dtype="float32"):
 def goes_by_nccl(name, xs):
     backend = xdevice.backend()
     if name == "torch":
-        from xdevice_torch import reducing
+        from xdevice_torch import replicas
 
-        return reducing.is_for_nccl(xs)
+        return replicas.is_for_nccl(xs)
     if name == "jax":
-        from xdevice_jax import reducing
+        from xdevice_jax import replicas
 
-        return reducing.is_for_collectives(xs[0], tuple(backend.to_native(backend.device_of(x)) for x in xs))
-    from xdevice_tensorflow import reducing
+        return replicas.is_for_collectives(xs[0], tuple(backend.to_native(backend.device_of(x)) for x in xs))
+    from xdevice_tensorflow import replicas
 
-    return reducing.is_for_nccl(xs[0], [backend.device_of(x) for x in xs], backend)
+    return replicas.is_for_nccl(xs[0], [backend.device_of(x) for x in xs], backend)
 
 
 @pytest.mark.parametrize("name", NCCL)

@@ -677,13 +677,13 @@ def test_collectives_of_jax_give_the_same_as_the_way_device_to_device():
         backend.samples().other_device()
         if len(set(devices())) < 2:
             pytest.skip("JAX was started with one device")
-        from xdevice_jax import reducing
+        from xdevice_jax import replicas
 
         natives = tuple(device.native for device in devices())
         for shape in ((), (3,), (4, 5)):
             for mean in (False, True):
                 xs = [jax.device_put(jax.numpy.full(shape, i + 1.0), native) for i, native in enumerate(natives)]
-                results = reducing.by_collectives(xs, natives, mean)
+                results = replicas.by_collectives(xs, natives, mean)
                 assert [xdevice.device_of(x) for x in results] == devices()
                 assert [x.shape for x in results] == [shape] * 2
                 assert all((x == (1.5 if mean else 3.0)).all() for x in results)

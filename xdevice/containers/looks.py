@@ -225,7 +225,7 @@ def _objects(x: Any, found: Owned | None) -> Any:
     """The objects that an array is made of; None for numbers, and for anything else."""
     if found is None or not found.backend.is_host_only:
         return None
-    way = found.backend.way_into(x)
+    way = found.backend.container_way(x)
     return way.flatten(x) if way is not None and way.flatten is not None else None
 
 

@@ -107,7 +107,7 @@ def _offered(x: Any) -> Way | None:
     asked = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
     if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
         asked += [backend for backend in registry.loaded() if backend is not owner]
-    return next((way for way in (backend.way_into(x) for backend in asked) if way is not None), None)
+    return next((way for way in (backend.container_way(x) for backend in asked) if way is not None), None)
 
 
 def _as_registered(way: Way, x: Any) -> Entry | Whole:

@@ -64,6 +64,8 @@ HOOKS: Final[dict[str, Any]] = {
 """Every method of the contract, in its order."""
 
 _STATED: Final = ("name", "modules", "minimum", "dtypes")
+_RENAMED: Final = {"way_into": "container_way"}
+"""Methods that the contract had under another name, which nobody calls any more."""
 
 
 def check(cls: object, claimed: str, source: str) -> type[Backend]:
@@ -80,6 +82,7 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
         for name, mine in own.items()
         if name in HOOKS and _arity(mine) != _arity(HOOKS[name])
     ]
+    wrong += [f"defines {name}, which is {_signature(_RENAMED[name])} now" for name in own if name in _RENAMED]
     wrong += [text for part in CAPABILITIES for text in _half(part, own)]
     if not wrong and cls.name != claimed:
         wrong = [f"calls itself {cls.name!r}"]

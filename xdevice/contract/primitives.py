@@ -264,7 +264,7 @@ class Primitives(ABC):
 
     # what is neither a tensor nor a model
 
-    def way_into(self, x: Any) -> Way | None:
+    def container_way(self, x: Any) -> Way | None:
         """How to walk or move an object of a type that the framework knows without it being a tensor or a model (a
         registered pytree); None for any other. The same for all objects of a type. Of a tensor, where the framework
         has host memory only: what objects it is made of; None for one of numbers."""

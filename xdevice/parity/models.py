@@ -12,8 +12,8 @@ from xdevice.containers import trees
 from xdevice.contract import layouts
 from xdevice.core import registry
 from xdevice.errors import StateError, UnsupportedError
-from xdevice.porting import settings
-from xdevice.porting.state import State, convert_state
+from xdevice.models import operations
+from xdevice.models.state import State, convert_state
 
 from . import readings
 
@@ -87,7 +87,7 @@ def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
     if ours is None or theirs is None:
         return None
     if ours.backend is theirs.backend:
-        lines = settings.between(ours.backend, ours.itself, theirs.itself)
+        lines = operations.between(ours.backend, ours.itself, theirs.itself)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     if _is_target(ours, theirs):
         return _swapped(_converted(path, theirs, ours))

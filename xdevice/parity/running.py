@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.errors import StateError
-from xdevice.porting.pairing import paired
-from xdevice.porting.sides import model_side
+from xdevice.models.pairing import paired
+from xdevice.models.sides import model_side
 from xdevice.tracing import distances, layerwise
 from xdevice.tracing.inference import Run, run_both
 

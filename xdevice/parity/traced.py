@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.contract import calls as common
 from xdevice.core import registry, selection
 from xdevice.errors import NotBuiltError, UnsupportedError, XDeviceError
-from xdevice.porting.sides import model_side, shapes_of
+from xdevice.models.sides import model_side, shapes_of
 from xdevice.tracing.traces import Trace
 
 from . import recording

@@ -12,8 +12,8 @@ import numpy
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.errors import StateError
-from xdevice.porting.pairing import paired
-from xdevice.porting.sides import Side
+from xdevice.models.pairing import paired
+from xdevice.models.sides import Side
 from xdevice.tracing import distances, layerwise
 from xdevice.tracing.traces import LayerCall
 

@@ -61,7 +61,7 @@ class _Contents:
         """An array of objects that hold tensors is not a tensor but a stranger."""
         for leaf in tuple(self.owned):
             i, value, backend, _ = leaf
-            if not backend.is_host_only or backend.way_into(value) is None:
+            if not backend.is_host_only or backend.container_way(value) is None:
                 continue
             stranger = strangers.find(value, None)
             if stranger is not None:

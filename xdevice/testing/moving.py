@@ -214,7 +214,7 @@ class Moving(Suite):
 
     def test_objects_that_the_framework_knows_are_walked(self) -> None:
         for thing in (object(), 3, "text", self.make(), *(make() for make in self.samples.models().values())):
-            assert self.adapter.way_into(thing) is None, f"{thing!r:.60} has no way into it"
+            assert self.adapter.container_way(thing) is None, f"{thing!r:.60} has no way into it"
         there = self.there()
         holders = self.samples.holders(self.make())
         if not holders:

@@ -281,7 +281,7 @@ class ToyBackend(Backend):
 
     # what is neither a tensor nor a model
 
-    def way_into(self, x):
+    def container_way(self, x):
         if not isinstance(x, toyframe.Padded):
             return None
         return Way(lambda x: [x.rows], lambda x, inside: toyframe.Padded(inside[0], x.lengths))

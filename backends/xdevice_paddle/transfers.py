@@ -10,7 +10,7 @@ import paddle
 from xdevice.base.devices import CPU, of
 from xdevice.contract.hooks import Hooks
 
-from . import virtual
+from . import virtual_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ def _named(backend: Backend, name: str) -> Device | None:
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return CPU
-    if kind == virtual.KIND:
+    if kind == virtual_gpus.KIND:
         return of("gpu", int(index or 0))
     if kind != "gpu" or not backend.count("gpu"):
         return None  # Paddle raises by itself where there is no such device

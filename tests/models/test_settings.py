@@ -8,7 +8,7 @@ import pytest
 import xdevice
 from xdevice.core import registry
 from xdevice.errors import ArgumentError
-from xdevice.porting import refusals
+from xdevice.models import refusals
 
 
 def named(nn, **layers):
@@ -262,7 +262,7 @@ HONEST = [
 
 @pytest.mark.parametrize(("ours", "theirs"), HONEST)
 def test_names_that_say_nothing_are_no_objection(ours, theirs):
-    from xdevice.porting.likeness import crossed
+    from xdevice.models.likeness import crossed
 
     assert crossed(ours, theirs) == []
 

@@ -20,7 +20,7 @@ from xdevice.contract import Transfer
 from xdevice.contract.hooks import Hooks, Shared
 
 from .modes import Mode, put_on
-from .virtual import NAME as VIRTUAL
+from .virtual_gpus import NAME as VIRTUAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

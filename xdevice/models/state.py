@@ -21,7 +21,7 @@ from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
 from xdevice.weights.files import lack_of_memory
 
-from . import folding, settings
+from . import folding, operations
 from .pairing import SHAPING, paired
 from .settling import Runs, loaded, paired_by_inputs
 from .sides import (
@@ -372,10 +372,10 @@ class _Writer:
         runs = None if inputs is None else Runs(source, wanted, inputs)
         if runs is None:
             pairs = paired(source, wanted, renamed)
-            compared = settings.of_operations(source, wanted, pairs)
+            compared = operations.of_operations(source, wanted, pairs)
         else:
             pairs, computed = paired_by_inputs(runs, renamed)
-            compared = settings.of_calls(source, runs.expected, wanted, computed, pairs)
+            compared = operations.of_calls(source, runs.expected, wanted, computed, pairs)
         for one, other in pairs:
             self.put(one, other, wanted, compared)
         self.list_rest(pairs, wanted)
@@ -386,11 +386,11 @@ class _Writer:
         for line in self._by_functions if agree else ():
             self._state.differences.remove(line)
             self._state.settings.remove(line)
-        if source.model is not None and not agree and (line := settings.unread(pairs)):
+        if source.model is not None and not agree and (line := operations.unread(pairs)):
             self._list_doubt(line)
         only = ("dropout",) if agree else ()
-        uncounted = settings.uncounted(source, wanted, compared, only)
-        doubts = () if agree else settings.axes_in_doubt(pairs, source, wanted)
+        uncounted = operations.uncounted(source, wanted, compared, only)
+        doubts = () if agree else operations.axes_in_doubt(pairs, source, wanted)
         for line in filter(None, (uncounted, *doubts)):
             self._list_doubt(line)
 
@@ -410,8 +410,8 @@ class _Writer:
         self._state.differences.append(f"the outputs on inputs= {far}; {where}")
         return False
 
-    def put(self, layer: Layer, other: Layer, wanted: Side, compared: settings.Compared) -> None:
-        found = settings.of_pair(layer, other, compared)
+    def put(self, layer: Layer, other: Layer, wanted: Side, compared: operations.Compared) -> None:
+        found = operations.of_pair(layer, other, compared)
         self.list_differences(found)
         self._by_functions += [self._shown(one) for one in found if one.name == "activation" and one.is_on_one_side]
         shaping = [name for name in SHAPING if layer.settings.get(name) != other.settings.get(name)]
@@ -445,12 +445,12 @@ class _Writer:
             for part in layer.parts:
                 self._state.unmapped[part.name] = why
 
-    def list_differences(self, found: Iterable[settings.Difference]) -> None:
+    def list_differences(self, found: Iterable[operations.Difference]) -> None:
         for one in found:
             self._list_doubt(self._shown(one))
 
-    def _shown(self, found: settings.Difference) -> str:
-        return settings.shown(found, self._source.backend.name, self._target.name)
+    def _shown(self, found: operations.Difference) -> str:
+        return operations.shown(found, self._source.backend.name, self._target.name)
 
     def _list_doubt(self, line: str) -> None:
         self._state.differences.append(line)
