@@ -37,17 +37,19 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import conversion, gradients, parallel, replicas, staging, unstarted
+    from . import conversion, parallel, staging, unstarted
+    from .conversion import JaxConversion, require_values
+    from .gradients import JaxGradients
+    from .processes import JaxProcesses
+    from .replicas import JaxReplicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Takes, Transfer
-    from xdevice.contract.dlpack import Lent
-    from xdevice.contract.processes import Engine, Group
+    from xdevice.contract import Transfer
 
     from .samples import JaxSamples
 
@@ -55,7 +57,7 @@ _NARROWED = {"int64": "int32", "uint64": "uint32"}
 _64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 
 
-class JaxBackend(Backend):
+class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, Backend):
     name = "jax"
     modules = ("jax", "jaxlib")
     minimum = (0, 6, 2)
@@ -136,17 +138,17 @@ class JaxBackend(Backend):
         return self._places.get(key) or self._find(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
-        self._require_values(x)
+        require_values(x)
         native = self.to_native(device)
         staged = self._read(x) if device is devices.CPU else staging.moved(x, native)
         return jax.device_put(x, native, may_alias=False) if staged is None else staged
 
     def start_move(self, x: jax.Array, device: Device) -> jax.Array:
-        self._require_values(x)
+        require_values(x)
         return jax.device_put(x, self.to_native(device), may_alias=False)
 
     def copy(self, x: jax.Array, device: Device) -> jax.Array:
-        self._require_values(x)
+        require_values(x)
         staged = self._read(x) if device is devices.CPU else staging.moved(x, self.to_native(device))
         if staged is not None:
             return staged
@@ -164,7 +166,7 @@ class JaxBackend(Backend):
             _wait_for_all(jax.live_arrays(platform), natives)
 
     def wait(self, x: jax.Array) -> None:
-        self._require_values(x)
+        require_values(x)
         try:
             x.block_until_ready()
         except BaseException:
@@ -214,6 +216,9 @@ class JaxBackend(Backend):
     def tracing(self) -> str | None:
         return "jax.jit or another transformation" if isinstance(jnp.zeros(()), jax.core.Tracer) else None
 
+    def dtype_refusal(self, dtype: str) -> str | None:
+        return _64_BIT if dtype in conversion.WIDE and not jax.config.jax_enable_x64 else None
+
     # arithmetic
 
     def namespace(self) -> ModuleType:
@@ -226,29 +231,6 @@ class JaxBackend(Backend):
 
         return nn
 
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
-        return gradients.value_and_grad(leaves, call, nested)
-
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        return gradients.update(leaves, grads, rule, nested)
-
-    # sharing memory with another framework
-
-    def takes(self) -> Takes | None:
-        return conversion.TAKES
-
-    def dtype_refusal(self, dtype: str) -> str | None:
-        return _64_BIT if dtype in conversion.WIDE and not jax.config.jax_enable_x64 else None
-
-    def export(self, x: jax.Array) -> Any:
-        self.wait(x)
-        return conversion.export(x)
-
-    def adopt(self, lent: Lent, dtype: str) -> jax.Array:
-        return conversion.adopt(lent)
-
     # what is neither a tensor nor a model
 
     def container_way(self, x: Any) -> Way | None:
@@ -257,46 +239,6 @@ class JaxBackend(Backend):
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
         return Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
-
-    # several devices
-
-    def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
-        self._require_values(x)
-        return super().split(x, sizes)
-
-    def join(self, parts: list[jax.Array]) -> jax.Array:
-        for part in parts:
-            self._require_values(part)
-        return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
-
-    def leaf(self, x: jax.Array, device: Device) -> jax.Array:
-        return self.copy(x, device)
-
-    def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
-        return replicas.total(tensors, mean)
-
-    def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
-        for x in tensors:
-            self._require_values(x)
-        natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
-        if not replicas.is_for_collectives(tensors[0], natives):
-            return super().all_reduce(tensors, mean)
-        return replicas.by_collectives(tensors, natives, mean)
-
-    # several processes
-
-    def engines(self) -> Sequence[str]:
-        from . import processes
-
-        return processes.names(self.count("gpu") - self.virtual)
-
-    def start_engine(self, name: str, group: Group) -> Engine:
-        from xdevice.contract.collectives import require_fit
-
-        from . import processes
-
-        require_fit(self, name, group.device)
-        return processes.JaxEngine(name, group, self)
 
     # graphs
 
@@ -312,7 +254,7 @@ class JaxBackend(Backend):
     def stage(self, x: Any, device: Device) -> jax.Array:
         if not isinstance(x, jax.Array):
             return self.from_numpy(x, device)
-        self._require_values(x)
+        require_values(x)
         return x if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
 
     # seeing asynchrony
@@ -409,16 +351,6 @@ class JaxBackend(Backend):
         self.wait(x)
         values = staging.read(x)
         return None if values is None else self.from_buffer(values)
-
-    def _require_values(self, x: jax.Array) -> None:
-        """JAX gives a different error for each thing that is done with a deleted array, and none where it is asked for
-        its place."""
-        if not isinstance(x, jax.core.Tracer) and x.is_deleted():
-            raise self.unsupported(
-                f"reading this array of the shape {x.shape}, which was deleted: it was donated to a jitted function, "
-                "or told to delete() itself",
-                "use what the function has returned, or copy the array before: xdevice.copy_to",
-            )
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
         """The array that `make` creates, on the device and committed to it."""

@@ -14,18 +14,35 @@ import jax
 
 from xdevice.contract import Takes
 from xdevice.contract.alignment import ALIGNMENT
+from xdevice.contract.conversion import Conversion
+from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
 
-TAKES = Takes(alignment=ALIGNMENT, strides="compact")
+_TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 WIDE = ("int64", "uint64", "float64", "complex128")
 """What JAX without 64-bit makes of half the width."""
 
 
-def export(x: jax.Array) -> Any:
-    return x.__dlpack__()
+def require_values(x: jax.Array) -> None:
+    """JAX gives a different error for each thing that is done with a deleted array, and none where it is asked for its
+    place."""
+    if not isinstance(x, jax.core.Tracer) and x.is_deleted():
+        raise UnsupportedError(
+            f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "
+            "jitted function, or told to delete() itself; use what the function has returned, or copy the array "
+            "before: xdevice.copy_to"
+        )
 
 
-def adopt(lent: Lent) -> jax.Array:
-    return jax.dlpack.from_dlpack(lent)
+class JaxConversion(Conversion):
+    def takes(self) -> Takes:
+        return _TAKES
+
+    def export(self, x: jax.Array) -> Any:
+        self.wait(x)
+        return x.__dlpack__()
+
+    def adopt(self, lent: Lent, dtype: str) -> jax.Array:
+        return jax.dlpack.from_dlpack(lent)

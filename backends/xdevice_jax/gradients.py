@@ -9,25 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from xdevice.contract.gradients import Gradients
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def value_and_grad(
-    leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-) -> tuple[Any, list[Any], list[Any]]:
-    depends = False
+class JaxGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        depends = False
 
-    def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
-        nonlocal depends
-        loss, rest = call(inputs)
-        depends = getattr(loss, "_trace", None) is inputs[0]._trace
-        return loss, rest
+        def traced(inputs: list[Any]) -> tuple[Any, list[Any]]:
+            nonlocal depends
+            loss, rest = call(inputs)
+            depends = getattr(loss, "_trace", None) is inputs[0]._trace
+            return loss, rest
 
-    (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
-    if not depends:
-        return loss, [None] * len(leaves), rest
-    return loss, [_beside(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
+        (loss, rest), gradients = jax.value_and_grad(traced, has_aux=True)(leaves)
+        if not depends:
+            return loss, [None] * len(leaves), rest
+        return loss, [_beside(x, g) for x, g in zip(leaves, gradients, strict=True)], rest
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        return [rule(x, g) for x, g in zip(leaves, grads, strict=True)]
 
 
 def _beside(x: Any, g: Any) -> Any:
@@ -35,7 +41,3 @@ def _beside(x: Any, g: Any) -> Any:
     if isinstance(g, jax.core.Tracer) or isinstance(x, jax.core.Tracer) or g.sharding == x.sharding:
         return g
     return jax.device_put(g, x.sharding)
-
-
-def update(leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-    return [rule(x, g) for x, g in zip(leaves, grads, strict=True)]

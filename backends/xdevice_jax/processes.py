@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xdevice.contract.collectives import address, free_port, refusal_of_order
-from xdevice.contract.processes import Engine
+from xdevice.contract.collectives import address, free_port, refusal_of_order, require_fit
+from xdevice.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 
 from . import conversion, parallel, unstarted
@@ -36,22 +36,27 @@ except ImportError:
     from jax.experimental.shard_map import shard_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from xdevice.contract import Backend
+    from xdevice.contract.primitives import Primitives
     from xdevice.contract.processes import Group
 
 _SPREAD = PartitionSpec("rank")
 _REDUCED_BY: Final = {"sum": jax.lax.psum, "max": jax.lax.pmax, "min": jax.lax.pmin}
 
 
-def names(gpus: int) -> tuple[str, ...]:
-    return ("nccl", "gloo") if gpus else ("gloo",)
+class JaxProcesses(Processes):
+    def engines(self) -> Sequence[str]:
+        return ("nccl", "gloo") if self.count("gpu") > self.virtual else ("gloo",)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        require_fit(self, name, group.device)
+        return JaxEngine(name, group, self)
 
 
 class JaxEngine(Engine):
-    def __init__(self, name: str, group: Group, backend: Backend) -> None:
+    def __init__(self, name: str, group: Group, backend: Primitives) -> None:
         self.name = f"jax:{name}"
         self._rank = group.rank
         self._is_first = _initialize(group)

@@ -6,10 +6,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from xdevice.contract.replicas import Replicas
 from xdevice.contract.sums import add_up
+
+from .conversion import require_values
 
 try:
     from jax import shard_map
@@ -17,19 +21,42 @@ except ImportError:
     from jax.experimental.shard_map import shard_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+
+    from xdevice.base.devices import Device
 
 _SHORT = ("float16", "bfloat16")
 _SPREAD = PartitionSpec("replica")
 
 
-def total(arrays: Iterable[jax.Array], mean: bool) -> jax.Array:
-    """The sum or mean of arrays of one device, in their order."""
-    rest = iter(arrays)
-    first = next(rest)
-    wide = "float32" if first.dtype.name in _SHORT else first.dtype
-    found: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
-    return found.astype(first.dtype)
+class JaxReplicas(Replicas):
+    def split(self, x: jax.Array, sizes: Sequence[int]) -> list[jax.Array]:
+        require_values(x)
+        return super().split(x, sizes)
+
+    def join(self, parts: list[jax.Array]) -> jax.Array:
+        for part in parts:
+            require_values(part)
+        return jnp.concatenate(parts) if parts[0].ndim else jnp.stack(parts)
+
+    def leaf(self, x: jax.Array, device: Device) -> jax.Array:
+        copied: jax.Array = self.copy(x, device)
+        return copied
+
+    def total(self, tensors: Iterable[jax.Array], mean: bool) -> jax.Array:
+        rest = iter(tensors)
+        first = next(rest)
+        wide = "float32" if first.dtype.name in _SHORT else first.dtype
+        found: jax.Array = add_up(first.astype(wide), (x.astype(wide) for x in rest), mean)
+        return found.astype(first.dtype)
+
+    def all_reduce(self, tensors: list[jax.Array], mean: bool) -> list[jax.Array]:
+        for x in tensors:
+            require_values(x)
+        natives = tuple(self.to_native(self.device_of(x)) for x in tensors)
+        if not is_for_collectives(tensors[0], natives):
+            return super().all_reduce(tensors, mean)
+        return by_collectives(tensors, natives, mean)
 
 
 def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:

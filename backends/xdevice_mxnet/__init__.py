@@ -20,18 +20,15 @@ import math
 import os
 import sys
 import threading
-from itertools import accumulate
-from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from xdevice.base import devices
-from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.base.dtypes import dtype_name
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
-from xdevice.contract.sums import add_up
 from xdevice.errors import DeviceNotFoundError, ShapeError
 
 from .numpy_names import restored
@@ -43,41 +40,37 @@ with importing(), restored("mxnet"):
     import mxnet as mx
 
 from . import (
-    calls,
-    conversion,
-    gradients,
-    layers,
     models,
-    operations,
-    optimizers,
     parallel,
     semantics,
     staging,
     virtual_gpus,
 )
+from .calls import MxnetCalls
+from .conversion import MxnetConversion
+from .gradients import MxnetGradients
+from .layers import MxnetLayers
+from .models import MxnetModels
+from .operations import MxnetOperations
+from .optimizers import MxnetOptimizers
+from .replicas import MxnetReplicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import FrameType, ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Takes, Transfer
-    from xdevice.contract.calls import Around, Call
-    from xdevice.contract.dlpack import Lent
-    from xdevice.contract.layouts import Layer, Part
-    from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract import Transfer
 
     from .samples import MxnetSamples
 
-_FLOATS = ("float16", "float32", "float64")
 _SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
 """What MXNet exports under its own name: bool goes out as uint8 of 1 bit, bfloat16 not at all."""
 _CPUS = 16
 """`kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices are the same cores and memory."""
 
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
-_get_data = ctypes.CDLL(mx.base._LIB._name).MXNDArrayGetData
 _LONG = 2**31
 _BUILDS_GRAPHS = mx.gluon.HybridBlock._get_graph.__code__
 
@@ -102,7 +95,17 @@ class _Buffers(threading.local):
 _buffers = _Buffers()
 
 
-class MxnetBackend(Backend):
+class MxnetBackend(
+    MxnetConversion,
+    MxnetGradients,
+    MxnetModels,
+    MxnetLayers,
+    MxnetOperations,
+    MxnetCalls,
+    MxnetOptimizers,
+    MxnetReplicas,
+    Backend,
+):
     name = "mxnet"
     modules = ("mxnet",)
     minimum = (1, 9)
@@ -269,136 +272,10 @@ class MxnetBackend(Backend):
 
         return nn
 
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
-        return gradients.value_and_grad(leaves, call, nested, self)
-
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        return gradients.update(leaves, grads, rule, nested, self)
-
-    # sharing memory with another framework
-
-    def takes(self) -> Takes | None:
-        return conversion.TAKES
-
-    def detached(self, x: Any) -> Any:
-        return conversion.detached(x)
-
-    def export(self, x: Any) -> Any:
-        return conversion.export(x)
-
-    def adopt(self, lent: Lent, dtype: str) -> Any:
-        semantics.creating()
-        return conversion.adopt(lent)
-
-    # models
-
-    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, context in models.places(model):
-            place = self.from_native(context)
-            assert place is not None
-            yield name, place
-
-    def require_built(self, model: Any) -> None:
-        models.require_values(model)
-
-    def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        return optimizers.variables(model) if isinstance(model, mx.gluon.Trainer) else models.variables(model)
-
-    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        return optimizers.state_to_come(optimizer, names) if isinstance(optimizer, mx.gluon.Trainer) else {}
-
-    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        if isinstance(optimizer, mx.gluon.Trainer):
-            optimizers.take_state(optimizer, state)
-
-    def optimizer(self, optimizer: Any) -> Optimizer:
-        return optimizers.described(optimizer, self)
-
-    def layers(self, model: Any) -> Iterable[Layer]:
-        return layers.layers(model, self)
-
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
-        return layers.parts(kind, settings)
-
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return operations.operations(model, self)
-
-    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        return calls.calls(model, self)
-
-    def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        return calls.outermost(around)
-
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        return calls.infer(model, inputs)
-
-    def has_channels_last(self, model: Any) -> bool | None:
-        return calls.has_channels_last(model)
-
-    def move_model(self, model: Any, device: Device) -> None:
-        models.move(model, self.to_native(device))
-
-    def copy_model(self, model: Any, device: Device) -> Any:
-        if isinstance(model, mx.gluon.Trainer):
-            raise self.no_copy_of_optimizer(
-                "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote"
-            )
-        return models.copied(model, self.to_native(device))
-
-    def model_parts(self, model: Any) -> Iterable[Any]:
-        return models.parts(model)
-
     # several devices
-
-    def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        with mx.util.np_shape(True):
-            return super().split(x, sizes)
-
-    def join(self, parts: list[Any]) -> Any:
-        # of the legacy arrays bool and empty ones cannot be joined
-        with mx.util.np_shape(True):
-            arrays = [x.as_np_ndarray() for x in parts]
-            joined = mx.np.concatenate(arrays) if arrays[0].ndim else mx.np.stack(arrays)
-            return joined if isinstance(parts[0], mx.np.ndarray) else joined.as_nd_ndarray()
-
-    def leaf(self, x: Any, device: Device) -> Any:
-        with mx.util.np_shape(True), mx.autograd.pause():
-            new = x.copyto(self.to_native(device))
-            if dtype_name(x.dtype) in _FLOATS:
-                new.attach_grad()
-        return new
 
     def is_dense(self, x: Any) -> bool:
         return type(x) is mx.np.ndarray or bool(x.stype == "default")  # NumPy's are never sparse
-
-    def tensor_of(self, model: Any) -> Any | None:
-        return models.array_of(model)
-
-    def can_write(self, x: Any) -> bool:
-        return True
-
-    def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        address = ctypes.c_void_p()
-        if _get_data(x.handle, ctypes.byref(address)):
-            return None
-        steps = list(accumulate(reversed(x.shape[1:]), mul, initial=host_dtype(dtype_name(x.dtype)).itemsize))
-        return address.value or 0, tuple(reversed(steps))[-x.ndim :] if x.ndim else ()
-
-    def write(self, x: Any, value: Any) -> None:
-        array = models.array_of(x)
-        with mx.util.np_shape(True), mx.autograd.pause():
-            # copyto does not mix legacy arrays and mx.np's
-            value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
-
-    def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        rest = iter(tensors)
-        first = next(rest)
-        wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype
-        with mx.util.np_shape(True), mx.autograd.pause():
-            total = add_up(first.astype(wide), (x.astype(wide, copy=False) for x in rest), mean)
-            return total.astype(first.dtype, copy=False)
 
     # graphs
 
@@ -411,9 +288,6 @@ class MxnetBackend(Backend):
             "its key-value store sends float64 through float32, overwrites what it is given, and its server aborts on "
             "integers while the workers wait for ever"
         )
-
-    def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
-        return models.gradients(model)
 
     # threads
 

@@ -18,6 +18,7 @@ from mxnet.gluon import Block, nn
 from mxnet.gluon.nn import conv_layers
 
 from xdevice.contract import calls as common
+from xdevice.contract.layers import Calls
 
 from .layers import blocks
 
@@ -25,35 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from xdevice.contract import Backend
     from xdevice.contract.calls import Around, Call
-
-
-@contextmanager
-def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
-    known = {layer.path for layer in backend.layers(model)}
-    paths, activations = {}, []
-    for path, block in blocks(model):
-        if getattr(block, "_active", False):
-            raise backend.unsupported(
-                f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
-                "call model.hybridize(False) first",
-            )
-        if path in known or not block._children:
-            paths[id(block)] = path
-        if isinstance(block, nn.Dense | conv_layers._Conv) and block.act is not None:
-            activations.append(block.act)
-
-    def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-        if not mx.autograd.is_recording():
-            return result
-        numbers = iter(range(len(list(common.tensors(backend, result)))))
-        return _told(result, numbers, put)
-
-    watch = common.Watch(backend, paths, activations, follow)
-    with common.watching(watch, Block):
-        yield watch.calls
-        mx.nd.waitall()  # for the gradients, which are told by MXNet's threads
 
 
 def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) -> Any:
@@ -77,19 +50,44 @@ class _Teller(mx.autograd.Function):  # type: ignore[misc]
         return dy
 
 
-def outermost(around: Around) -> AbstractContextManager[None]:
-    return common.outermost(Block, around)
+class MxnetCalls(Calls):
+    @contextmanager
+    def calls(self, model: Any) -> Iterator[list[Call]]:
+        known = {layer.path for layer in self.layers(model)}
+        paths, activations = {}, []
+        for path, block in blocks(model):
+            if getattr(block, "_active", False):
+                raise self.unsupported(
+                    f"seeing the layers of {path or 'the model'}, a hybridized {type(block).__name__}",
+                    "call model.hybridize(False) first",
+                )
+            if path in known or not block._children:
+                paths[id(block)] = path
+            if isinstance(block, nn.Dense | conv_layers._Conv) and block.act is not None:
+                activations.append(block.act)
 
+        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            if not mx.autograd.is_recording():
+                return result
+            numbers = iter(range(len(list(common.tensors(self, result)))))
+            return _told(result, numbers, put)
 
-def infer(model: Block, inputs: tuple[Any, ...]) -> Any:
-    held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
-    # a block whose parameters are legacy arrays takes no others, and the other way round
-    is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
-    given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
-    with mx.autograd.pause(train_mode=False):
-        return model(*given)
+        watch = common.Watch(self, paths, activations, follow)
+        with common.watching(watch, Block):
+            yield watch.calls
+            mx.nd.waitall()  # for the gradients, which are told by MXNet's threads
 
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        return common.outermost(Block, around)
 
-def has_channels_last(model: Block) -> bool | None:
-    layouts = (getattr(block, "_kwargs", {}).get("layout") for _, block in blocks(model))
-    return next((not name.startswith("NC") for name in layouts if isinstance(name, str)), None)
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
+        # a block whose parameters are legacy arrays takes no others, and the other way round
+        is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
+        given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
+        with mx.autograd.pause(train_mode=False):
+            return model(*given)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        layouts = (getattr(block, "_kwargs", {}).get("layout") for _, block in blocks(model))
+        return next((not name.startswith("NC") for name in layouts if isinstance(name, str)), None)

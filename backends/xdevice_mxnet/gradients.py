@@ -16,32 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from xdevice.contract.gradients import Gradients
+
 from . import arithmetic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from xdevice.contract import Backend
-
 _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is unreachable")
-
-
-def value_and_grad(
-    leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
-) -> tuple[Any, list[Any], list[Any]]:
-    if nested or mx.autograd.is_recording():
-        raise backend.unsupported(
-            "gradients while it records: for most operations it has no second gradient",
-            "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
-        )
-    arithmetic.enter()
-    with mx.util.np_shape(True):
-        inputs = list(map(arithmetic.copy, leaves))  # MXNet writes in place first, and raises then
-        mx.autograd.mark_variables(inputs, [_unmade(x) for x in inputs])
-        with mx.autograd.record():
-            loss, rest = call(inputs)
-        gradients = _gradients(loss, inputs)
-        return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
 
 
 def _unmade(x: Any) -> Any:
@@ -69,9 +51,25 @@ def _gradients(loss: Any, inputs: list[Any]) -> list[Any]:
     return found
 
 
-def update(
-    leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
-) -> list[Any]:
-    arithmetic.enter()
-    with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
-        return [rule(arithmetic.copy(x), arithmetic.copy(g)) for x, g in zip(leaves, grads, strict=True)]
+class MxnetGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        if nested or mx.autograd.is_recording():
+            raise self.unsupported(
+                "gradients while it records: for most operations it has no second gradient",
+                "take them outside of value_and_grad and autograd.record(), or inside of autograd.pause()",
+            )
+        arithmetic.enter()
+        with mx.util.np_shape(True):
+            inputs = list(map(arithmetic.copy, leaves))  # MXNet writes in place first, and raises then
+            mx.autograd.mark_variables(inputs, [_unmade(x) for x in inputs])
+            with mx.autograd.record():
+                loss, rest = call(inputs)
+            gradients = _gradients(loss, inputs)
+            return loss.detach(), gradients, [x.detach() if isinstance(x, mx.nd.NDArray) else x for x in rest]
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        arithmetic.enter()
+        with mx.util.np_shape(True), nullcontext() if nested else mx.autograd.pause():
+            return [rule(arithmetic.copy(x), arithmetic.copy(g)) for x, g in zip(leaves, grads, strict=True)]

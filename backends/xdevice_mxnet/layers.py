@@ -16,12 +16,12 @@ from mxnet.gluon import Block, nn, rnn
 from mxnet.gluon.nn import conv_layers
 
 from xdevice.contract import layouts
+from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
 _NORM: Final = {"weight": "gamma", "bias": "beta"}
@@ -37,38 +37,8 @@ _RECURRENT: Final = {rnn.RNN: "rnn", rnn.LSTM: "lstm", rnn.GRU: "gru"}
 _TRANSPOSED: Final = (nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose)
 
 
-def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
-    if kind in layouts.RECURRENT:
-        return tuple(_of_cells(settings))
-    own = layouts.parts(kind, settings, _NAMES)
-    if kind == layouts.ATTENTION:
-        return _refused(own, "Gluon has no attention; build it from Dense layers")
-    groups = settings.get("num_groups")
-    if kind != "group_norm" or not isinstance(groups, int):
-        return own
-    return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)
-
-
 def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
     return tuple(part._replace(rule=layouts.refused(part.rule, why)) for part in own)
-
-
-def layers(model: Any, backend: Backend) -> Iterator[Layer]:
-    if not isinstance(model, Block):
-        raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
-    names = dict(backend.variables(model))
-    for path, block in blocks(model):
-        found = _kind(block)
-        if found is None:
-            continue
-        kind, settings = found
-        own = parts(kind, settings)
-        if kind.startswith("conv") and not block._kwargs["layout"].startswith("NC"):
-            why = f"in {block._kwargs['layout']} the weight of a Gluon convolution has another layout; build it in NCHW"
-            own = _refused(own, why)
-        layer = layouts.bound(path, kind, own, names, settings)
-        if layer is not None:
-            yield layer
 
 
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
@@ -148,3 +118,34 @@ def _of_cells(settings: Mapping[str, object]) -> Iterator[Part]:
         side = f".{'r' if backwards else 'l'}_cell" if settings.get("bidirectional") else ""
         for name, own in _CELL.items():
             yield Part(f"_unfused.{number}{side}.{own}", (f"{name}_{suffix}",), layouts.SAME)
+
+
+class MxnetLayers(Layers):
+    def layers(self, model: Any) -> Iterable[Layer]:
+        if not isinstance(model, Block):
+            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Block itself")
+        names = dict(self.variables(model))
+        for path, block in blocks(model):
+            found = _kind(block)
+            if found is None:
+                continue
+            kind, settings = found
+            own = self.parts(kind, settings)
+            if kind.startswith("conv") and not block._kwargs["layout"].startswith("NC"):
+                layout = block._kwargs["layout"]
+                why = f"in {layout} the weight of a Gluon convolution has another layout; build it in NCHW"
+                own = _refused(own, why)
+            layer = layouts.bound(path, kind, own, names, settings)
+            if layer is not None:
+                yield layer
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        if kind in layouts.RECURRENT:
+            return tuple(_of_cells(settings))
+        own = layouts.parts(kind, settings, _NAMES)
+        if kind == layouts.ATTENTION:
+            return _refused(own, "Gluon has no attention; build it from Dense layers")
+        groups = settings.get("num_groups")
+        if kind != "group_norm" or not isinstance(groups, int):
+            return own
+        return tuple(part._replace(rule=layouts.per_group(groups)) for part in own)

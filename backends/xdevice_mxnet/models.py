@@ -18,10 +18,15 @@ import mxnet as mx
 from mxnet.gluon import Block, HybridBlock, Parameter, ParameterDict, Trainer
 from mxnet.gluon.parameter import DeferredInitializationError
 
+from xdevice.contract.models import Models
 from xdevice.errors import NotBuiltError, UnsupportedError
 
+from . import optimizers
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from xdevice.base.devices import Device
 
 TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
 
@@ -37,15 +42,6 @@ def places(model: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, context) for context in _contexts(name, parameter))
 
 
-def require_values(model: Any) -> None:
-    """Raises `NotBuiltError` for a parameter that has no values yet."""
-    if not isinstance(model, Trainer):
-        for name, parameter in _parameters(model):
-            _contexts(name, parameter)
-            if parameter._data is None:
-                raise _unshaped(name)
-
-
 def variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Name and array of each variable, named as `save_parameters` does."""
     if isinstance(model, Parameter):
@@ -53,26 +49,6 @@ def variables(model: Any) -> Iterator[tuple[str, Any]]:
         return
     for name, parameter in (model._collect_params_with_prefix() if isinstance(model, Block) else model).items():
         yield name, _value(name, parameter)
-
-
-def gradients(model: Any) -> Iterator[tuple[str, Any]]:
-    """Name and gradient of each parameter of a block that is trained: zeros before the first backward pass."""
-    if not isinstance(model, Block):
-        raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
-    for name, parameter in model._collect_params_with_prefix().items():
-        if parameter.grad_req != "null":
-            _value(name, parameter)  # raises for one that has no values yet
-            yield name, parameter.grad()
-
-
-def parts(model: Any) -> list[Any]:
-    """The blocks of a block, its parameters, and the arrays of those that have one."""
-    blocks: list[Any] = []
-    if isinstance(model, Block):
-        model.apply(blocks.append)
-    parameters = [] if isinstance(model, Trainer) else [parameter for _, parameter in _parameters(model)]
-    arrays = [array for parameter in parameters for array in parameter._data or ()]
-    return [*blocks, *parameters, *arrays]
 
 
 def array_of(model: Any) -> Any | None:
@@ -263,3 +239,53 @@ def arrays(state: Any) -> Iterator[Any]:
     elif isinstance(state, list | tuple):
         for part in state:
             yield from arrays(part)
+
+
+class MxnetModels(Models):
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        for name, context in places(model):
+            place = self.from_native(context)
+            assert place is not None
+            yield name, place
+
+    def require_built(self, model: Any) -> None:
+        """Raises `NotBuiltError` for a parameter that has no values yet."""
+        if not isinstance(model, Trainer):
+            for name, parameter in _parameters(model):
+                _contexts(name, parameter)
+                if parameter._data is None:
+                    raise _unshaped(name)
+
+    def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        return optimizers.variables(model) if isinstance(model, mx.gluon.Trainer) else variables(model)
+
+    def move_model(self, model: Any, device: Device) -> None:
+        move(model, self.to_native(device))
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        if isinstance(model, mx.gluon.Trainer):
+            raise self.no_copy_of_optimizer(
+                "copy the model, make a Trainer for the copy, and load_states() what save_states() wrote"
+            )
+        return copied(model, self.to_native(device))
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        """The blocks of a block, its parameters, and the arrays of those that have one."""
+        blocks: list[Any] = []
+        if isinstance(model, Block):
+            model.apply(blocks.append)
+        parameters = [] if isinstance(model, Trainer) else [parameter for _, parameter in _parameters(model)]
+        arrays = [array for parameter in parameters for array in parameter._data or ()]
+        return [*blocks, *parameters, *arrays]
+
+    def tensor_of(self, model: Any) -> Any | None:
+        return array_of(model)
+
+    def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
+        """Name and gradient of each parameter of a block that is trained: zeros before the first backward pass."""
+        if not isinstance(model, Block):
+            raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
+        for name, parameter in model._collect_params_with_prefix().items():
+            if parameter.grad_req != "null":
+                _value(name, parameter)  # raises for one that has no values yet
+                yield name, parameter.grad()

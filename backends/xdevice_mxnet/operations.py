@@ -14,21 +14,16 @@ from mxnet.gluon.contrib import nn as extra
 from mxnet.gluon.nn import conv_layers
 
 from xdevice.contract import operations as ops
+from xdevice.contract.layers import Operations
 
 from .layers import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
 _NOTHING: Final = (nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identity)
-
-
-def operations(model: Any, backend: Backend) -> Iterator[Layer]:
-    layers = {layer.path: layer for layer in backend.layers(model)}
-    return ops.in_lines(_operations(model, layers), model, layers, _children, _is_line)
 
 
 def _children(block: Any) -> list[tuple[str, Any]]:
@@ -97,3 +92,9 @@ def _pool(path: str, kwargs: dict[str, Any]) -> Layer:
     if kind == "max":
         return ops.max_pool(path, *window)
     return ops.avg_pool(path, *window, count_include_pad=kwargs.get("count_include_pad", True))
+
+
+class MxnetOperations(Operations):
+    def operations(self, model: Any) -> Iterable[Layer]:
+        layers = {layer.path: layer for layer in self.layers(model)}
+        return ops.in_lines(_operations(model, layers), model, layers, _children, _is_line)

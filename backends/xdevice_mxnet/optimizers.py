@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import mxnet as mx
 
 from xdevice.contract import optimizers as terms
+from xdevice.contract.optimizers import Optimizers
 from xdevice.errors import UnsupportedError
 
 from . import models
@@ -23,7 +24,7 @@ from . import models
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from xdevice.contract import Backend
+    from xdevice.contract.optimizers import Optimizer
 
 _UPDATES: Final = "updates"
 _WITH_MORE: Final = (mx.optimizer.Nadam, mx.optimizer.LBSGD)
@@ -93,23 +94,7 @@ _COMMON_NAMES: Final = {
 }  # fmt: skip
 
 
-def described(trainer: Any, backend: Backend) -> terms.Optimizer:
-    optimizer = trainer._optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
-    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
-    settings = _settings(optimizer, kind)
-    parameters: list[terms.Parameter] = []
-    if optimizer is not trainer:
-        _require_plain(trainer, backend)
-        parameters += (
-            _parameter(optimizer, kind, settings, index, parameter)
-            for index, parameter in enumerate(trainer._params)
-            if parameter.grad_req != "null"
-        )
-    arguments = _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
-    return terms.Optimizer(kind, type(optimizer).__name__, settings, tuple(parameters), arguments)
-
-
-def _require_plain(trainer: Any, backend: Backend) -> None:
+def _require_plain(trainer: Any, backend: Optimizers) -> None:
     if trainer._compression_params:
         raise backend.unsupported("reading a Trainer that compresses gradients", "make one without compression_params")
 
@@ -188,3 +173,27 @@ def _slots(optimizer: Any, kind: str) -> dict[str, str]:
     if kind == "adagrad":
         return {"sum": "0"}
     return {"square_avg": "0"} | ({"grad_avg": "1", "-lr * momentum_buffer": "2"} if optimizer.centered else {})
+
+
+class MxnetOptimizers(Optimizers):
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
+        return state_to_come(optimizer, names) if isinstance(optimizer, mx.gluon.Trainer) else {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        if isinstance(optimizer, mx.gluon.Trainer):
+            take_state(optimizer, state)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        optimizer = optimizer._optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
+        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
+        settings = _settings(optimizer, kind)
+        parameters: list[terms.Parameter] = []
+        if optimizer is not optimizer:
+            _require_plain(optimizer, self)
+            parameters += (
+                _parameter(optimizer, kind, settings, index, parameter)
+                for index, parameter in enumerate(optimizer._params)
+                if parameter.grad_req != "null"
+            )
+        arguments = _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
+        return terms.Optimizer(kind, type(optimizer).__name__, settings, tuple(parameters), arguments)

@@ -13,30 +13,28 @@ from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, SIGNIFICANT_BITS, host_dtype
 from xdevice.contract import Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.loader import importing
-from xdevice.contract.sums import add_up
 
 with importing():
     import numpy as np
 
-from . import conversion
+from .conversion import NumpyConversion, detached
+from .processes import NumpyProcesses
+from .replicas import NumpyReplicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Takes, Transfer
-    from xdevice.contract.dlpack import Lent
-    from xdevice.contract.processes import Engine, Group
+    from xdevice.contract import Transfer
 
     from .samples import NumpySamples
 
 _CPU = devices.CPU
-_SHORT = ("float16", "bfloat16")
 
 
-class NumpyBackend(Backend):
+class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     name = "numpy"
     modules = ("numpy",)
     minimum = (1, 24)
@@ -102,7 +100,7 @@ class NumpyBackend(Backend):
         return array
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return conversion.detached(x)
+        return detached(x)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> np.ndarray[Any, Any]:
         return np.full(shape, value, dtype=host_dtype(dtype))
@@ -126,26 +124,6 @@ class NumpyBackend(Backend):
 
         return nn
 
-    # sharing memory with another framework
-
-    def takes(self) -> Takes | None:
-        return conversion.TAKES
-
-    def detached(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return conversion.detached(x)
-
-    def memory_layout(self, x: np.ndarray[Any, Any]) -> tuple[int, bool, bool] | None:
-        return conversion.memory_layout(x)
-
-    def export(self, x: np.ndarray[Any, Any]) -> Any:
-        return conversion.export(x)
-
-    def compact(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return conversion.compact(x)
-
-    def adopt(self, lent: Lent, dtype: str) -> np.ndarray[Any, Any]:
-        return conversion.adopt(lent, dtype)
-
     # what is neither tensor nor model
 
     def container_way(self, x: Any) -> Way | None:
@@ -153,47 +131,8 @@ class NumpyBackend(Backend):
             return None
         return Way(lambda x: x.tolist() if x.ndim else [x.item()])
 
-    # several devices
-
-    def join(self, parts: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
-
-    def leaf(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
-        return self.copy(x, device)
-
     def is_dense(self, x: np.ndarray[Any, Any]) -> bool:
         return not isinstance(x, np.ma.MaskedArray)
-
-    def can_write(self, x: np.ndarray[Any, Any]) -> bool:
-        return x.flags.writeable
-
-    def memory_of(self, x: np.ndarray[Any, Any]) -> tuple[int, tuple[int, ...]]:
-        return x.ctypes.data, x.strides
-
-    def write(self, x: np.ndarray[Any, Any], value: np.ndarray[Any, Any]) -> None:
-        np.copyto(x, value)
-
-    def total(self, tensors: Iterable[np.ndarray[Any, Any]], mean: bool) -> np.ndarray[Any, Any]:
-        rest = iter(tensors)
-        first = next(rest)
-        start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
-        total: np.ndarray[Any, Any] = add_up(start, rest, mean)
-        return total.astype(first.dtype, copy=False)
-
-    # several processes
-
-    def engines(self) -> Sequence[str]:
-        from . import processes
-
-        return processes.names()
-
-    def start_engine(self, name: str, group: Group) -> Engine:
-        from . import processes
-
-        return processes.MpiEngine(group)
-
-    def why_no_engine(self) -> str:
-        return "it has MPI's alone, for processes of mpirun with mpi4py (pip install 'xdevice-dl[mpi]')"
 
     # copying in the background
 

@@ -15,6 +15,7 @@ import numpy as np
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Takes
 from xdevice.contract.alignment import aligned
+from xdevice.contract.conversion import Conversion
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-TAKES = Takes(labels={"bfloat16": (1, 16)})
+_TAKES = Takes(labels={"bfloat16": (1, 16)})
 
 
 def detached(x: Array) -> Array:
@@ -31,20 +32,24 @@ def detached(x: Array) -> Array:
     return x
 
 
-def memory_layout(x: Array) -> tuple[int, bool, bool]:
-    return x.ctypes.data, x.flags.c_contiguous, min(x.strides, default=0) >= 0
+class NumpyConversion(Conversion):
+    def takes(self) -> Takes:
+        return _TAKES
 
+    def detached(self, x: Array) -> Array:
+        return detached(x)
 
-def export(x: Array) -> Any:
-    return (x.view("uint16") if x.dtype.kind == "V" else x).__dlpack__()
+    def memory_layout(self, x: Array) -> tuple[int, bool, bool]:
+        return x.ctypes.data, x.flags.c_contiguous, min(x.strides, default=0) >= 0
 
+    def export(self, x: Array) -> Any:
+        return (x.view("uint16") if x.dtype.kind == "V" else x).__dlpack__()
 
-def compact(x: Array) -> Array:
-    copied: Array = np.ndarray(x.shape, x.dtype.newbyteorder("="), aligned(x.nbytes))
-    copied[...] = x
-    return copied
+    def compact(self, x: Array) -> Array:
+        copied: Array = np.ndarray(x.shape, x.dtype.newbyteorder("="), aligned(x.nbytes))
+        copied[...] = x
+        return copied
 
-
-def adopt(lent: Lent, dtype: str) -> Array:
-    array = np.from_dlpack(lent)
-    return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array
+    def adopt(self, lent: Lent, dtype: str) -> Array:
+        array = np.from_dlpack(lent)
+        return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array

@@ -17,10 +17,12 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract.collectives import own_part, refusal_of_order
-from xdevice.contract.processes import Engine
+from xdevice.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from xdevice.contract.processes import Group
 
     Array = np.ndarray[Any, Any]
@@ -30,10 +32,17 @@ _LAUNCHED: Final = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_W
 _REDUCED_AS: Final = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"}
 
 
-def names() -> tuple[str, ...]:
-    if not any(name in os.environ for name in _LAUNCHED):
-        return ()
-    return ("mpi",) if importlib.util.find_spec("mpi4py") is not None else ()
+class NumpyProcesses(Processes):
+    def engines(self) -> Sequence[str]:
+        if not any(name in os.environ for name in _LAUNCHED):
+            return ()
+        return ("mpi",) if importlib.util.find_spec("mpi4py") is not None else ()
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        return MpiEngine(group)
+
+    def why_no_engine(self) -> str:
+        return "it has MPI's alone, for processes of mpirun with mpi4py (pip install 'xdevice-dl[mpi]')"
 
 
 class MpiEngine(Engine):

@@ -17,7 +17,6 @@ What this adapter must keep:
 
 from __future__ import annotations
 
-import copy
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -26,25 +25,18 @@ from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_n
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way, nvidia
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing
-from xdevice.contract.sums import add_up
 from xdevice.errors import NotBuiltError
 
 from . import virtual_gpus
 
 with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_gpus_wanted()):
     import paddle
-    from paddle.base.framework import EagerParamBase, global_var
+    from paddle.base.framework import global_var
 
     from . import (
-        calls,
-        conversion,
         copying,
-        gradients,
-        layers,
         loading,
         models,
-        operations,
-        optimizers,
         parallel,
         scopes,
         staging,
@@ -52,21 +44,26 @@ with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_g
         virtual_operations,
     )
 
-from . import driver, memory, streams
+from . import driver, memory
+from .calls import PaddleCalls
+from .conversion import PaddleConversion
+from .gradients import PaddleGradients
+from .layers import PaddleLayers
+from .models import PaddleModels
+from .operations import PaddleOperations
+from .optimizers import PaddleOptimizers
+from .replicas import PaddleReplicas
+from .streams import PaddleStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Takes, Transfer
-    from xdevice.contract.calls import Around, Call
-    from xdevice.contract.dlpack import Lent
-    from xdevice.contract.layouts import Layer, Part
-    from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract import Transfer
     from xdevice.contract.processes import Engine, Group
 
     from .samples import PaddleSamples
@@ -75,11 +72,19 @@ _CPU = devices.CPU
 _is_cpu_place = paddle.base.core.Place.is_cpu_place  # looked up once: that takes a tenth of the call
 _dygraph = getattr(global_var, "_functional_dygraph_context_manager", None)
 
-_ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
-"""The CPU has no kernels for sums of these: of 8 bits on 2.6, of 16-bit floats on any version."""
 
-
-class PaddleBackend(Backend):
+class PaddleBackend(
+    PaddleConversion,
+    PaddleGradients,
+    PaddleModels,
+    PaddleLayers,
+    PaddleOperations,
+    PaddleCalls,
+    PaddleOptimizers,
+    PaddleReplicas,
+    PaddleStreams,
+    Backend,
+):
     name = "paddle"
     modules = ("paddle",)
     minimum = (2, 6)
@@ -256,92 +261,6 @@ class PaddleBackend(Backend):
 
         return nn
 
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
-        return gradients.value_and_grad(leaves, call, nested, self)
-
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        return gradients.update(leaves, grads, rule, nested, self)
-
-    # sharing memory with another framework
-
-    def takes(self) -> Takes | None:
-        return conversion.takes(bool(self.virtual))
-
-    def detached(self, x: paddle.Tensor) -> paddle.Tensor:
-        return conversion.detached(x)
-
-    def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
-        return conversion.memory_layout(x)
-
-    def export(self, x: paddle.Tensor) -> Any:
-        return conversion.export(x)
-
-    def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
-        return conversion.adopt(lent)
-
-    # models
-
-    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in models.held(model):
-            yield name, self.device_of(variable)
-
-    def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
-        if isinstance(model, paddle.optimizer.Optimizer):
-            yield from optimizers.variables(model)
-            return
-        for name, value in model.state_dict().items():
-            if isinstance(value, paddle.Tensor):
-                self.device_of(value)  # raises for one without memory
-                yield name, value
-
-    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
-        if not isinstance(optimizer, paddle.optimizer.Optimizer):
-            return {}
-        return optimizers.state_to_come(optimizer, names)
-
-    def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
-        if isinstance(optimizer, paddle.optimizer.Optimizer):
-            optimizers.take_state(optimizer, state)
-
-    def optimizer(self, optimizer: Any) -> Optimizer:
-        return optimizers.described(optimizer, self)
-
-    def layers(self, model: Any) -> Iterable[Layer]:
-        return layers.layers(model, self)
-
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
-        return layers.parts(kind, settings)
-
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return operations.operations(model, self)
-
-    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        return calls.calls(model, self)
-
-    def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        return calls.outermost(around)
-
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        return calls.infer(model, inputs)
-
-    def has_channels_last(self, model: Any) -> bool | None:
-        return calls.has_channels_last(model)
-
-    def move_model(self, model: Any, device: Device) -> None:
-        models.move(model, device, self)
-
-    def copy_model(self, model: Any, device: Device) -> Any:
-        if isinstance(model, paddle.nn.Layer):
-            return models.copied(model, device, self)
-        raise self.no_copy_of_optimizer(
-            "copy the model, make an optimizer for the copy, and set_state_dict() the state"
-        )
-
-    def model_parts(self, model: Any) -> Iterable[Any]:
-        return models.parts(model)
-
     # what is neither a tensor nor a model
 
     def container_way(self, x: Any) -> Way | None:
@@ -349,50 +268,8 @@ class PaddleBackend(Backend):
 
     # several devices
 
-    def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
-        place = self.device_of(x)
-        return [self._settled(part, place) for part in super().split(x, sizes)]
-
-    def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
-        place = self.device_of(parts[0])
-        if any(part.size for part in parts):
-            return self._settled(paddle.concat(parts) if parts[0].ndim else paddle.stack(parts), place)
-        # 2.6 refuses to join tensors that are all empty
-        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
-        return self.full(shape, 0, place, dtype_name(parts[0].dtype))
-
-    def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        if isinstance(x, EagerParamBase):
-            twin = copy.deepcopy(x)
-            if self.device_of(twin) is not device:
-                copying.relocate(twin, self.to_native(device))
-            return twin
-        new = copying.plain(x.detach(), self.to_native(device))
-        new.stop_gradient = not (new.is_floating_point() or new.is_complex())
-        return new
-
     def is_dense(self, x: paddle.Tensor) -> bool:
         return not isinstance(x, paddle.Tensor) or bool(x.is_dense())  # while to_static traces it is something else
-
-    def can_write(self, x: paddle.Tensor) -> bool:
-        return True
-
-    def memory_of(self, x: paddle.Tensor) -> tuple[int, tuple[int, ...]]:
-        return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
-
-    def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
-        if x.size:  # an empty one would take over the flags of the value
-            with paddle.no_grad():
-                x.copy_(value, True)
-
-    def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
-        rest = iter(tensors)
-        first = next(rest)
-        wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
-        with paddle.no_grad():
-            start = copying.plain(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
-            total = add_up(start, (x.astype(wide) for x in rest), mean)
-            return self._settled(total.astype(first.dtype), self.device_of(first))
 
     # several processes
 
@@ -408,50 +285,6 @@ class PaddleBackend(Backend):
 
         require_fit(self, name, group.device)
         return processes.PaddleEngine(name, group, self.to_native(group.device))
-
-    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
-        if not isinstance(model, paddle.nn.Layer):
-            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
-        return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
-
-    # streams and events
-
-    def new_stream(self, device: Device) -> Any:
-        self._require_gpu(device, "streams")
-        return paddle.device.Stream(self.to_native(device))
-
-    def current_stream(self, device: Device) -> Any:
-        self._require_gpu(device, "streams")
-        return paddle.device.current_stream(self.to_native(device))
-
-    def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
-        return streams.scope(stream)
-
-    def stream_wait(self, stream: Any, event: Any) -> None:
-        event.block(stream)
-
-    def new_event(self, device: Device) -> Any:
-        self.require_events(device)
-        self.current_stream(device)  # the context of the GPU begins here
-        return streams.Event(device.index)
-
-    def require_events(self, device: Device) -> None:
-        self._require_gpu(device, "events")
-        if not driver.is_there():
-            raise self.unsupported("events on ROCm", "xdevice.Timer waits for the device and reads the host's clock")
-
-    def record(self, event: Any, stream: Any) -> None:
-        event.record(stream)
-
-    def wait_event(self, event: Any) -> None:
-        event.wait()
-
-    def elapsed(self, start: Any, end: Any) -> float:
-        return streams.elapsed(start, end)
-
-    def keep_for(self, x: paddle.Tensor, stream: Any) -> None:
-        if not x.place.is_cpu_place() and not self.virtual:
-            streams.keep(x, stream)
 
     # graphs
 
@@ -549,12 +382,6 @@ class PaddleBackend(Backend):
         from .samples import PaddleSamples
 
         return PaddleSamples(self)
-
-    def _require_gpu(self, device: Device, what: str) -> None:
-        """Paddle's CPU build ends with a segmentation fault when it is asked for a stream (3.3.1)."""
-        if device.kind != "gpu" or self.virtual:
-            how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
-            raise self.unsupported(f"{what} on {device}", how)
 
     def _device_at(self, place: Any) -> Device:
         if place.is_gpu_place():

@@ -17,6 +17,7 @@ import paddle
 from paddle.utils import dlpack
 
 from xdevice.contract import Takes
+from xdevice.contract.conversion import Conversion
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -32,26 +33,27 @@ def takes(is_virtual: bool) -> Takes | None:
     return Takes(strides="compact" if is_virtual else "forward")
 
 
-def detached(x: paddle.Tensor) -> paddle.Tensor:
-    if not x.is_dense():
-        raise UnsupportedError(
-            "a sparse tensor is not in one piece of memory; convert x.to_dense(), or its indices() and values()"
-        )
-    return x if x.stop_gradient else x.detach()
+class PaddleConversion(Conversion):
+    def takes(self) -> Takes | None:
+        return takes(bool(self.virtual))
 
+    def detached(self, x: paddle.Tensor) -> paddle.Tensor:
+        if not x.is_dense():
+            raise UnsupportedError(
+                "a sparse tensor is not in one piece of memory; convert x.to_dense(), or its indices() and values()"
+            )
+        return x if x.stop_gradient else x.detach()
 
-def memory_layout(x: paddle.Tensor) -> tuple[int, bool, bool] | None:
-    if not _knows_strides:
-        return None
-    # is_contiguous looks at strides that nobody steps in
-    return x.data_ptr(), x.is_contiguous() or 1 in x.shape, min(x.strides, default=0) >= 0
+    def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
+        if not _knows_strides:
+            return None
+        # is_contiguous looks at strides that nobody steps in
+        return x.data_ptr(), x.is_contiguous() or 1 in x.shape, min(x.strides, default=0) >= 0
 
+    def export(self, x: paddle.Tensor) -> Any:
+        if not _knows_strides and not x.is_contiguous():
+            raise BufferError(f"Paddle {paddle.__version__} exports contiguous tensors only")
+        return dlpack.to_dlpack(x)
 
-def export(x: paddle.Tensor) -> Any:
-    if not _knows_strides and not x.is_contiguous():
-        raise BufferError(f"Paddle {paddle.__version__} exports contiguous tensors only")
-    return dlpack.to_dlpack(x)
-
-
-def adopt(lent: Lent) -> paddle.Tensor:
-    return dlpack.from_dlpack(lent.capsule)
+    def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
+        return dlpack.from_dlpack(lent.capsule)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
+from xdevice.contract.gradients import Gradients
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from xdevice.contract import Backend
 
 _one_at_a_time = threading.RLock()
 
@@ -35,25 +35,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)
 
 
-def value_and_grad(
-    leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
-) -> tuple[Any, list[Any], list[Any]]:
-    if not paddle.in_dynamic_mode():
-        raise backend.unsupported(
-            "gradients inside a function that paddle.jit.to_static traces", "trace the function that they are taken of"
-        )
-    goes_on = paddle.is_grad_enabled() and (nested or any(not x.is_leaf for x in leaves))
-    with paddle.enable_grad():
-        inputs = [_input(x, goes_on) for x in leaves]
-        loss, rest = call(inputs)
-        gradients: list[Any] = [None] * len(inputs)
-        if not loss.stop_gradient:
-            gradients = _gradients(loss, inputs, goes_on, backend)
-    if goes_on:
-        return loss, gradients, rest
-    return loss.detach(), gradients, [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest]
-
-
 def _input(x: Any, goes_on: bool) -> Any:
     if goes_on and not x.stop_gradient:
         return paddle._C_ops.assign(x)
@@ -62,7 +43,7 @@ def _input(x: Any, goes_on: bool) -> Any:
     return new
 
 
-def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Backend) -> list[Any]:
+def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Gradients) -> list[Any]:
     try:
         with _one_at_a_time:
             return paddle.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
@@ -75,8 +56,26 @@ def _gradients(loss: Any, inputs: list[Any], goes_on: bool, backend: Backend) ->
         ) from error
 
 
-def update(
-    leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
-) -> list[Any]:
-    with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
-        return [rule(paddle._C_ops.assign(x), paddle._C_ops.assign(g)) for x, g in zip(leaves, grads, strict=True)]
+class PaddleGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        if not paddle.in_dynamic_mode():
+            raise self.unsupported(
+                "gradients inside a function that paddle.jit.to_static traces",
+                "trace the function that they are taken of",
+            )
+        goes_on = paddle.is_grad_enabled() and (nested or any(not x.is_leaf for x in leaves))
+        with paddle.enable_grad():
+            inputs = [_input(x, goes_on) for x in leaves]
+            loss, rest = call(inputs)
+            gradients: list[Any] = [None] * len(inputs)
+            if not loss.stop_gradient:
+                gradients = _gradients(loss, inputs, goes_on, self)
+        if goes_on:
+            return loss, gradients, rest
+        return loss.detach(), gradients, [x.detach() if isinstance(x, paddle.Tensor) else x for x in rest]
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        with paddle.set_grad_enabled(nested and paddle.is_grad_enabled()):
+            return [rule(paddle._C_ops.assign(x), paddle._C_ops.assign(g)) for x, g in zip(leaves, grads, strict=True)]

@@ -18,12 +18,12 @@ from paddle.nn.layer import conv, norm
 from paddle.nn.utils import weight_norm_hook
 
 from xdevice.contract import layouts
+from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
@@ -48,14 +48,6 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
     if settings.get("projection"):
         return tuple(_of_cells(settings))
     return layouts.parts(kind, settings, _NAMES, _RULES)
-
-
-def layers(model: Any, backend: Backend) -> Iterator[Layer]:
-    if not isinstance(model, nn.Layer):
-        raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
-    blocks: dict[str, tuple[str, ...]] = {}
-    found = list(_layers(model, dict(backend.variables(model)), blocks))
-    return iter(layouts.in_order(found, blocks))
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
@@ -209,3 +201,15 @@ def _padding(layer: Any, axes: int) -> object:
 
 def _is_same(layer: Any) -> bool:
     return isinstance(layer._padding, str) and layer._padding.lower() == "same"
+
+
+class PaddleLayers(Layers):
+    def layers(self, model: Any) -> Iterable[Layer]:
+        if not isinstance(model, nn.Layer):
+            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
+        blocks: dict[str, tuple[str, ...]] = {}
+        found = list(_layers(model, dict(self.variables(model)), blocks))
+        return iter(layouts.in_order(found, blocks))
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        return parts(kind, settings)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import paddle
 
 from xdevice.contract import Way
+from xdevice.contract.models import Models
 
-from . import copying
+from . import copying, optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
 
 
 def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
@@ -31,7 +31,7 @@ def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
                 yield f"{kind}[{name!r}]", value
 
 
-def move(model: Any, device: Device, backend: Backend) -> None:
+def move(model: Any, device: Device, backend: Models) -> None:
     moving = []
     for name, variable in held(model):
         gradient = variable._grad_ivar()
@@ -46,13 +46,13 @@ def move(model: Any, device: Device, backend: Backend) -> None:
             copying.relocate(x, backend.to_native(device))
 
 
-def copied(model: paddle.nn.Layer, device: Device, backend: Backend) -> paddle.nn.Layer:
+def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn.Layer:
     twin = _duplicate(model, backend)
     move(twin, device, backend)
     return twin
 
 
-def _duplicate(model: paddle.nn.Layer, backend: Backend) -> paddle.nn.Layer:
+def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     layers = [model, *model.sublayers()]
     # what a DataParallel was told about its processes: it cannot be copied, and nobody changes it
     told = [layer._strategy for layer in layers if isinstance(layer, paddle.DataParallel)]
@@ -65,16 +65,10 @@ def _duplicate(model: paddle.nn.Layer, backend: Backend) -> paddle.nn.Layer:
         ) from error
 
 
-def parts(model: Any) -> Iterable[Any]:
-    if not isinstance(model, paddle.nn.Layer):
-        return ()
-    return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
-
-
 # what is neither a tensor nor a model
 
 
-def container_way(x: Any, backend: Backend) -> Way | None:
+def container_way(x: Any, backend: Models) -> Way | None:
     """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
     if not isinstance(x, paddle.Model):
         return None
@@ -100,3 +94,38 @@ def container_way(x: Any, backend: Backend) -> Way | None:
 def _owned(model: paddle.Model) -> dict[str, Any]:
     parts = {"network": model.network, "_optimizer": model._optimizer}
     return {name: part for name, part in parts.items() if part is not None}
+
+
+class PaddleModels(Models):
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        for name, variable in held(model):
+            yield name, self.device_of(variable)
+
+    def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
+        if isinstance(model, paddle.optimizer.Optimizer):
+            yield from optimizers.variables(model)
+            return
+        for name, value in model.state_dict().items():
+            if isinstance(value, paddle.Tensor):
+                self.device_of(value)  # raises for one without memory
+                yield name, value
+
+    def move_model(self, model: Any, device: Device) -> None:
+        move(model, device, self)
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        if isinstance(model, paddle.nn.Layer):
+            return copied(model, device, self)
+        raise self.no_copy_of_optimizer(
+            "copy the model, make an optimizer for the copy, and set_state_dict() the state"
+        )
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        if not isinstance(model, paddle.nn.Layer):
+            return ()
+        return [model, *model.sublayers(), *model.parameters(), *model.buffers()]
+
+    def gradients(self, model: Any) -> Iterable[tuple[str, paddle.Tensor | None]]:
+        if not isinstance(model, paddle.nn.Layer):
+            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+        return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]

@@ -15,11 +15,11 @@ from paddle import Tensor, nn
 from paddle.nn.layer import norm
 
 from xdevice.contract import operations as ops
+from xdevice.contract.layers import Operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
 _PLAIN: Final = (
@@ -36,11 +36,6 @@ _ADAPTIVE_AVG: Final = {nn.AdaptiveAvgPool1D: 1, nn.AdaptiveAvgPool2D: 2, nn.Ada
 _ADAPTIVE_MAX: Final = {nn.AdaptiveMaxPool1D: 1, nn.AdaptiveMaxPool2D: 2, nn.AdaptiveMaxPool3D: 3}
 
 
-def operations(model: Any, backend: Backend) -> Iterator[Layer]:
-    layers = {layer.path: layer for layer in backend.layers(model)}
-    return ops.in_lines(_operations(model, backend, layers), model, layers, _children, _is_line)
-
-
 def _children(layer: Any) -> list[tuple[str, Any]]:
     return [(name, child) for name, child in layer._sub_layers.items() if child is not None]
 
@@ -49,7 +44,7 @@ def _is_line(layer: Any) -> bool:
     return isinstance(layer, nn.Sequential) and type(layer).forward is nn.Sequential.forward
 
 
-def _operations(model: Any, backend: Backend, layers: Mapping[str, Layer]) -> Iterator[Layer]:
+def _operations(model: Any, backend: Operations, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     told: set[str] = set()
     saved = {id(variable) for _, variable in backend.variables(model)}
     for path, layer in model.named_sublayers(include_self=True):
@@ -170,3 +165,9 @@ def _norm(path: str, layer: Any) -> Layer | None:
     if isinstance(layer, nn.GroupNorm):
         return ops.plain(path, "group_norm", eps=layer._epsilon, num_groups=layer._num_groups)
     return None
+
+
+class PaddleOperations(Operations):
+    def operations(self, model: Any) -> Iterable[Layer]:
+        layers = {layer.path: layer for layer in self.layers(model)}
+        return ops.in_lines(_operations(model, self, layers), model, layers, _children, _is_line)

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import paddle
 
 from xdevice.contract import optimizers as terms
+from xdevice.contract.optimizers import Optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from xdevice.contract import Backend
-
+    from xdevice.contract.optimizers import Optimizer
 
 _MASTER: Final = "master_weight"
 
@@ -104,22 +104,7 @@ _SLOTS: Final = {
 }  # fmt: skip
 
 
-def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
-    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
-    groups = [group for group in optimizer._parameter_list if isinstance(group, dict)]
-    grouped = [(p, group) for group in groups for p in group["params"]]
-    parameters = []
-    for number, (p, group) in enumerate(grouped or [(p, {}) for p in optimizer._parameter_list]):
-        settings = _settings(optimizer, kind, p, group, backend)
-        parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
-    told = [name for name in terms.settings_of(kind) if hasattr(optimizer, _NAMES.get(name, ""))]
-    arguments = {name: _NAMES[name].lstrip("_") for name in told}
-    arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
-    first = parameters[0].settings
-    return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)
-
-
-def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Backend) -> dict[str, object]:
+def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backend: Optimizers) -> dict[str, object]:
     if group.get("rescale_grad", getattr(optimizer, "_rescale_grad", 1.0)) != 1:
         raise backend.unsupported("reading rescale_grad, which does nothing on the CPU", "multiply the loss instead")
     found: dict[str, object] = {}
@@ -141,7 +126,7 @@ def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backe
     return terms.settings(kind, **found, **decayed(optimizer, p, group, found, backend))
 
 
-def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Backend) -> dict[str, object]:
+def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Optimizers) -> dict[str, object]:
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
     if decay is None:  # Momentum keeps its L2Decay as a number
         kept = optimizer._default_dict.get("regularization_coeff", 0.0)
@@ -152,7 +137,7 @@ def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Backend) -
     return {"weight_decay": float(decay._coeff), "decay": terms.SIGN if sign else terms.COUPLED}
 
 
-def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], backend: Backend) -> dict[str, object]:
+def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], backend: Optimizers) -> dict[str, object]:
     if p.regularizer is not None:
         raise backend.unsupported(
             f"reading an AdamW whose parameter {p.name} has a regularizer too", "set its regularizer to None"
@@ -165,7 +150,7 @@ def _decoupled(optimizer: Any, p: Any, group: Any, found: dict[str, object], bac
     return {"weight_decay": decay, "decay": terms.DECOUPLED}
 
 
-def _clip(clip: Any, backend: Backend) -> str:
+def _clip(clip: Any, backend: Optimizers) -> str:
     if type(clip) is paddle.nn.ClipGradByGlobalNorm:
         return f"to a norm of all of {clip.clip_norm:.6g}"
     if type(clip) is paddle.nn.ClipGradByNorm:
@@ -179,3 +164,28 @@ def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> di
     if p.dtype in (paddle.float16, paddle.bfloat16):
         return {}  # its moments may be of another dtype, and of a copy
     return {slot: f"{number}.{own}" for slot, own in _SLOTS[kind].items() if terms.keeps(slot, settings)}
+
+
+class PaddleOptimizers(Optimizers):
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
+        if not isinstance(optimizer, paddle.optimizer.Optimizer):
+            return {}
+        return state_to_come(optimizer, names)
+
+    def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
+        if isinstance(optimizer, paddle.optimizer.Optimizer):
+            take_state(optimizer, state)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
+        groups = [group for group in optimizer._parameter_list if isinstance(group, dict)]
+        grouped = [(p, group) for group in groups for p in group["params"]]
+        parameters = []
+        for number, (p, group) in enumerate(grouped or [(p, {}) for p in optimizer._parameter_list]):
+            settings = _settings(optimizer, kind, p, group, self)
+            parameters.append(terms.Parameter(p, settings, _state(kind, p, number, settings)))
+        told = [name for name in terms.settings_of(kind) if hasattr(optimizer, _NAMES.get(name, ""))]
+        arguments = {name: _NAMES[name].lstrip("_") for name in told}
+        arguments |= _COMMON_NAMES | _CLIP | (_DECAY if kind == "adam" else {})
+        first = parameters[0].settings
+        return terms.Optimizer(kind, type(optimizer).__name__, first, tuple(parameters), arguments)

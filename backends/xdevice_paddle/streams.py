@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from paddle.base import core
 
+from xdevice.contract.streams import Streams
+
 from . import driver
 
 if TYPE_CHECKING:
@@ -21,18 +23,10 @@ if TYPE_CHECKING:
 
     import paddle
 
+    from xdevice.base.devices import Device
+
 _set_current: Any = core._set_current_stream  # type: ignore[attr-defined]
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
-
-
-@contextmanager
-def scope(stream: Any) -> Iterator[None]:
-    """Not `paddle.device.stream_guard`, which may change the default GPU of all threads too."""
-    before = _set_current(stream.stream_base)
-    try:
-        yield
-    finally:
-        _set_current(before)
 
 
 class Event:
@@ -73,13 +67,6 @@ class Event:
                 driver.call("cuEventDestroy_v2", self.handle)
 
 
-def elapsed(start: Event, end: Event) -> float:
-    milliseconds = ctypes.c_float()
-    with driver.on(start.index):
-        driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), start.handle, end.handle)
-    return milliseconds.value / 1000
-
-
 def _handle(stream: Any) -> ctypes.c_void_p:
     return ctypes.c_void_p(stream.stream_base.cuda_stream)
 
@@ -110,3 +97,57 @@ def _let_go() -> None:
         event.record(entry[1])
         _ending.append((entry[0], event))
     _used[:] = still_used
+
+
+class PaddleStreams(Streams):
+    def new_stream(self, device: Device) -> Any:
+        self._require_gpu(device, "streams")
+        return paddle.device.Stream(self.to_native(device))
+
+    def current_stream(self, device: Device) -> Any:
+        self._require_gpu(device, "streams")
+        return paddle.device.current_stream(self.to_native(device))
+
+    @contextmanager
+    def stream_scope(self, stream: Any) -> Iterator[None]:
+        """Not `paddle.device.stream_guard`, which may change the default GPU of all threads too."""
+        before = _set_current(stream.stream_base)
+        try:
+            yield
+        finally:
+            _set_current(before)
+
+    def stream_wait(self, stream: Any, event: Any) -> None:
+        event.block(stream)
+
+    def new_event(self, device: Device) -> Any:
+        self.require_events(device)
+        self.current_stream(device)  # the context of the GPU begins here
+        return Event(device.index)
+
+    def require_events(self, device: Device) -> None:
+        self._require_gpu(device, "events")
+        if not driver.is_there():
+            raise self.unsupported("events on ROCm", "xdevice.Timer waits for the device and reads the host's clock")
+
+    def record(self, event: Any, stream: Any) -> None:
+        event.record(stream)
+
+    def wait_event(self, event: Any) -> None:
+        event.wait()
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        milliseconds = ctypes.c_float()
+        with driver.on(start.index):
+            driver.call("cuEventElapsedTime", ctypes.byref(milliseconds), start.handle, end.handle)
+        return milliseconds.value / 1000
+
+    def keep_for(self, x: paddle.Tensor, stream: Any) -> None:
+        if not x.place.is_cpu_place() and not self.virtual:
+            keep(x, stream)
+
+    def _require_gpu(self, device: Device, what: str) -> None:
+        """Paddle's CPU build ends with a segmentation fault when it is asked for a stream (3.3.1)."""
+        if device.kind != "gpu" or self.virtual:
+            how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
+            raise self.unsupported(f"{what} on {device}", how)

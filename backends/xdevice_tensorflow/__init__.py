@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
@@ -42,32 +41,28 @@ with importing():
     from tensorflow.python.eager import context as _context
 
     from . import (
-        calls,
-        conversion,
-        gradients,
-        layers,
         loading,
         models,
-        names,
-        operations,
-        optimizers,
-        replicas,
         staging,
     )
+    from .calls import TensorflowCalls
+    from .conversion import TensorflowConversion
+    from .gradients import TensorflowGradients
+    from .layers import TensorflowLayers
+    from .models import TensorflowModels
+    from .operations import TensorflowOperations
+    from .optimizers import TensorflowOptimizers
+    from .replicas import TensorflowReplicas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Takes, Transfer, Way
-    from xdevice.contract.calls import Around, Call
-    from xdevice.contract.dlpack import Lent
-    from xdevice.contract.layouts import Layer, Part
-    from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract import Transfer, Way
     from xdevice.contract.processes import Engine, Group
 
     from .samples import TensorflowSamples
@@ -77,7 +72,17 @@ _HERE = "/job:localhost/replica:0/task:0/device:"
 _CONFIG = (tf.config.LogicalDevice, tf.config.PhysicalDevice)
 
 
-class TensorflowBackend(Backend):
+class TensorflowBackend(
+    TensorflowConversion,
+    TensorflowGradients,
+    TensorflowModels,
+    TensorflowLayers,
+    TensorflowOperations,
+    TensorflowCalls,
+    TensorflowOptimizers,
+    TensorflowReplicas,
+    Backend,
+):
     name = "tensorflow"
     modules = ("tensorflow", "keras")
     minimum = (2, 16)
@@ -270,89 +275,6 @@ class TensorflowBackend(Backend):
 
         return nn
 
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
-        return gradients.value_and_grad(leaves, call, nested, self)
-
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        return gradients.update(leaves, grads, rule, nested, self)
-
-    # sharing memory with another framework
-
-    def takes(self) -> Takes | None:
-        return conversion.TAKES
-
-    def detached(self, x: Any) -> Any:
-        return conversion.detached(x)
-
-    def finish(self, x: Any) -> None:
-        if self.device_of(x).kind != "cpu":  # to_dlpack waits for the host's work
-            self.synchronize(None)
-
-    def export(self, x: Any) -> Any:
-        return conversion.export(x)
-
-    def adopt(self, lent: Lent, dtype: str) -> Any:
-        return conversion.adopt(lent)
-
-    # models
-
-    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        weights = models.weights(model)
-        for name, variable in weights:
-            # not the memory: of an int32 variable on a GPU that is on the host, and cannot be elsewhere
-            yield name, self._place(variable.device)
-        for _, key, value in () if weights else models.constants(model):
-            yield str(key), self.device_of(value)
-
-    def is_all_on(self, model: Any, device: Device) -> bool:
-        if any(self._place(variable.device) is not device for _, variable in models.variables(model)):
-            return False
-        return all(self.device_of(value) is device for _, _, value in models.constants(model))
-
-    def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        return names.variables(model)
-
-    def optimizer(self, optimizer: Any) -> Optimizer:
-        return optimizers.described(optimizer, self)
-
-    def layers(self, model: Any) -> Iterable[Layer]:
-        return layers.layers(model, self)
-
-    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
-        return layers.parts(kind, settings)
-
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return operations.operations(model, self)
-
-    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        return calls.calls(model, self)
-
-    def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        return calls.outermost(around)
-
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        return calls.infer(model, inputs)
-
-    def has_channels_last(self, model: Any) -> bool | None:
-        return calls.has_channels_last(model)
-
-    def move_model(self, model: Any, device: Device) -> None:
-        self._refuse_models_here()
-        models.move(model, device, self)
-
-    def copy_model(self, model: Any, device: Device) -> Any:
-        self._refuse_models_here()
-        if isinstance(model, keras.optimizers.Optimizer):
-            raise self.no_copy_of_optimizer(
-                "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables"
-            )
-        return models.duplicate(model, device, self)
-
-    def model_parts(self, model: Any) -> Iterable[Any]:
-        return models.built_parts(model)
-
     # what is neither a tensor nor a model
 
     def container_way(self, x: Any) -> Way | None:
@@ -360,52 +282,8 @@ class TensorflowBackend(Backend):
 
     # several devices
 
-    def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
-        if not hasattr(x, "backing_device"):
-            return list(tf.split(x, sizes))
-        place = self.device_of(x)
-        with self.scope(place):
-            return [self._settled(part, place) for part in tf.split(x, sizes)]
-
-    def join(self, parts: list[Any]) -> Any:
-        join = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
-        if not hasattr(parts[0], "backing_device"):
-            return join(parts)
-        place = self.device_of(parts[0])
-        with self.scope(place):
-            return self._settled(join(parts), place)
-
-    def leaf(self, x: Any, device: Device) -> Any:
-        copied = self.copy(x, device)
-        if not (x.dtype.is_floating or x.dtype.is_complex):
-            return copied
-        with self.scope(device):
-            return tf.Variable(tf.stop_gradient(copied))
-
     def is_dense(self, x: Any) -> bool:
         return not isinstance(x, _COMPOSITES)
-
-    def tensor_of(self, model: Any) -> Any | None:
-        variable = getattr(model, "_value", None) if isinstance(model, keras.Variable) else model
-        if not isinstance(variable, tf.Variable):
-            return None
-        with tf.device(variable.device):  # else it is read to the device of the scope
-            return variable.read_value()
-
-    def write(self, x: Any, value: Any) -> None:
-        if not isinstance(x, tf.Variable | keras.Variable):
-            super().write(x, value)
-        with self.scope(self.device_of(value)):
-            x.assign(value)
-
-    def total(self, tensors: Iterable[Any], mean: bool) -> Any:
-        return replicas.total(tensors, mean, self)
-
-    def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
-        places = [self.device_of(x) for x in tensors]
-        if not replicas.is_for_nccl(tensors[0], places, self):
-            return super().all_reduce(tensors, mean)
-        return replicas.by_nccl(tensors, tuple(map(self.to_native, places)), mean)
 
     # several processes
 

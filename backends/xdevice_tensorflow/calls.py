@@ -19,6 +19,7 @@ from keras import layers as kl
 
 from xdevice.contract import calls as common
 from xdevice.contract.hooks import Patches
+from xdevice.contract.layers import Calls
 
 from . import names
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from xdevice.contract import Backend
     from xdevice.contract.calls import Around, Call
 
 _ACTIVATED: Final = (
@@ -35,39 +35,6 @@ _ACTIVATED: Final = (
 )  # fmt: skip
 _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
 """For each open block its outputs, and where their gradients go."""
-
-
-@contextmanager
-def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
-    known = {layer.path for layer in backend.layers(model)}
-    paths, activated, activations = {}, [], []
-    for path, layer in names.layers(model):
-        if path in known or not layer._layers:
-            paths[id(layer)] = path
-        function = getattr(layer, "activation", None)
-        if isinstance(layer, _ACTIVATED) and function is not keras.activations.linear:
-            if isinstance(function, FunctionType):
-                activated.append(layer)
-            elif function is not None:
-                activations.append(function)
-    followed: list[tuple[Any, Callable[[Any], None]]] = []
-
-    def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-        for number, x in enumerate(common.tensors(backend, result)):
-            if isinstance(x, tf.Tensor) and x.dtype.is_floating:
-                followed.append((x, partial(put, number)))
-        return result
-
-    watch = common.Watch(backend, paths, activations, follow)
-    with Patches() as patches, common.watching(watch, keras.Layer):
-        for layer in activated:
-            patches.replace(layer, "activation", partial(common.activated, layer))
-        patches.replace(tf.GradientTape, "gradient", _asking_for_more)
-        _followed.append(followed)
-        try:
-            yield watch.calls
-        finally:
-            _followed.remove(followed)
 
 
 def _asking_for_more(original: Any) -> Any:
@@ -85,16 +52,47 @@ def _asking_for_more(original: Any) -> Any:
     return gradient
 
 
-def outermost(around: Around) -> AbstractContextManager[None]:
-    return common.outermost(keras.Layer, around)
+class TensorflowCalls(Calls):
+    @contextmanager
+    def calls(self, model: Any) -> Iterator[list[Call]]:
+        known = {layer.path for layer in self.layers(model)}
+        paths, activated, activations = {}, [], []
+        for path, layer in names.layers(model):
+            if path in known or not layer._layers:
+                paths[id(layer)] = path
+            function = getattr(layer, "activation", None)
+            if isinstance(layer, _ACTIVATED) and function is not keras.activations.linear:
+                if isinstance(function, FunctionType):
+                    activated.append(layer)
+                elif function is not None:
+                    activations.append(function)
+        followed: list[tuple[Any, Callable[[Any], None]]] = []
 
+        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+            for number, x in enumerate(common.tensors(self, result)):
+                if isinstance(x, tf.Tensor) and x.dtype.is_floating:
+                    followed.append((x, partial(put, number)))
+            return result
 
-def infer(model: Any, inputs: tuple[Any, ...]) -> Any:
-    if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes them in one container
-        return model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
-    return model(*inputs, training=False)
+        watch = common.Watch(self, paths, activations, follow)
+        with Patches() as patches, common.watching(watch, keras.Layer):
+            for layer in activated:
+                patches.replace(layer, "activation", partial(common.activated, layer))
+            patches.replace(tf.GradientTape, "gradient", _asking_for_more)
+            _followed.append(followed)
+            try:
+                yield watch.calls
+            finally:
+                _followed.remove(followed)
 
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        return common.outermost(keras.Layer, around)
 
-def has_channels_last(model: Any) -> bool | None:
-    formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
-    return next((name == "channels_last" for name in formats if isinstance(name, str)), None)
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes them in one container
+            return model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
+        return model(*inputs, training=False)
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        formats = (getattr(layer, "data_format", None) for _, layer in names.layers(model))
+        return next((name == "channels_last" for name in formats if isinstance(name, str)), None)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from xdevice.contract import Takes
 from xdevice.contract.alignment import ALIGNMENT
+from xdevice.contract.conversion import Conversion
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,20 +23,30 @@ if TYPE_CHECKING:
 TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 
-def detached(x: Any) -> Any:
-    if not hasattr(x, "backing_device"):
-        raise UnsupportedError(
-            f"a {type(x).__name__} has no memory of its own; convert the dense tensor (tf.sparse.to_dense(x), "
-            f"x.to_tensor(), tf.convert_to_tensor(x)), or its components"
-        )
-    return x
-
-
 def export(x: Any) -> Any:
     if x.shape.rank == 0:
         raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
     return tf.experimental.dlpack.to_dlpack(x)
 
 
-def adopt(lent: Lent) -> Any:
-    return tf.experimental.dlpack.from_dlpack(lent.capsule)
+class TensorflowConversion(Conversion):
+    def takes(self) -> Takes | None:
+        return TAKES
+
+    def detached(self, x: Any) -> Any:
+        if not hasattr(x, "backing_device"):
+            raise UnsupportedError(
+                f"a {type(x).__name__} has no memory of its own; convert the dense tensor (tf.sparse.to_dense(x), "
+                f"x.to_tensor(), tf.convert_to_tensor(x)), or its components"
+            )
+        return x
+
+    def finish(self, x: Any) -> None:
+        if self.device_of(x).kind != "cpu":  # to_dlpack waits for the host's work
+            self.synchronize(None)
+
+    def export(self, x: Any) -> Any:
+        return export(x)
+
+    def adopt(self, lent: Lent, dtype: str) -> Any:
+        return tf.experimental.dlpack.from_dlpack(lent.capsule)

@@ -13,23 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from xdevice.contract.gradients import Gradients
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-    from xdevice.contract import Backend
-
-
-def value_and_grad(
-    leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
-) -> tuple[Any, list[Any], list[Any]]:
-    with _beside(leaves[0]):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            inputs = [_input(x) for x in leaves]
-            tape.watch(inputs)
-            loss, rest = call(inputs)
-        found = tape.gradient(loss, inputs)
-    return loss, [_settled(g, x, backend) for g, x in zip(found, leaves, strict=True)], rest
 
 
 def _beside(x: Any) -> AbstractContextManager[Any]:
@@ -43,7 +31,7 @@ def _input(x: Any) -> Any:
         return tf.identity(x)
 
 
-def _settled(g: Any, x: Any, backend: Backend) -> Any:
+def _settled(g: Any, x: Any, backend: Gradients) -> Any:
     """A gradient, dense and where its leaf is."""
     if g is None:
         return None
@@ -53,11 +41,21 @@ def _settled(g: Any, x: Any, backend: Backend) -> Any:
     return backend.move(g, backend.device_of(x))
 
 
-def update(
-    leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool, backend: Backend
-) -> list[Any]:
-    new = []
-    for x, g in zip(leaves, grads, strict=True):
-        with _beside(x):
-            new.append(rule(x, g))
-    return new
+class TensorflowGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        with _beside(leaves[0]):
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                inputs = [_input(x) for x in leaves]
+                tape.watch(inputs)
+                loss, rest = call(inputs)
+            found = tape.gradient(loss, inputs)
+        return loss, [_settled(g, x, self) for g, x in zip(found, leaves, strict=True)], rest
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        new = []
+        for x, g in zip(leaves, grads, strict=True):
+            with _beside(x):
+                new.append(rule(x, g))
+        return new

@@ -20,15 +20,14 @@ import keras
 from keras import layers as kl
 
 from xdevice.contract import layouts
+from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Layer, Part
 
 from . import pixels
 from .axes import of_norms
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
-
-    from xdevice.contract import Backend
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 _NORM: Final = {"weight": "gamma", "bias": "beta"}
 _NAMES: Final[Mapping[str, Mapping[str, str | None]]] = {
@@ -72,32 +71,6 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
         return _refused(own, "Keras has no groups in a ConvTranspose; use one for each group")
     return own
-
-
-def layers(model: Any, backend: Backend) -> Iterator[Layer]:
-    if not isinstance(model, keras.Layer):
-        raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
-    names = {id(variable): name for name, variable in reversed(list(backend.variables(model)))}
-    done: set[int] = set()
-    orders, norms = pixels.orders(model), of_norms(model)
-    has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.in_order(model))
-    for layer in pixels.in_order(model):
-        if id(layer) in done:
-            continue
-        found = _kind(layer)
-        if found is None:
-            continue
-        kind, own, settings = found
-        settings = {**settings, **norms.get(id(layer), {})}
-        if has_images and kind == "layer_norm":
-            own = _of_image(layer, own)
-        if id(layer) in orders:
-            own = _out_of_order(kind, own, orders[id(layer)])
-        if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
-            done |= {id(inner) for inner in layer._flatten_layers()}
-        bound = _bound(layer, kind, own, names, settings)
-        if bound is not None:
-            yield bound
 
 
 def _bound(
@@ -392,3 +365,33 @@ def _cell(kind: str, suffix: str) -> tuple[Part, ...]:
         Part("recurrent_kernel", (f"weight_hh_{suffix}",), weight),
         Part("bias", biases, bias),
     )
+
+
+class TensorflowLayers(Layers):
+    def layers(self, model: Any) -> Iterable[Layer]:
+        if not isinstance(model, keras.Layer):
+            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the Keras model itself")
+        names = {id(variable): name for name, variable in reversed(list(self.variables(model)))}
+        done: set[int] = set()
+        orders, norms = pixels.orders(model), of_norms(model)
+        has_images = any(isinstance(layer, pixels.CONVS) for layer in pixels.in_order(model))
+        for layer in pixels.in_order(model):
+            if id(layer) in done:
+                continue
+            found = _kind(layer)
+            if found is None:
+                continue
+            kind, own, settings = found
+            settings = {**settings, **norms.get(id(layer), {})}
+            if has_images and kind == "layer_norm":
+                own = _of_image(layer, own)
+            if id(layer) in orders:
+                own = _out_of_order(kind, own, orders[id(layer)])
+            if isinstance(layer, kl.Bidirectional | kl.MultiHeadAttention):
+                done |= {id(inner) for inner in layer._flatten_layers()}
+            bound = _bound(layer, kind, own, names, settings)
+            if bound is not None:
+                yield bound
+
+    def parts(self, kind: str, settings: Mapping[str, object]) -> Sequence[Part]:
+        return parts(kind, settings)

@@ -24,14 +24,13 @@ import keras
 import tensorflow as tf
 
 from xdevice.contract import Way
+from xdevice.contract.models import Models
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
-
 try:
     from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
 except ImportError:  # a private module
@@ -157,7 +156,7 @@ def constants(model: Any) -> list[tuple[Any, Any, Any]]:
 # moving
 
 
-def move(model: Any, device: Device, backend: Backend) -> None:
+def move(model: Any, device: Device, backend: Models) -> None:
     """Moves every variable and constant that is not on `device`, in place."""
     native = backend.to_native(device)
     moving = [variable for _, variable in variables(model) if not variable.device.endswith(native[1:])]
@@ -189,7 +188,7 @@ def _drop_traces(part: Any) -> None:
                 member._descriptor_cache.pop(part, None)
 
 
-def _require_plain(variable: tf.Variable, backend: Backend) -> None:
+def _require_plain(variable: tf.Variable, backend: Models) -> None:
     if not hasattr(vars(variable).get("_handle"), "backing_device"):
         raise backend.unsupported(
             f"moving a {type(variable).__name__}", "use it where its tf.distribute strategy or its graph put it"
@@ -210,7 +209,7 @@ def _swap(variable: tf.Variable, native: str) -> None:
 # copying
 
 
-def duplicate(model: Any, device: Device, backend: Backend) -> Any:
+def duplicate(model: Any, device: Device, backend: Models) -> Any:
     """A new model on `device`, equal in everything and sharing no storage."""
     before = variables(model)
     for _, variable in before:
@@ -228,7 +227,7 @@ def duplicate(model: Any, device: Device, backend: Backend) -> Any:
     return copied
 
 
-def _refusal(model: Any, why: str, backend: Backend) -> UnsupportedError:
+def _refusal(model: Any, why: str, backend: Models) -> UnsupportedError:
     return backend.unsupported(
         f"copying this {type(model).__name__} ({why})",
         "build a second model in `with device:` and set its weights: other.set_weights(model.get_weights())",
@@ -346,3 +345,51 @@ def container_way(x: Any) -> Way | None:
 def _rewrapped(old: Any, children: list[Any]) -> Any:
     cls: Any = type(old.__wrapped__)
     return type(old)(cls._make(children) if hasattr(cls, "_make") else cls(children))
+
+
+class TensorflowModels(Models):
+    if TYPE_CHECKING:
+
+        def _place(self, name: str) -> Device: ...
+
+        def _refuse_models_here(self) -> None: ...
+
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        found = weights(model)
+        for name, variable in found:
+            # not the memory: of an int32 variable on a GPU that is on the host, and cannot be elsewhere
+            yield name, self._place(variable.device)
+        for _, key, value in () if found else constants(model):
+            yield str(key), self.device_of(value)
+
+    def is_all_on(self, model: Any, device: Device) -> bool:
+        if any(self._place(variable.device) is not device for _, variable in variables(model)):
+            return False
+        return all(self.device_of(value) is device for _, _, value in constants(model))
+
+    def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
+        from . import names  # which is written on this module
+
+        return names.variables(model)
+
+    def move_model(self, model: Any, device: Device) -> None:
+        self._refuse_models_here()
+        move(model, device, self)
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        self._refuse_models_here()
+        if isinstance(model, keras.optimizers.Optimizer):
+            raise self.no_copy_of_optimizer(
+                "copy the compiled model that owns it, or make an optimizer for the copy and assign its variables"
+            )
+        return duplicate(model, device, self)
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        return built_parts(model)
+
+    def tensor_of(self, model: Any) -> Any | None:
+        variable = getattr(model, "_value", None) if isinstance(model, keras.Variable) else model
+        if not isinstance(variable, tf.Variable):
+            return None
+        with tf.device(variable.device):  # else it is read to the device of the scope
+            return variable.read_value()

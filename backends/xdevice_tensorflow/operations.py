@@ -17,13 +17,13 @@ from keras import layers as kl
 
 from xdevice.contract import layouts
 from xdevice.contract import operations as ops
+from xdevice.contract.layers import Operations
 
 from . import names, pixels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
 _MAX: Final = {kl.MaxPooling1D: 1, kl.MaxPooling2D: 2, kl.MaxPooling3D: 3}
@@ -51,15 +51,6 @@ _PACKAGES: Final = ("keras", "tensorflow")
 does not."""
 
 
-def operations(model: Any, backend: Backend) -> Iterator[Layer]:
-    lines = _lines(model)
-    own = {path: id(layer) for path, layer in names.layers(model)}
-    for layer in _operations(model, backend):
-        path = layer.path.removesuffix("()")
-        line = lines.get(own.get(path, 0)) or lines.get(own.get(path.removesuffix(".activation"), 0))
-        yield layer._replace(line=line or "")
-
-
 def _lines(model: Any) -> dict[int, str]:
     """The row of a functional model in which each layer stands, by its id: all that take what one other gives, which
     nothing else takes."""
@@ -85,7 +76,7 @@ def _is_layer(op: Any) -> bool:
     return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
 
 
-def _operations(model: Any, backend: Backend) -> Iterator[Layer]:
+def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
     layers = {layer.path: layer for layer in backend.layers(model)}
     done: set[int] = set()
     for path, layer in names.layers(model):
@@ -257,3 +248,13 @@ def _image(path: str, layer: Any) -> Layer | None:
         given: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
         return ops.pad(path, [(one, two) for one, two in given])
     return None
+
+
+class TensorflowOperations(Operations):
+    def operations(self, model: Any) -> Iterable[Layer]:
+        lines = _lines(model)
+        own = {path: id(layer) for path, layer in names.layers(model)}
+        for layer in _operations(model, self):
+            path = layer.path.removesuffix("()")
+            line = lines.get(own.get(path, 0)) or lines.get(own.get(path.removesuffix(".activation"), 0))
+            yield layer._replace(line=line or "")

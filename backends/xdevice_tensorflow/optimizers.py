@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import keras
 
 from xdevice.contract import optimizers as terms
+from xdevice.contract.optimizers import Optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from xdevice.contract import Backend
+    from xdevice.contract.optimizers import Optimizer
 
 _OPTIMIZERS: Final = keras.optimizers
 _KINDS: Final = {
@@ -49,20 +50,6 @@ _COMMON_NAMES: Final = {
     "gradient_scale": "optimizer.scale_loss(loss) makes up for loss_scale_factor",
     "clip": "global_clipnorm, clipnorm and clipvalue clip",
 }  # fmt: skip
-
-
-def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
-    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
-    settings = _settings(optimizer, kind)
-    numbers = {id(variable): str(number) for number, variable in enumerate(optimizer.variables)}
-    parameters = []
-    for place, variable in enumerate(optimizer._trainable_variables):
-        is_free = not optimizer._use_weight_decay(variable)
-        own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
-        parameters.append(terms.Parameter(variable._value, own, _state(optimizer, kind, place, numbers)))
-    return terms.Optimizer(
-        kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
-    )
 
 
 def _settings(optimizer: Any, kind: str) -> dict[str, object]:
@@ -107,3 +94,18 @@ def _state(optimizer: Any, kind: str, place: int, numbers: Mapping[int, str]) ->
     held = {slot: getattr(optimizer, own, ()) for slot, own in _SLOTS[kind].items()}
     found = {slot: numbers[id(variables[place])] for slot, variables in held.items() if variables}
     return found | {terms.STEP: numbers[id(optimizer._iterations)]}
+
+
+class TensorflowOptimizers(Optimizers):
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
+        settings = _settings(optimizer, kind)
+        numbers = {id(variable): str(number) for number, variable in enumerate(optimizer.variables)}
+        parameters = []
+        for place, variable in enumerate(optimizer._trainable_variables):
+            is_free = not optimizer._use_weight_decay(variable)
+            own = {**settings, "constraint": _constraint(variable)} | ({"weight_decay": 0.0} if is_free else {})
+            parameters.append(terms.Parameter(variable._value, own, _state(optimizer, kind, place, numbers)))
+        return terms.Optimizer(
+            kind, type(optimizer).__name__, settings, tuple(parameters), {**_NAMES[kind], **_COMMON_NAMES}
+        )

@@ -6,37 +6,24 @@ first would wait forever. Their outputs stay on their GPUs.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+import keras
 import tensorflow as tf
 
+from xdevice.contract.replicas import Replicas
 from xdevice.contract.sums import add_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
-
 _SHORT = (tf.float16, tf.bfloat16)
 _NCCL = (tf.float16, tf.float32, tf.float64)
 
 
-def total(tensors: Iterable[Any], mean: bool, backend: Backend) -> Any:
-    """The sum or mean of tensors of one device, in their order."""
-    rest = iter(tensors)
-    first = next(rest)
-    wide = tf.float32 if first.dtype in _SHORT else first.dtype
-    place = backend.device_of(first)
-    with backend.scope(place):
-        found = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
-        result = tf.stop_gradient(tf.cast(found, first.dtype))
-    # int32 is added on the host: its kernel for GPUs takes host memory
-    return result if backend.device_of(result) is place else backend.move(result, place)
-
-
-def is_for_nccl(x: Any, places: list[Device], backend: Backend) -> bool:
+def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
     """Whether tensors like `x` at these places go by NCCL."""
     return (
         not backend.virtual
@@ -67,3 +54,55 @@ def _reduction(natives: tuple[str, ...], dtype: Any, mean: bool) -> Callable[...
         return found
 
     return reduce
+
+
+class TensorflowReplicas(Replicas):
+    if TYPE_CHECKING:
+
+        def _settled(self, x: Any, device: Device) -> Any: ...
+
+    def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        if not hasattr(x, "backing_device"):
+            return list(tf.split(x, sizes))
+        place = self.device_of(x)
+        with self.scope(place):
+            return [self._settled(part, place) for part in tf.split(x, sizes)]
+
+    def join(self, parts: list[Any]) -> Any:
+        join = partial(tf.concat, axis=0) if parts[0].shape.rank else tf.stack
+        if not hasattr(parts[0], "backing_device"):
+            return join(parts)
+        place = self.device_of(parts[0])
+        with self.scope(place):
+            return self._settled(join(parts), place)
+
+    def leaf(self, x: Any, device: Device) -> Any:
+        copied = self.copy(x, device)
+        if not (x.dtype.is_floating or x.dtype.is_complex):
+            return copied
+        with self.scope(device):
+            return tf.Variable(tf.stop_gradient(copied))
+
+    def write(self, x: Any, value: Any) -> None:
+        if not isinstance(x, tf.Variable | keras.Variable):
+            super().write(x, value)
+        with self.scope(self.device_of(value)):
+            x.assign(value)
+
+    def total(self, tensors: Iterable[Any], mean: bool) -> Any:
+        """The sum or mean of tensors of one device, in their order."""
+        rest = iter(tensors)
+        first = next(rest)
+        wide = tf.float32 if first.dtype in _SHORT else first.dtype
+        place = self.device_of(first)
+        with self.scope(place):
+            found = add_up(tf.cast(first, wide), (tf.cast(x, wide) for x in rest), mean)
+            result = tf.stop_gradient(tf.cast(found, first.dtype))
+        # int32 is added on the host: its kernel for GPUs takes host memory
+        return result if self.device_of(result) is place else self.move(result, place)
+
+    def all_reduce(self, tensors: list[Any], mean: bool) -> list[Any]:
+        places = [self.device_of(x) for x in tensors]
+        if not is_for_nccl(tensors[0], places, self):
+            return super().all_reduce(tensors, mean)
+        return by_nccl(tensors, tuple(map(self.to_native, places)), mean)

@@ -16,42 +16,33 @@ from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS, host_dtype, name_
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import import_apart, importing
-from xdevice.errors import NotBuiltError, UnsupportedError
+from xdevice.errors import UnsupportedError
 
 with importing():
     import_apart("triton._C.libtriton", beside="tensorflow")
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import (
-        batches,
-        blocking,
-        calls,
-        conversion,
-        gradients,
-        layers,
-        models,
-        operations,
-        optimizers,
-        parallel,
-        replicas,
-        staging,
-        virtual_gpus,
-    )
+    from . import batches, blocking, conversion, models, parallel, staging, virtual_gpus
+    from .calls import TorchCalls
+    from .conversion import TorchConversion
+    from .gradients import TorchGradients
+    from .layers import TorchLayers
+    from .models import TorchModels
+    from .operations import TorchOperations
+    from .optimizers import TorchOptimizers
+    from .replicas import TorchReplicas
+    from .streams import TorchStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Takes, Transfer, Way
-    from xdevice.contract.calls import Around, Call
-    from xdevice.contract.dlpack import Lent
-    from xdevice.contract.layouts import Layer
-    from xdevice.contract.optimizers import Optimizer
+    from xdevice.contract import Transfer, Way
     from xdevice.contract.processes import Engine, Group
 
     from .samples import TorchSamples
@@ -83,7 +74,18 @@ def _is_exporting() -> bool:
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()  # not in 2.6
 
 
-class TorchBackend(Backend):
+class TorchBackend(
+    TorchConversion,
+    TorchGradients,
+    TorchModels,
+    TorchLayers,
+    TorchOperations,
+    TorchCalls,
+    TorchOptimizers,
+    TorchReplicas,
+    TorchStreams,
+    Backend,
+):
     name = "torch"
     modules = ("torch",)
     minimum = (2, 6)
@@ -305,105 +307,6 @@ class TorchBackend(Backend):
 
         return nn
 
-    def value_and_grad(
-        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
-    ) -> tuple[Any, list[Any], list[Any]]:
-        return gradients.value_and_grad(leaves, call, nested, self)
-
-    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
-        return gradients.update(leaves, grads, rule, nested)
-
-    # sharing memory with another framework
-
-    def takes(self) -> Takes | None:
-        return conversion.TAKES
-
-    def detached(self, x: torch.Tensor) -> torch.Tensor:
-        return conversion.detached(x)
-
-    def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
-        return conversion.lending(x)
-
-    def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
-        return conversion.memory_layout(x)
-
-    def export(self, x: torch.Tensor) -> Any:
-        return conversion.export(x)
-
-    def compact(self, x: torch.Tensor) -> torch.Tensor:
-        return conversion.compact(x)
-
-    def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
-        return conversion.adopt(lent)
-
-    # models
-
-    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
-        for name, variable in models.held(model):
-            yield name, self.device_of(variable)
-
-    def require_built(self, model: Any) -> None:
-        for name, variable in models.held(model):
-            if torch.nn.parameter.is_lazy(variable):
-                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
-
-    def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
-        if isinstance(model, torch.optim.Optimizer):
-            return optimizers.variables(model, self)
-        state: dict[str, Any] = model.state_dict(keep_vars=True)
-        for name, value in state.items():
-            if not isinstance(value, torch.Tensor):
-                raise self.unsupported(
-                    f"{name} of this model, which is not a tensor", "save the result of get_extra_state() yourself"
-                )
-            if torch.nn.parameter.is_lazy(value):
-                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
-        return state.items()
-
-    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        return optimizers.state_to_come(optimizer, names, self) if isinstance(optimizer, torch.optim.Optimizer) else {}
-
-    def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
-        if isinstance(optimizer, torch.optim.Optimizer):
-            optimizers.take_state(optimizer, state)
-
-    def optimizer(self, optimizer: Any) -> Optimizer:
-        return optimizers.described(optimizer, self)
-
-    def layers(self, model: Any) -> Iterable[Layer]:
-        return layers.layers(model, self)
-
-    def operations(self, model: Any) -> Iterable[Layer]:
-        return operations.operations(model, self)
-
-    def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
-        return calls.calls(model, self)
-
-    def outermost(self, around: Around) -> AbstractContextManager[Any]:
-        return calls.outermost(around)
-
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        return calls.infer(model, inputs)
-
-    def has_channels_last(self, model: Any) -> bool | None:
-        return calls.has_channels_last(model)
-
-    def move_model(self, model: Any, device: Device) -> Any:
-        return models.move(model, self.to_native(device))
-
-    def copy_model(self, model: Any, device: Device) -> Any:
-        if isinstance(model, torch.nn.Module):
-            return models.copied(model, self.to_native(device))
-        raise self.no_copy_of_optimizer(
-            "copy the model, make an optimizer for the copy, and load_state_dict() the state"
-        )
-
-    def model_parts(self, model: Any) -> Iterable[Any]:
-        return models.parts(model)
-
-    def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
-        models.rebind(model, new)
-
     # what is neither a tensor nor a model
 
     def container_way(self, x: Any) -> Way | None:
@@ -411,40 +314,10 @@ class TorchBackend(Backend):
 
     # several devices
 
-    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
-
-    def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
-        conversion.require_shape(x)
-        new = self.copy(x.detach(), device)
-        if isinstance(x, torch.nn.Parameter):
-            return torch.nn.Parameter(new, x.requires_grad)
-        return new.requires_grad_(new.is_floating_point() or new.is_complex())
-
     def is_dense(self, x: torch.Tensor) -> bool:
         return (
             x.layout is torch.strided and not x.is_nested and (type(x) is torch.Tensor or not conversion.is_masked(x))
         )
-
-    def can_write(self, x: torch.Tensor) -> bool:
-        overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
-        return (not overlaps or not x.numel()) and (not x.is_inference() or torch.is_inference_mode_enabled())
-
-    def memory_of(self, x: torch.Tensor) -> tuple[int, tuple[int, ...]]:
-        return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
-
-    def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
-        with torch.no_grad():
-            x.copy_(value)
-
-    def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-        return replicas.total(tensors, mean)
-
-    def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
-        if not replicas.is_for_nccl(tensors):
-            return super().all_reduce(tensors, mean)
-        replicas.by_nccl(tensors, mean)
-        return tensors
 
     # several processes
 
@@ -459,43 +332,6 @@ class TorchBackend(Backend):
         if name not in self.engines():
             raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
         return processes.TorchEngine(name, group, self.to_native(group.device))
-
-    def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor | None]]:
-        if not isinstance(model, torch.nn.Module):
-            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
-        return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
-
-    # streams and events
-
-    def new_stream(self, device: Device) -> Any:
-        return self._streams(device, "streams").Stream(self.to_native(device))
-
-    def current_stream(self, device: Device) -> Any:
-        return self._streams(device, "streams").current_stream(self.to_native(device))
-
-    def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = getattr(torch, self._gpu).stream(stream)
-        return scope
-
-    def stream_wait(self, stream: Any, event: Any) -> None:
-        stream.wait_event(event)
-
-    def new_event(self, device: Device) -> Any:
-        # belongs to the device of the stream it is first recorded on
-        return self._streams(device, "events").Event(enable_timing=True)
-
-    def record(self, event: Any, stream: Any) -> None:
-        event.record(stream)
-
-    def wait_event(self, event: Any) -> None:
-        event.synchronize()
-
-    def elapsed(self, start: Any, end: Any) -> float:
-        return float(start.elapsed_time(end)) / 1000
-
-    def keep_for(self, x: torch.Tensor, stream: Any) -> None:
-        if x.device.type == self._gpu and not self.virtual:
-            x.record_stream(stream)
 
     # graphs
 
@@ -612,14 +448,6 @@ class TorchBackend(Backend):
                 "reading a tensor on meta", "make one that has values: torch.empty_like(x, device=...)"
             )
         conversion.require_values(x)
-
-    def _streams(self, device: Device, what: str) -> Any:
-        """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""
-        if device.kind == "gpu" and self._gpu not in ("mps", virtual_gpus.NAME):
-            return getattr(torch, self._gpu)
-        where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)
-        how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
-        raise self.unsupported(f"{what} on {where}", how)
 
     def _current(self) -> int:
         return 0 if self._gpu == "mps" or not self._gpus else getattr(torch, self._gpu).current_device()

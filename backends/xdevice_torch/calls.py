@@ -15,42 +15,16 @@ import torch
 from torch.nn import Module
 
 from xdevice.contract import calls as common
+from xdevice.contract.layers import Calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from xdevice.contract import Backend
     from xdevice.contract.calls import Around, Call
 
 
-@contextmanager
-def calls(model: Any, backend: Backend) -> Iterator[list[Call]]:
-    known = {layer.path for layer in backend.layers(model)}
-    for path, module in model.named_modules():
-        _refuse_hidden(path, module, backend)
-    paths = {
-        id(module): path
-        for path, module in model.named_modules()
-        if path in known or next(module.children(), None) is None
-    }
-    with ExitStack() as stack:
-
-        def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
-            for number, x in enumerate(common.tensors(backend, result)):
-                if getattr(x, "requires_grad", False):
-                    stack.callback(x.register_hook(partial(put, number)).remove)
-            return result
-
-        for module in model.modules():
-            if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
-                stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
-        watch = common.Watch(backend, paths, follow=follow)
-        stack.enter_context(common.watching(watch, Module, torch.compiler.is_compiling))
-        yield watch.calls
-
-
-def _refuse_hidden(path: str, module: Module, backend: Backend) -> None:
+def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
     name = f"{path or 'the model'}, a {type(module).__name__}"
     if isinstance(module, torch.jit.ScriptModule):
         raise backend.unsupported(f"seeing the layers of {name}", "trace the module that it was made of")
@@ -65,20 +39,44 @@ def _refuse_hidden(path: str, module: Module, backend: Backend) -> None:
         )
 
 
-def outermost(around: Around) -> AbstractContextManager[None]:
-    return common.outermost(Module, around, torch.compiler.is_compiling)
+class TorchCalls(Calls):
+    @contextmanager
+    def calls(self, model: Any) -> Iterator[list[Call]]:
+        known = {layer.path for layer in self.layers(model)}
+        for path, module in model.named_modules():
+            _refuse_hidden(path, module, self)
+        paths = {
+            id(module): path
+            for path, module in model.named_modules()
+            if path in known or next(module.children(), None) is None
+        }
+        with ExitStack() as stack:
 
+            def follow(result: Any, put: Callable[[int, Any], None]) -> Any:
+                for number, x in enumerate(common.tensors(self, result)):
+                    if getattr(x, "requires_grad", False):
+                        stack.callback(x.register_hook(partial(put, number)).remove)
+                return result
 
-def infer(model: Module, inputs: tuple[Any, ...]) -> Any:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            return model(*inputs)
-    finally:
-        for module in training:
-            module.training = True
+            for module in model.modules():
+                if isinstance(module, torch.nn.TransformerEncoder | torch.nn.TransformerEncoderLayer):
+                    stack.callback(module.register_forward_pre_hook(lambda *_: None).remove)
+            watch = common.Watch(self, paths, follow=follow)
+            stack.enter_context(common.watching(watch, Module, torch.compiler.is_compiling))
+            yield watch.calls
 
+    def outermost(self, around: Around) -> AbstractContextManager[Any]:
+        return common.outermost(Module, around, torch.compiler.is_compiling)
 
-def has_channels_last(model: Any) -> bool | None:
-    return False
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        training = [module for module in model.modules() if module.training]
+        model.eval()
+        try:
+            with torch.no_grad():
+                return model(*inputs)
+        finally:
+            for module in training:
+                module.training = True
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        return False

@@ -21,6 +21,7 @@ from torch.utils import dlpack
 
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.contract import Takes
+from xdevice.contract.conversion import Conversion
 from xdevice.errors import NotBuiltError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -70,36 +71,37 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
     return None
 
 
-def detached(x: torch.Tensor) -> torch.Tensor:
-    require_values(x)
-    if is_masked(x):
-        raise UnsupportedError(f"the mask of a {type(x).__name__} would be lost; convert x.get_data() and x.get_mask()")
-    if x.layout is not torch.strided or x.is_nested:
-        raise UnsupportedError(
-            f"a tensor of the layout {x.layout} has no memory of its own that others can read; convert x.to_dense(), "
-            f"or the tensors it is made of"
-        )
-    return x.detach() if x.requires_grad else x
+class TorchConversion(Conversion):
+    def takes(self) -> Takes | None:
+        return TAKES
 
+    def detached(self, x: torch.Tensor) -> torch.Tensor:
+        require_values(x)
+        if is_masked(x):
+            raise UnsupportedError(
+                f"the mask of a {type(x).__name__} would be lost; convert x.get_data() and x.get_mask()"
+            )
+        if x.layout is not torch.strided or x.is_nested:
+            raise UnsupportedError(
+                f"a tensor of the layout {x.layout} has no memory of its own that others can read; convert "
+                "x.to_dense(), or the tensors it is made of"
+            )
+        return x.detach() if x.requires_grad else x
 
-def memory_layout(x: torch.Tensor) -> tuple[int, bool, bool]:
-    return x.data_ptr(), x.is_contiguous(), True
+    def lending(self, x: torch.Tensor) -> AbstractContextManager[Any]:
+        return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
+    def memory_layout(self, x: torch.Tensor) -> tuple[int, bool, bool] | None:
+        return x.data_ptr(), x.is_contiguous(), True
 
-def export(x: torch.Tensor) -> Any:
-    if x.is_conj() or x.is_neg():
-        raise BufferError("its conjugate or negative is not in its memory: PyTorch computes it at each use")
-    return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
+    def export(self, x: torch.Tensor) -> Any:
+        if x.is_conj() or x.is_neg():
+            raise BufferError("its conjugate or negative is not in its memory: PyTorch computes it at each use")
+        return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 
+    def compact(self, x: torch.Tensor) -> torch.Tensor:
+        # clone keeps a lazy conjugate, and the strides of some layouts
+        return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
-def lending(x: torch.Tensor) -> AbstractContextManager[Any]:
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
-
-
-def compact(x: torch.Tensor) -> torch.Tensor:
-    # clone keeps a lazy conjugate, and the strides of some layouts
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
-
-
-def adopt(lent: Lent) -> torch.Tensor:
-    return dlpack.from_dlpack(lent.capsule)
+    def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
+        return dlpack.from_dlpack(lent.capsule)

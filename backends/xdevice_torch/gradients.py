@@ -15,32 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from xdevice.contract.gradients import Gradients
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from xdevice.contract import Backend
-
-
-def value_and_grad(
-    leaves: list[torch.Tensor], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool, backend: Backend
-) -> tuple[Any, list[Any], list[Any]]:
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        raise backend.unsupported(
-            "gradients by autograd inside of torch.func's transformations",
-            "take all of them by torch.func, or nest xdevice.grad",
-        )
-    was_on = torch.is_grad_enabled()
-    goes_on = was_on and (nested or any(x.grad_fn is not None for x in leaves))
-    with nullcontext() if was_on else _recording():
-        inputs = [_input(x, goes_on) for x in leaves]
-        loss, rest = call(inputs)
-        gradients: list[Any] = [None] * len(inputs)
-        if loss.requires_grad:
-            found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
-            gradients = [g if g is None or g.layout is torch.strided else g.to_dense() for g in found]
-    if goes_on:
-        return loss, gradients, rest
-    return loss.detach(), gradients, [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
 
 
 @contextmanager
@@ -55,8 +33,28 @@ def _input(x: torch.Tensor, goes_on: bool) -> torch.Tensor:
     return (x.clone() if x.is_inference() else x).detach().requires_grad_()
 
 
-def update(
-    leaves: list[torch.Tensor], grads: list[torch.Tensor], rule: Callable[[Any, Any], Any], nested: bool
-) -> list[Any]:
-    with torch.set_grad_enabled(nested and torch.is_grad_enabled()):
-        return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]
+class TorchGradients(Gradients):
+    def value_and_grad(
+        self, leaves: list[Any], call: Callable[[list[Any]], tuple[Any, list[Any]]], nested: bool
+    ) -> tuple[Any, list[Any], list[Any]]:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise self.unsupported(
+                "gradients by autograd inside of torch.func's transformations",
+                "take all of them by torch.func, or nest xdevice.grad",
+            )
+        was_on = torch.is_grad_enabled()
+        goes_on = was_on and (nested or any(x.grad_fn is not None for x in leaves))
+        with nullcontext() if was_on else _recording():
+            inputs = [_input(x, goes_on) for x in leaves]
+            loss, rest = call(inputs)
+            gradients: list[Any] = [None] * len(inputs)
+            if loss.requires_grad:
+                found = torch.autograd.grad(loss, inputs, create_graph=goes_on, allow_unused=True)
+                gradients = [g if g is None or g.layout is torch.strided else g.to_dense() for g in found]
+        if goes_on:
+            return loss, gradients, rest
+        return loss.detach(), gradients, [x.detach() if isinstance(x, torch.Tensor) else x for x in rest]
+
+    def update(self, leaves: list[Any], grads: list[Any], rule: Callable[[Any, Any], Any], nested: bool) -> list[Any]:
+        with torch.set_grad_enabled(nested and torch.is_grad_enabled()):
+            return [rule(x.clone(), g.clone()) for x, g in zip(leaves, grads, strict=True)]

@@ -15,24 +15,16 @@ from torch import nn
 from torch.nn.modules import batchnorm, conv, instancenorm
 
 from xdevice.contract import layouts
+from xdevice.contract.layers import Layers
 from xdevice.contract.layouts import Layer, Part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from xdevice.contract import Backend
 
 _TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _RECURRENT: Final = {nn.RNN: "rnn", nn.LSTM: "lstm", nn.GRU: "gru"}
 _CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", ("bias",), layouts.SAME))
-
-
-def layers(model: Any, backend: Backend) -> Iterator[Layer]:
-    if not isinstance(model, nn.Module):
-        raise backend.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
-    blocks: dict[str, tuple[str, ...]] = {}
-    found = list(_layers(model, dict(backend.variables(model)), blocks))
-    return iter(layouts.in_order(found, blocks))
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
@@ -163,3 +155,12 @@ def _of_conv(module: Any) -> dict[str, object]:
         "padding_mode": module.padding_mode,
     }
     return settings | ({"output_padding": module.output_padding} if isinstance(module, _TRANSPOSED) else {})
+
+
+class TorchLayers(Layers):
+    def layers(self, model: Any) -> Iterable[Layer]:
+        if not isinstance(model, nn.Module):
+            raise self.unsupported(f"layers in a {type(model).__qualname__}", "give the model itself")
+        blocks: dict[str, tuple[str, ...]] = {}
+        found = list(_layers(model, dict(self.variables(model)), blocks))
+        return iter(layouts.in_order(found, blocks))

@@ -24,15 +24,16 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
 from xdevice.contract import Way
-from xdevice.errors import UnsupportedError
+from xdevice.contract.models import Models
+from xdevice.errors import NotBuiltError, UnsupportedError
 
-from . import staging, tensordicts
+from . import optimizers, staging, tensordicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.contract.primitives import Primitives
 
 _KEPT = frozenset(vars(Module()))
 """The attributes that every module has."""
@@ -158,19 +159,6 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
     return [found for found in places.values() if len(found) > 1]
 
 
-def parts(model: Any) -> Iterable[Any]:
-    """The modules, parameters and buffers of a module."""
-    return [*model.modules(), *model.parameters(), *model.buffers()] if isinstance(model, Module) else []
-
-
-def rebind(model: Any, new: Mapping[int, Any]) -> None:
-    """Puts other buffers in the places of those with these `id`s; parameters stay the same objects."""
-    for module in model.modules():
-        for name, buffer in module._buffers.items():
-            if id(buffer) in new:
-                module._buffers[name] = new[id(buffer)]
-
-
 class _MovingState:
     """The part of a parameter's optimizer state that lives where the parameter does, written through."""
 
@@ -200,7 +188,7 @@ def _moved(value: Any, native: torch.device) -> Any:
 # what is neither a tensor nor a model
 
 
-def container_way(x: Any, backend: Backend) -> Way | None:
+def container_way(x: Any, backend: Primitives) -> Way | None:
     """The way that PyTorch knows: of a packed sequence, a TensorDict, and the types registered with its pytrees."""
     if isinstance(x, PackedSequence):
         return _packed(backend)
@@ -232,7 +220,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
-def _packed(backend: Backend) -> Way:
+def _packed(backend: Primitives) -> Way:
     def copy(x: PackedSequence, device: Device) -> PackedSequence:
         parts: list[Any] = [part if part is None else part.clone() for part in x]
         twin = type(x)(*parts)
@@ -242,3 +230,53 @@ def _packed(backend: Backend) -> Way:
         return [(f".{name}", part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
 
     return Way(move=lambda x, device: x.to(backend.to_native(device)), copy=copy, tensors=tensors)
+
+
+class TorchModels(Models):
+    def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
+        for name, variable in held(model):
+            yield name, self.device_of(variable)
+
+    def require_built(self, model: Any) -> None:
+        for name, variable in held(model):
+            if torch.nn.parameter.is_lazy(variable):
+                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
+
+    def variables(self, model: Any) -> Iterable[tuple[str, torch.Tensor]]:
+        if isinstance(model, torch.optim.Optimizer):
+            return optimizers.variables(model, self)
+        state: dict[str, torch.Tensor] = model.state_dict(keep_vars=True)
+        for name, value in state.items():
+            if not isinstance(value, torch.Tensor):
+                raise self.unsupported(
+                    f"{name} of this model, which is not a tensor", "save the result of get_extra_state() yourself"
+                )
+            if torch.nn.parameter.is_lazy(value):
+                raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
+        return state.items()
+
+    def move_model(self, model: Any, device: Device) -> Any:
+        return move(model, self.to_native(device))
+
+    def copy_model(self, model: Any, device: Device) -> Any:
+        if isinstance(model, torch.nn.Module):
+            return copied(model, self.to_native(device))
+        raise self.no_copy_of_optimizer(
+            "copy the model, make an optimizer for the copy, and load_state_dict() the state"
+        )
+
+    def model_parts(self, model: Any) -> Iterable[Any]:
+        """The modules, parameters and buffers of a module."""
+        return [*model.modules(), *model.parameters(), *model.buffers()] if isinstance(model, Module) else []
+
+    def rebind(self, model: Any, new: Mapping[int, Any]) -> None:
+        """Puts other buffers in the places of those with these `id`s; parameters stay the same objects."""
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                if id(buffer) in new:
+                    module._buffers[name] = new[id(buffer)]
+
+    def gradients(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.Tensor | None]]:
+        if not isinstance(model, torch.nn.Module):
+            raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
+        return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]

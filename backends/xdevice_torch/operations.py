@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.modules import batchnorm, dropout, instancenorm, padding, pooling
 
 from xdevice.contract import operations as ops
+from xdevice.contract.layers import Operations
 
 from .layers import is_conv1d, rms_eps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from xdevice.contract import Backend
     from xdevice.contract.layouts import Layer
 
 _PLAIN: Final = (
@@ -36,11 +36,6 @@ _OBSERVERS: Final = ("torch", "xdevice_torch", "transformers")
 """Packages whose hooks change nothing, or make a weight; those of transformers keep what a layer gives."""
 
 
-def operations(model: Any, backend: Backend) -> Iterator[Layer]:
-    layers = {layer.path: layer for layer in backend.layers(model)}
-    return ops.in_lines(_operations(model, backend, layers), model, layers, _children, _is_line)
-
-
 def _children(layer: Any) -> list[tuple[str, Any]]:
     return [(name, child) for name, child in layer._modules.items() if child is not None]
 
@@ -49,7 +44,7 @@ def _is_line(layer: Any) -> bool:
     return isinstance(layer, nn.Sequential) and type(layer).forward is nn.Sequential.forward
 
 
-def _operations(model: Any, backend: Backend, layers: Mapping[str, Layer]) -> Iterator[Layer]:
+def _operations(model: Any, backend: Operations, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     told: set[str] = set()
     saved = {id(variable) for _, variable in backend.variables(model)}
     for path, module in model.named_modules():
@@ -178,3 +173,9 @@ def _norm(path: str, module: Any) -> Layer | None:
     if isinstance(module, nn.GroupNorm):
         return ops.plain(path, "group_norm", eps=module.eps, num_groups=module.num_groups)
     return None
+
+
+class TorchOperations(Operations):
+    def operations(self, model: Any) -> Iterable[Layer]:
+        layers = {layer.path: layer for layer in self.layers(model)}
+        return ops.in_lines(_operations(model, self, layers), model, layers, _children, _is_line)

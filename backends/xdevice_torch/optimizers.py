@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from xdevice.contract import optimizers as terms
+from xdevice.contract.optimizers import Optimizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from xdevice.contract import Backend
+    from xdevice.contract.models import Models
+    from xdevice.contract.optimizers import Optimizer
 
 
-def variables(optimizer: torch.optim.Optimizer, backend: Backend) -> Iterator[tuple[str, torch.Tensor]]:
+def variables(optimizer: torch.optim.Optimizer, backend: Models) -> Iterator[tuple[str, torch.Tensor]]:
     for name, value in _named(optimizer.state_dict()["state"]):
         if isinstance(value, torch.Tensor):
             yield name, value
@@ -45,7 +47,9 @@ def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
         yield from _named(value, f"{prefix}.{key}" if prefix else str(key))
 
 
-def state_to_come(optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Backend) -> dict[str, torch.Tensor]:
+def state_to_come(
+    optimizer: torch.optim.Optimizer, names: Sequence[str], backend: Optimizers
+) -> dict[str, torch.Tensor]:
     asked = {name.partition(".")[0] for name in names}
     parameters = {
         number: p
@@ -66,7 +70,7 @@ def state_to_come(optimizer: torch.optim.Optimizer, names: Sequence[str], backen
 
 
 def _twins_state(
-    optimizer: torch.optim.Optimizer, parameters: Mapping[int, torch.Tensor], backend: Backend
+    optimizer: torch.optim.Optimizer, parameters: Mapping[int, torch.Tensor], backend: Optimizers
 ) -> dict[int, dict[str, Any]]:
     """The state after a step on meta, by the number of the parameter."""
     twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
@@ -122,26 +126,6 @@ _ARGUMENTS: Final = {name: name for name in _SAME} | {
 _DECAY: Final = {"decay": "torch.optim.Adam couples it, and torch.optim.AdamW does not"}
 
 
-def described(optimizer: Any, backend: Backend) -> terms.Optimizer:
-    kind = terms.kind_of(optimizer, _KINDS, backend.unsupported)
-    parameters: list[terms.Parameter] = []
-    for group in optimizer.param_groups:
-        settings = _settings(optimizer, kind, group)
-        for p in group["params"]:
-            number = len(parameters)
-            slots = [slot for slot in terms.SLOTS[kind] if terms.keeps(slot, settings)] + [terms.STEP] * (kind != "sgd")
-            state = {slot: f"{number}.{slot}" for slot in slots}
-            parameters.append(terms.Parameter(p, settings, state))
-    arguments = {name: own for name, own in _ARGUMENTS.items() if name in terms.settings_of(kind)}
-    return terms.Optimizer(
-        kind,
-        type(optimizer).__name__,
-        _settings(optimizer, kind, optimizer.defaults),
-        tuple(parameters),
-        arguments | (_DECAY if kind == "adam" else {}),
-    )
-
-
 def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, object]:
     found: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
     if kind == "adam":
@@ -160,3 +144,32 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
 def _plain(value: Any) -> object:
     """A number as a float, also if it is a tensor; a flag as it is."""
     return value if isinstance(value, bool) else float(value)
+
+
+class TorchOptimizers(Optimizers):
+    def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        return state_to_come(optimizer, names, self) if isinstance(optimizer, torch.optim.Optimizer) else {}
+
+    def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
+        if isinstance(optimizer, torch.optim.Optimizer):
+            take_state(optimizer, state)
+
+    def optimizer(self, optimizer: Any) -> Optimizer:
+        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
+        parameters: list[terms.Parameter] = []
+        for group in optimizer.param_groups:
+            settings = _settings(optimizer, kind, group)
+            for p in group["params"]:
+                number = len(parameters)
+                slots = [slot for slot in terms.SLOTS[kind] if terms.keeps(slot, settings)]
+                slots += [terms.STEP] * (kind != "sgd")
+                state = {slot: f"{number}.{slot}" for slot in slots}
+                parameters.append(terms.Parameter(p, settings, state))
+        arguments = {name: own for name, own in _ARGUMENTS.items() if name in terms.settings_of(kind)}
+        return terms.Optimizer(
+            kind,
+            type(optimizer).__name__,
+            _settings(optimizer, kind, optimizer.defaults),
+            tuple(parameters),
+            arguments | (_DECAY if kind == "adam" else {}),
+        )

@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from xdevice.contract.replicas import Replicas
 from xdevice.contract.sums import add_up
+
+from .conversion import require_shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from xdevice.base.devices import Device
 
 _SHORT = (torch.float16, torch.bfloat16)
 _NCCL = (*_SHORT, torch.float32, torch.float64, torch.int32, torch.int64, torch.int8, torch.uint8)
@@ -21,17 +26,6 @@ _NCCL = (*_SHORT, torch.float32, torch.float64, torch.int32, torch.int64, torch.
 
 # unsigned integers cannot be added, and their bits are the same as of signed ones
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-
-@torch.no_grad()
-def total(tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
-    """The sum or mean of tensors of one device, in their order."""
-    rest = iter(tensors)
-    first = next(rest)
-    dtype = _SIGNED.get(first.dtype, first.dtype)
-    start = _seen_as(dtype, first).to(torch.float32 if dtype in _SHORT else dtype, copy=True)
-    found: torch.Tensor = add_up(start, (_seen_as(dtype, x) for x in rest), mean)
-    return _seen_as(first.dtype, found.to(dtype))
 
 
 def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
@@ -58,3 +52,42 @@ def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
             torch.autograd.graph.increment_version(x)
         if mean:
             x /= len(tensors)
+
+
+class TorchReplicas(Replicas):
+    def join(self, parts: list[torch.Tensor]) -> torch.Tensor:
+        return torch.cat(parts) if parts[0].dim() else torch.stack(parts)
+
+    def leaf(self, x: torch.Tensor, device: Device) -> torch.Tensor:
+        require_shape(x)
+        new: torch.Tensor = self.copy(x.detach(), device)
+        if isinstance(x, torch.nn.Parameter):
+            return torch.nn.Parameter(new, x.requires_grad)
+        return new.requires_grad_(new.is_floating_point() or new.is_complex())
+
+    def can_write(self, x: torch.Tensor) -> bool:
+        overlaps = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
+        return (not overlaps or not x.numel()) and (not x.is_inference() or torch.is_inference_mode_enabled())
+
+    def memory_of(self, x: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+        return x.data_ptr(), tuple(step * x.itemsize for step in x.stride())
+
+    def write(self, x: torch.Tensor, value: torch.Tensor) -> None:
+        with torch.no_grad():
+            x.copy_(value)
+
+    @torch.no_grad()
+    def total(self, tensors: Iterable[torch.Tensor], mean: bool) -> torch.Tensor:
+        """The sum or mean of tensors of one device, in their order."""
+        rest = iter(tensors)
+        first = next(rest)
+        dtype = _SIGNED.get(first.dtype, first.dtype)
+        start = _seen_as(dtype, first).to(torch.float32 if dtype in _SHORT else dtype, copy=True)
+        found: torch.Tensor = add_up(start, (_seen_as(dtype, x) for x in rest), mean)
+        return _seen_as(first.dtype, found.to(dtype))
+
+    def all_reduce(self, tensors: list[torch.Tensor], mean: bool) -> list[torch.Tensor]:
+        if not is_for_nccl(tensors):
+            return super().all_reduce(tensors, mean)
+        by_nccl(tensors, mean)
+        return tensors

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.contract.primitives import Primitives
 
 
-def container_way(x: Any, backend: Backend) -> Way | None:
+def container_way(x: Any, backend: Primitives) -> Way | None:
     """The way of what the library calls a tensor collection; None for anything else."""
     library = sys.modules.get("tensordict")
     if library is None or not hasattr(library, "is_non_tensor") or not library.is_tensor_collection(x):

@@ -6,7 +6,8 @@
 | `conversion.Conversion` | memory shared with other frameworks |
 | `arithmetic.Arithmetic` | the kernels of `array_namespace` and of `nn` |
 | `gradients.Gradients` | gradients, and steps made with them |
-| `models.Models`, `layers.Layers`, `optimizers.Optimizers` | the framework's own models, their layers and optimizers |
+| `models.Models`, `optimizers.Optimizers` | the framework's own models and optimizers |
+| `layers.Layers`, `layers.Operations`, `layers.Calls` | what the layers of models are, compute, and are called with |
 | `replicas.Replicas` | several devices in one process |
 | `processes.Processes` | engines for several processes |
 | `streams.Streams`, `graphs.Graphs` | streams and events; recorded work |
@@ -25,7 +26,7 @@ from .arithmetic import Arithmetic
 from .conversion import Conversion
 from .gradients import Gradients
 from .graphs import Graphs
-from .layers import Layers
+from .layers import Calls, Layers, Operations
 from .models import Models
 from .optimizers import Optimizers
 from .primitives import Primitives
@@ -40,6 +41,8 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
     Gradients,
     Models,
     Layers,
+    Operations,
+    Calls,
     Optimizers,
     Replicas,
     Processes,
@@ -50,8 +53,9 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
 
 
 class Backend(
-    Conversion, Arithmetic, Gradients, Models, Layers, Optimizers, Replicas, Processes, Streams, Graphs, VirtualGpus
-):
+    Arithmetic, Gradients, Operations, Calls, Layers, Optimizers, Models, Conversion, Replicas, Processes, Streams,
+    Graphs, VirtualGpus,
+):  # fmt: skip
     """One framework. An adapter inherits from this, and from its own class for each capability that it has."""
 
 

@@ -30,7 +30,8 @@ from . import hooks, layouts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from . import Backend
+    from .conversion import Conversion
+    from .primitives import Primitives
 
 _Go = Callable[[Any], Any]
 """Calls a layer with arguments: a tuple and a dict."""
@@ -76,7 +77,7 @@ class Watch:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Conversion,
         paths: Mapping[int, str],
         activations: Iterable[Any] = (),
         follow: Callable[[Any, Callable[[int, Any], None]], Any] | None = None,
@@ -229,12 +230,12 @@ def _activate(watches: tuple[Watch, ...], function: Any, owner: Any, arguments: 
     return function(*args, **kwargs)
 
 
-def tensors(backend: Backend, value: Any) -> Iterator[Any]:
+def tensors(backend: Primitives, value: Any) -> Iterator[Any]:
     """The tensors in a value and in the containers that it is made of, and NumPy's arrays, which Keras takes too."""
     return _found(backend, value, "tensor")
 
 
-def replaced(backend: Backend, value: Any, new: Iterator[Any]) -> Any:
+def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
     """The value with other tensors, in the order of `tensors`."""
     if isinstance(value, dict):
         return {key: replaced(backend, inside, new) for key, inside in value.items()}
@@ -244,7 +245,7 @@ def replaced(backend: Backend, value: Any, new: Iterator[Any]) -> Any:
     return next(new) if backend.classify(type(value)) == "tensor" else value
 
 
-def _found(backend: Backend, value: Any, kind: str) -> Iterator[Any]:
+def _found(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

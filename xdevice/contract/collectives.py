@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-    from .backend import Backend
+    from .primitives import Primitives
 
 
-def require_fit(backend: Backend, name: str, device: Device) -> None:
+def require_fit(backend: Primitives, name: str, device: Device) -> None:
     """NCCL moves what is on GPUs, any other engine what is on the host, where virtual GPUs are too."""
     if (name == "nccl") != (device.kind == "gpu" and not backend.virtual):
         raise backend.unsupported(f"the engine {name} for what is on {device}", "choose engine='auto'")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
 
-    from . import Backend
+    from .primitives import Primitives
 
     Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
 
@@ -149,7 +149,7 @@ class Hooks(Patches):
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Primitives,
         report: Callable[[Transfer], None],
         size: Callable[[Any], int],
         place: Callable[[Any], Device | None] | None = None,

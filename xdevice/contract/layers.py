@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .primitives import Primitives
+from .conversion import Conversion
+from .models import Models
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,13 +19,10 @@ if TYPE_CHECKING:
     from .layouts import Layer, Part
 
 
-class Layers(Primitives):
-    """What the layers of a model are, in PyTorch's terms. `layers`, `operations` and `calls` name a layer alike.
+class Layers(Models):
+    """The layers of a model that have parameters, in PyTorch's terms. Without it a state is converted by `kinds=`."""
 
-    Without them a state is converted by `kinds=`, and differences between settings are not seen.
-    """
-
-    needs: ClassVar[tuple[str, ...]] = ("layers", "operations", "calls", "outermost")
+    needs: ClassVar[tuple[str, ...]] = ("layers",)
 
     def layers(self, model: Any) -> Iterable[Layer]:
         """The layers of a model whose kind `layouts` knows, each once, in the order of their definition: their
@@ -39,12 +37,26 @@ class Layers(Primitives):
 
         return layouts.parts(kind, settings)
 
+
+class Operations(Layers):
+    """What all layers of a model compute. They are named as `layers` names them. Without it differences between
+    settings are not seen."""
+
+    needs: ClassVar[tuple[str, ...]] = ("operations",)
+
     def operations(self, model: Any) -> Iterable[Layer]:
         """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
         definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`, and
         `line` says which of them nothing comes between. What a function does is not seen. A layer of a class from
         outside of the framework that says by itself what it computes is one of kind "other", or has one behind it."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")
+
+
+class Calls(Layers, Conversion):
+    """Calling models, and seeing the calls of their layers, which are named as `layers` names them.
+    What goes in and comes out is copied without its gradient, which takes `detached`."""
+
+    needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
     def calls(self, model: Any) -> AbstractContextManager[list[Call]]:
         """A list that gets each call of a layer of a model as it ends, while the block is open, in this thread or task
@@ -58,3 +70,11 @@ class Layers(Primitives):
         `around(model, arguments, call)`, in any thread: `call` makes it, `around` returns what it is to return. A layer
         or a loss that is called by itself is a model too."""
         raise self.unsupported("seeing the calls of models", "name the model")
+
+    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
+        """What a model returns in evaluation mode, not recorded for gradients. It keeps its own mode."""
+        raise self.unsupported("calling models", "call the model")
+
+    def has_channels_last(self, model: Any) -> bool | None:
+        """Whether the images that a model takes have their channels behind rows and columns; None if nothing says."""
+        return None

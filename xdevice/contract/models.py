@@ -47,14 +47,6 @@ class Models(Primitives):
         `tf.Variable`. Raises `NotBuiltError` if the model has not been built yet."""
         raise self._no_models()
 
-    def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        """What a model returns in evaluation mode, not recorded for gradients. It keeps its own mode."""
-        raise self.unsupported("calling models", "call the model")
-
-    def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the images that a model takes have their channels behind rows and columns; None if nothing says."""
-        return None
-
     def move_model(self, model: Any, device: Device) -> Any:
         """Moves every variable in place, with the state of an optimizer that the model owns. What it returns, if not
         None, replaces the model."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from .primitives import Primitives
+from .models import Models
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -145,7 +145,7 @@ def keeps(slot: str, settings: Mapping[str, object]) -> bool:
     return asked is None or bool(settings[asked])
 
 
-class Optimizers(Primitives):
+class Optimizers(Models):
     """What the framework's optimizers compute, and the state that they keep."""
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)

@@ -1,0 +1,68 @@
+"""Arrays on several devices, one of which gathers and adds."""
+
+from __future__ import annotations
+
+import ctypes
+from itertools import accumulate
+from operator import mul
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from xdevice.base.dtypes import dtype_name, host_dtype
+from xdevice.contract.replicas import Replicas
+from xdevice.contract.sums import add_up
+
+from . import models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from xdevice.base.devices import Device
+
+_FLOATS = ("float16", "float32", "float64")
+_get_data = ctypes.CDLL(mx.base._LIB._name).MXNDArrayGetData
+
+
+class MxnetReplicas(Replicas):
+    def split(self, x: Any, sizes: Sequence[int]) -> list[Any]:
+        with mx.util.np_shape(True):
+            return super().split(x, sizes)
+
+    def join(self, parts: list[Any]) -> Any:
+        # of the legacy arrays bool and empty ones cannot be joined
+        with mx.util.np_shape(True):
+            arrays = [x.as_np_ndarray() for x in parts]
+            joined = mx.np.concatenate(arrays) if arrays[0].ndim else mx.np.stack(arrays)
+            return joined if isinstance(parts[0], mx.np.ndarray) else joined.as_nd_ndarray()
+
+    def leaf(self, x: Any, device: Device) -> Any:
+        with mx.util.np_shape(True), mx.autograd.pause():
+            new = x.copyto(self.to_native(device))
+            if dtype_name(x.dtype) in _FLOATS:
+                new.attach_grad()
+        return new
+
+    def can_write(self, x: Any) -> bool:
+        return True
+
+    def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
+        address = ctypes.c_void_p()
+        if _get_data(x.handle, ctypes.byref(address)):
+            return None
+        steps = list(accumulate(reversed(x.shape[1:]), mul, initial=host_dtype(dtype_name(x.dtype)).itemsize))
+        return address.value or 0, tuple(reversed(steps))[-x.ndim :] if x.ndim else ()
+
+    def write(self, x: Any, value: Any) -> None:
+        array = models.array_of(x)
+        with mx.util.np_shape(True), mx.autograd.pause():
+            # copyto does not mix legacy arrays and mx.np's
+            value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
+
+    def total(self, tensors: Iterable[Any], mean: bool) -> Any:
+        rest = iter(tensors)
+        first = next(rest)
+        wide = "float32" if dtype_name(first.dtype) == "float16" else first.dtype
+        with mx.util.np_shape(True), mx.autograd.pause():
+            total = add_up(first.astype(wide), (x.astype(wide, copy=False) for x in rest), mean)
+            return total.astype(first.dtype, copy=False)

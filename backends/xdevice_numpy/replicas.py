@@ -1,0 +1,44 @@
+"""Arrays side by side: NumPy has one device, so they are all on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xdevice.contract.replicas import Replicas
+from xdevice.contract.sums import add_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xdevice.base.devices import Device
+
+    Array = np.ndarray[Any, Any]
+
+_SHORT = ("float16", "bfloat16")
+
+
+class NumpyReplicas(Replicas):
+    def join(self, parts: list[Array]) -> Array:
+        return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
+
+    def leaf(self, x: Array, device: Device) -> Array:
+        copied: Array = self.copy(x, device)
+        return copied
+
+    def can_write(self, x: Array) -> bool:
+        return x.flags.writeable
+
+    def memory_of(self, x: Array) -> tuple[int, tuple[int, ...]]:
+        return x.ctypes.data, x.strides
+
+    def write(self, x: Array, value: Array) -> None:
+        np.copyto(x, value)
+
+    def total(self, tensors: Iterable[Array], mean: bool) -> Array:
+        rest = iter(tensors)
+        first = next(rest)
+        start = np.array(first, dtype="float32" if first.dtype.name in _SHORT else first.dtype)
+        total: Array = add_up(start, rest, mean)
+        return total.astype(first.dtype, copy=False)

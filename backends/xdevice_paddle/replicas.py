@@ -1,0 +1,72 @@
+"""Tensors on several devices, one of which gathers and adds."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import paddle
+from paddle.base.framework import EagerParamBase
+
+from xdevice.base.dtypes import dtype_name
+from xdevice.contract.replicas import Replicas
+from xdevice.contract.sums import add_up
+
+from . import copying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from xdevice.base.devices import Device
+
+
+_ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
+"""The CPU has no kernels for sums of these: of 8 bits on 2.6, of 16-bit floats on any version."""
+
+
+class PaddleReplicas(Replicas):
+    if TYPE_CHECKING:
+
+        def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor: ...
+
+    def split(self, x: paddle.Tensor, sizes: Sequence[int]) -> list[paddle.Tensor]:
+        place = self.device_of(x)
+        return [self._settled(part, place) for part in super().split(x, sizes)]
+
+    def join(self, parts: list[paddle.Tensor]) -> paddle.Tensor:
+        place = self.device_of(parts[0])
+        if any(part.size for part in parts):
+            return self._settled(paddle.concat(parts) if parts[0].ndim else paddle.stack(parts), place)
+        # 2.6 refuses to join tensors that are all empty
+        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        return self.full(shape, 0, place, dtype_name(parts[0].dtype))
+
+    def leaf(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
+        if isinstance(x, EagerParamBase):
+            twin = copy.deepcopy(x)
+            if self.device_of(twin) is not device:
+                copying.relocate(twin, self.to_native(device))
+            return twin
+        new = copying.plain(x.detach(), self.to_native(device))
+        new.stop_gradient = not (new.is_floating_point() or new.is_complex())
+        return new
+
+    def can_write(self, x: paddle.Tensor) -> bool:
+        return True
+
+    def memory_of(self, x: paddle.Tensor) -> tuple[int, tuple[int, ...]]:
+        return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
+
+    def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
+        if x.size:  # an empty one would take over the flags of the value
+            with paddle.no_grad():
+                x.copy_(value, True)
+
+    def total(self, tensors: Iterable[paddle.Tensor], mean: bool) -> paddle.Tensor:
+        rest = iter(tensors)
+        first = next(rest)
+        wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
+        with paddle.no_grad():
+            start = copying.plain(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
+            total = add_up(start, (x.astype(wide) for x in rest), mean)
+            return self._settled(total.astype(first.dtype), self.device_of(first))

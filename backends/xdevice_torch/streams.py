@@ -1,0 +1,59 @@
+"""Streams and events: those of `torch.cuda` and `torch.xpu`, which are alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice.contract.streams import Streams
+
+from . import virtual_gpus
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
+
+
+class TorchStreams(Streams):
+    _gpu: str
+    """What PyTorch calls the type of `gpu:i`."""
+
+    def new_stream(self, device: Device) -> Any:
+        return self._streams(device, "streams").Stream(self.to_native(device))
+
+    def current_stream(self, device: Device) -> Any:
+        return self._streams(device, "streams").current_stream(self.to_native(device))
+
+    def stream_scope(self, stream: Any) -> AbstractContextManager[Any]:
+        scope: AbstractContextManager[Any] = getattr(torch, self._gpu).stream(stream)
+        return scope
+
+    def stream_wait(self, stream: Any, event: Any) -> None:
+        stream.wait_event(event)
+
+    def new_event(self, device: Device) -> Any:
+        # belongs to the device of the stream it is first recorded on
+        return self._streams(device, "events").Event(enable_timing=True)
+
+    def record(self, event: Any, stream: Any) -> None:
+        event.record(stream)
+
+    def wait_event(self, event: Any) -> None:
+        event.synchronize()
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / 1000
+
+    def keep_for(self, x: torch.Tensor, stream: Any) -> None:
+        if x.device.type == self._gpu and not self.virtual:
+            x.record_stream(stream)
+
+    def _streams(self, device: Device, what: str) -> Any:
+        """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""
+        if device.kind == "gpu" and self._gpu not in ("mps", virtual_gpus.NAME):
+            return getattr(torch, self._gpu)
+        where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)
+        how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
+        raise self.unsupported(f"{what} on {where}", how)
