@@ -66,6 +66,23 @@ def shown(x: object, most: int | None = 100) -> str:
         return object.__repr__(x)
 
 
+def put_on(error: BaseException, name: str, value: object) -> None:
+    """Sets an attribute of an exception past what its class says of it: a frozen dataclass lets nothing be set."""
+    try:
+        object.__setattr__(error, name, value)
+    except Exception:  # a property. What has been raised counts for more than what is said beside it
+        return
+
+
+def note(error: BaseException, text: str) -> None:
+    """Adds a note to an exception; one that takes none itself gets it all the same."""
+    try:
+        error.add_note(text)
+    except Exception:  # Python 3.10 has no notes, but pytest and IPython show them
+        before = vars(error).get("__notes__", [])
+        put_on(error, "__notes__", [*(before if isinstance(before, list) else [before]), text])
+
+
 def listed(names: Iterable[object], most: int) -> str:
     """Names in an error: so many at most, and how many more there are."""
     every = [str(name) for name in names]

@@ -39,7 +39,7 @@ class JaxSamples(Samples):
         return jnp.ones(shape)
 
     def address(self, x: jax.Array) -> int:
-        return x.unsafe_buffer_pointer()
+        return x.block_until_ready().unsafe_buffer_pointer()
 
     def gradient(self, function: Callable[[Any], Any], x: jax.Array) -> jax.Array:
         gradient: jax.Array = jax.grad(lambda v: function(v).sum())(x)

@@ -10,6 +10,8 @@ What this adapter must keep:
   long. It is called without releasing the GIL, which it never holds for long.
 - Operators silently mix `cpu(0)` and `cpu(1)`, and give the first one's; between CPU and GPU they raise. With virtual
   GPUs, which are `cpu(1)` and on, virtual_gpus.py makes them raise too.
+- It makes the memory of an array when it computes it, and without a lock: whoever asks for an address before may be
+  given memory that the array does not keep (apache/mxnet#11927). So each address is asked for after a wait.
 - A failed computation is reported by the first wait only; reading the array after that gives garbage.
 """
 

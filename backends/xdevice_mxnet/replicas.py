@@ -47,6 +47,7 @@ class MxnetReplicas(Replicas):
         return True
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
+        x.wait_to_read()
         address = ctypes.c_void_p()
         if _get_data(x.handle, ctypes.byref(address)):
             return None

@@ -114,7 +114,6 @@ class MxnetSamples(Samples):
         return nn.Dense(3)
 
     @use_np  # type: ignore[untyped-decorator]
-    @use_np  # type: ignore[untyped-decorator]
     def optimized(self) -> tuple[Any, Any, Callable[[Any, Any], float]]:
         net = _built(nn.Dense(1, in_units=4, weight_initializer=mx.init.Constant(0.1)))
         net.hybridize(static_alloc=True, static_shape=True)

@@ -50,7 +50,6 @@ def moved(x: Any, context: Any, backend: Backend) -> Any | None:
         return None
     made = mx.np.empty(x.shape, dtype=x.dtype, ctx=context)
     if target == "gpu":
-        x.wait_to_read()
         is_done = _to_gpu(x, _address(x, backend), made, backend)
     else:
         is_done = _to_host(x, made, _address(made, backend), backend)
@@ -60,7 +59,6 @@ def moved(x: Any, context: Any, backend: Backend) -> Any | None:
 
 
 def _to_host(x: Any, owner: Any, target: int, backend: Backend) -> bool:
-    x.wait_to_read()
     source = _address(x, backend)
     return bool(source and target) and ring.to_host(x, source, owner, target, _size(x), None)
 
@@ -71,7 +69,7 @@ def _to_gpu(owner: Any, source: int, made: Any, backend: Backend) -> bool:
 
 
 def _address(x: Any, backend: Backend) -> int:
-    """0 where MXNet does not tell."""
+    """Of an array that has been waited for; 0 where MXNet does not tell."""
     found = backend.memory_of(x)
     return 0 if found is None else found[0]
 

@@ -292,6 +292,7 @@ class PaddleBackend(
 
     # threads
 
+    scope_reach = "process"
     stream_reach = "process"
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:

@@ -3,6 +3,7 @@
 What must be kept:
 - `Tensor.to` can clear its source when GPU memory is low, and was in-place before 3.0, so tensors go by `_copy_to`;
 - that cuts the graph, and a parameter's own one makes another parameter: hence `_Copy`, and `paddle.Tensor`'s;
+- what a hook on the result of a PyLayer gives is ignored (3.3.1): so the result is that of an operation in its memory;
 - it is always blocking: then it is ordered after the work on both GPUs.
 """
 
@@ -19,7 +20,8 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     if x.stop_gradient or not paddle.is_grad_enabled():
         return plain(x, place)
     if x.is_floating_point() or x.is_complex():
-        return _Copy.apply(x, place)
+        result = _Copy.apply(x, place)
+        return paddle._C_ops.reshape_(result, result.shape)
     result = plain(x, place)
     result.stop_gradient = False
     return result

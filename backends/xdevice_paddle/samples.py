@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class PaddleSamples(Samples):
+    makes_memory_first = True
+
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 

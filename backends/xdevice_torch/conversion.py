@@ -24,19 +24,21 @@ from xdevice.contract import Takes
 from xdevice.contract.conversion import Conversion
 from xdevice.errors import NotBuiltError, UnsupportedError
 
+from . import staging
+
 if TYPE_CHECKING:
     from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(strides="forward")
 _STAND_INS = (FakeTensor, FunctionalTensor)
-is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def require_values(x: torch.Tensor) -> None:
     # type() of a tensor in torch.vmap or torch.func.grad is Tensor; a FakeTensor exports memory that is not its own
     # torch.compile cannot see into the second question, and says so on standard error
     is_exact = type(x) is torch.Tensor
-    if (not is_exact and isinstance(x, _STAND_INS)) or (not torch.compiler.is_compiling() and is_wrapped(x)):
+    if (not is_exact and isinstance(x, _STAND_INS)) or (not torch.compiler.is_compiling() and _is_wrapped(x)):
         raise UnsupportedError(
             f"this {type(x).__name__} stands for a tensor while torch traces or maps a function (FakeTensorMode, "
             f"torch.vmap, torch.func.grad), and has no values of its own; convert or read it outside of that function"
@@ -95,6 +97,7 @@ class TorchConversion(Conversion):
         return x.data_ptr(), x.is_contiguous(), True
 
     def export(self, x: torch.Tensor) -> Any:
+        x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError("its conjugate or negative is not in its memory: PyTorch computes it at each use")
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented

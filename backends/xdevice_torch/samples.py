@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class TorchSamples(Samples):
+    makes_memory_first = True
+
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 

@@ -19,13 +19,12 @@ from torch.utils._pytree import tree_map_only
 from xdevice.base.dtypes import BITS_AS
 from xdevice.contract import ring
 
-from .conversion import is_wrapped
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy as np
 
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 TO_GPU: Final = 24 << 20
 TO_HOST: Final = 32 << 20
 """Bytes from which the ring gains. Below, malloc gives host memory that was touched before."""
@@ -50,7 +49,7 @@ def _is_plain(x: torch.Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
         and x.layout is torch.strided
-        and not (x.is_quantized or x.is_conj() or x.is_neg() or is_wrapped(x) or torch._C._is_tracing())
+        and not (x.is_quantized or x.is_conj() or x.is_neg() or _is_wrapped(x) or torch._C._is_tracing())
         and not has_modes()
         and unpack_dual(x).tangent is None
     )

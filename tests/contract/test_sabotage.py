@@ -6,9 +6,12 @@ Every sabotage names the check that must catch it. The same check must hold, and
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import xdevice
@@ -83,6 +86,42 @@ def convert_gives_the_bytes_of_a_bool(adapter, patch, suite):
         return from_buffer(adapter, array.view("uint8") if array.dtype == bool else array)
 
     patch.setattr(adapter, "from_buffer", from_bytes)
+
+
+# memory that is asked for before it is computed
+
+
+def unwaited(x):
+    """An array of MXNet's as `memory_of` and MXNet's own exports see it, which do not wait for this one."""
+    return SimpleNamespace(handle=x.handle, shape=x.shape, dtype=x.dtype, ndim=x.ndim, wait_to_read=lambda: None)
+
+
+@caught_by("test_where_write_writes_is_known", "mxnet")
+def an_address_is_asked_for_before_there_is_memory(adapter, patch, suite):
+    memory_of = adapter.memory_of
+    patch.setattr(adapter, "memory_of", lambda x: memory_of(unwaited(x)))
+
+
+@caught_by("test_what_is_read_is_computed_first", "mxnet")
+def what_is_peeked_at_is_not_waited_for(adapter, patch, suite):
+    export = adapter.framework.nd.to_dlpack_for_read
+    patch.setattr(adapter.framework.nd, "to_dlpack_for_read", lambda x: export(unwaited(x)))
+
+
+@caught_by("test_what_is_read_is_computed_first", "mxnet")
+def what_is_exported_is_not_waited_for(adapter, patch, suite):
+    export = adapter.framework.nd.to_dlpack_for_read
+    patch.setattr(adapter, "finish", lambda x: None)
+    patch.setattr(adapter.framework.nd, "to_dlpack_for_write", lambda x: export(unwaited(x)))
+
+
+@caught_by("test_what_is_read_is_computed_first", "jax")
+def what_is_read_is_not_waited_for(adapter, patch, suite):
+    def read(x):
+        memory = (ctypes.c_uint8 * x.nbytes).from_address(x.unsafe_buffer_pointer())
+        return np.frombuffer(memory, x.dtype).reshape(x.shape)
+
+    patch.setattr(adapter, "to_numpy", read)
 
 
 # functions of layers
@@ -272,6 +311,20 @@ def creators_ignore_the_device(adapter, patch, suite):
 @caught_by("test_a_scope_places_what_the_framework_creates", "torch", "tensorflow", "mxnet", "jax")
 def a_scope_does_nothing(adapter, patch, suite):
     patch.setattr(adapter, "scope", lambda device: nullcontext())
+
+
+@caught_by("test_a_scope_holds_for_one_thread", "jax")
+def a_scope_changes_the_default_of_all_threads(adapter, patch, suite):
+    config = adapter.framework.config
+
+    @contextmanager
+    def scope(device):
+        before = config.jax_default_device
+        config.update("jax_default_device", adapter.to_native(device))
+        yield
+        config.update("jax_default_device", before)
+
+    patch.setattr(adapter, "scope", scope)
 
 
 @caught_by("test_a_scope_ends_after_an_exception", "tensorflow", "mxnet", "jax", "torch")

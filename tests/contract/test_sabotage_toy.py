@@ -331,17 +331,16 @@ swap(
 
 
 class _Forgetful:
-    """A scope that goes back to the CPU, wherever it was."""
+    """A scope that goes back to the CPU, wherever it was, or stays where it is."""
 
-    def __init__(self, adapter, device, always=True):
-        self.place, self.always = adapter.to_native(device), always
+    def __init__(self, adapter, device, stays=False):
+        self.place, self.stays = adapter.to_native(device), stays
 
     def __enter__(self):
-        self.before, toy().state.place = toy().state.place, self.place
+        toy().state.place = self.place
 
     def __exit__(self, *error):
-        if self.always or error[0] is None:
-            toy().state.place = toy().CPU if self.always else self.before
+        toy().state.place = self.place if self.stays else toy().CPU
 
 
 swap(
@@ -352,31 +351,37 @@ swap(
 )
 
 
-@wrong("scope", "stays after an exception", "a_scope_ends_after_an_exception")
+@wrong("scope", "is never left", "a_scope_ends_after_an_exception")
 def _(adapter, patch, suite):
     patch.setattr(toy().state, "place", toy().CPU)
-    patch.setattr(adapter, "scope", lambda device: _Forgetful(adapter, device, always=False))
+    patch.setattr(adapter, "scope", lambda device: _Forgetful(adapter, device, stays=True))
 
 
-@wrong("scope", "holds for all threads", "scopes_of_threads_leave_each_other_alone")
-def _(adapter, patch, suite):
-    class Everywhere:
-        place = toy().CPU
-
-    held = Everywhere()
+def _of_the_process(adapter, patch, is_left):
+    """Scopes that change what is there for all threads."""
+    held = SimpleNamespace(place=toy().CPU)
     patch.setattr(type(adapter.samples()), "native_ones", lambda self, *shape: toy().full(shape, 1, held.place))
 
-    class Scope:
-        def __init__(self, device):
-            self.place = adapter.to_native(device)
+    @contextlib.contextmanager
+    def scope(device):
+        before, held.place = held.place, adapter.to_native(device)
+        yield
+        held.place = before if is_left else held.place
 
-        def __enter__(self):
-            held.place = self.place
+    patch.setattr(adapter, "scope", scope)
 
-        def __exit__(self, *_):
-            pass
 
-    patch.setattr(adapter, "scope", Scope)
+@wrong("scope", "changes the default of all threads", "a_scope_holds_for_one_thread")
+def _(adapter, patch, suite):
+    _of_the_process(adapter, patch, is_left=True)
+
+
+@wrong("scope", "changes it for good", "scopes_of_threads_leave_each_other_alone")
+def _(adapter, patch, suite):
+    _of_the_process(adapter, patch, is_left=False)
+
+
+swap("scope_reach", "says that scopes are the process's", "a_scope_holds_for_one_thread", lambda *_: "process")
 
 
 @wrong("require", "lets a device pass that does not exist", "a_missing_device_is_refused_before_anything_happens")
@@ -1826,7 +1831,17 @@ swap(
     _WHERE,
     lambda _, adapter: lambda x: (x.address, np.empty(x.shape, x.dtype).strides),
 )
-swap("memory_of", "waits", _WHERE, lambda memory_of, adapter: lambda x: (x.wait(), memory_of(x))[1])
+swap(
+    "memory_of",
+    "waits where there is memory",
+    _WHERE,
+    lambda memory_of, adapter: lambda x: (x.wait(), memory_of(x))[1],
+)
+
+
+@wrong("memory_of", "does not wait where there is none yet", _WHERE)
+def _(adapter, patch, suite):
+    patch.setattr(type(adapter.samples()), "makes_memory_first", False)
 
 
 def _owned(x):

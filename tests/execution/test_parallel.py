@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from contextvars import ContextVar
 
@@ -150,6 +151,60 @@ def test_of_several_exceptions_the_first_by_order_is_raised(backend):
     assert "task 1" in notes
     assert "ValueError: second" in notes
     assert xdevice.parallel(lambda: 1) == [1], "the pool is of use after errors"
+
+
+@dataclasses.dataclass(frozen=True)
+class _FrozenError(Exception):
+    why: str = "frozen"
+
+
+class _NotelessError(Exception):
+    add_note = None
+
+
+class _RefusingError(Exception):
+    def add_note(self, text):
+        raise OSError("no notes")
+
+    def __str__(self):
+        raise OSError("no text")
+
+
+class _PropertyError(Exception):
+    __notes__ = other_errors = property(lambda self: None)
+
+
+@pytest.mark.parametrize("cls", [_FrozenError, _NotelessError, _RefusingError, _PropertyError])
+def test_an_exception_that_takes_no_notes_is_itself(backend, cls):
+    raised = cls()
+
+    def fail(error=raised):
+        raise error
+
+    def source():
+        yield 1
+        fail()
+
+    def inside():
+        with xdevice.cpu():
+            fail()
+
+    for call in (lambda: xdevice.parallel(fail), lambda: [*xdevice.prefetch(source(), "cpu")], inside):
+        with pytest.raises(cls) as caught:
+            call()
+        assert caught.value is raised
+    if cls is not _PropertyError:
+        assert "raised by task 0" in raised.__notes__[0]
+    other = ValueError("other")
+    with pytest.raises(cls) as caught:
+        xdevice.parallel(fail, lambda: fail(other))
+    if cls is not _PropertyError:
+        assert caught.value.other_errors == [other]
+        assert "task 1 failed too" in raised.__notes__[-1]
+    with pytest.raises(ValueError, match="other") as caught:
+        xdevice.parallel(lambda: fail(other), fail)
+    assert caught.value.other_errors == [raised]
+    assert cls.__qualname__ in other.__notes__[-1]
 
 
 def test_an_exception_does_not_keep_the_results_of_the_others_alive():

@@ -703,3 +703,29 @@ def test_the_cost_of_sharing_does_not_grow_with_the_size():
 
     x = aligned(np.ones(2**24, "float32"))
     assert least(lambda: convert(x, "torch", copy=False)) < least(lambda: x.max()) / 10, "the values were looked at"
+
+
+# what is still on its way
+
+
+OTHERS = [name for name in BACKENDS if name != "torch"]
+READINGS = {
+    "read": xdevice.to_numpy,
+    "saved": lambda x: xdevice.backend("torch").peek(x),
+    "copied": lambda x: xdevice.to_numpy(xdevice.copy_to(x, "cpu")),
+    "where it is": lambda x: (xdevice.backend("torch").memory_of(x), xdevice.to_numpy(x))[1],
+    **{f"lent to {name}": lambda x, name=name: xdevice.to_numpy(convert(x, name)) for name in OTHERS},
+}
+
+
+@pytest.mark.parametrize("how", READINGS)
+@pytest.mark.parametrize("is_watched", [False, True], ids=["", "weakly referred to"])
+def test_what_is_still_arriving_is_waited_for(how, is_watched):
+    torch = framework("torch")
+    from xdevice_torch import staging
+
+    values = torch.zeros(64)
+    x = staging.arriving(values, lambda: values.fill_(3))
+    kept = weakref.ref(x) if is_watched else None  # then it cannot become an ordinary tensor
+    assert READINGS[how](x).tolist() == [3] * 64
+    del kept

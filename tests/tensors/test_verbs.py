@@ -102,3 +102,29 @@ def step(mx, net, trainer):
         loss = net(mx.nd.ones((3, 2), ctx=net.weight.list_ctx()[0])).sum()
     loss.backward()
     trainer.step(3)
+
+
+HOOKED = {
+    "to_device": xdevice.to_device,
+    "copy_to": xdevice.copy_to,
+    "broadcast": lambda x, place: xdevice.broadcast(x, [place, place])[1],
+    "gather": lambda x, place: xdevice.gather([x, x], place)[:2],
+    "split_batch": lambda x, place: xdevice.split_batch(x, [place])[0],
+}
+
+
+@pytest.mark.parametrize("place", ["cpu:0", pytest.param("gpu:0", marks=(pytest.mark.virtual, pytest.mark.gpu))])
+@pytest.mark.parametrize("verb", HOOKED)
+@pytest.mark.parametrize("name", ["torch", "paddle"])
+def test_what_a_hook_on_a_result_gives_is_the_gradient(name, verb, place):
+    if not registry.is_installed(name):
+        pytest.skip(f"{name} is not installed")
+    with xdevice.use(name) as backend:
+        if not backend.has(xdevice.device(place)):
+            pytest.skip(f"{name} has no {place}")
+        x = backend.samples().marked(xdevice.ones(2, device="cpu"))
+        result = HOOKED[verb](x * 2, place)
+        result.register_hook(lambda gradient: gradient * 3)
+        result.sum().backward()
+    assert xdevice.device_of(result) is xdevice.device(place)
+    assert xdevice.to_numpy(x.grad).tolist() == [6, 6]

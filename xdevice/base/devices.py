@@ -33,7 +33,7 @@ class Answers:
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
     enter: Callable[[Device], None]
-    leave: Callable[[Device, type[BaseException] | None, BaseException | None, TracebackType | None], None]
+    leave: Callable[[Device, BaseException | None], None]
 
 
 answers: Final = Answers()
@@ -102,7 +102,7 @@ class Device:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        answers.leave(self, exc_type, exc, trace)
+        answers.leave(self, exc)
 
     def __str__(self) -> str:
         return self._text

@@ -282,6 +282,9 @@ class Primitives(ABC):
     """Whether tasks may run in a thread each, or must share one enqueueing thread. Either way methods are called in any
     thread: an adapter whose framework is for one at a time holds a lock."""
 
+    scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
+    """Whether `scope` places what its own thread creates, or what all threads do that are in no scope themselves."""
+
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the calling thread's state (device scope, gradient mode, autocast, recording, ...) and gives a function
         that makes a context manager of it for another thread. What threads may not do at once is serialised inside.

@@ -42,8 +42,9 @@ class Replicas(Primitives):
         return False
 
     def memory_of(self, x: Any) -> tuple[int, tuple[int, ...]] | None:
-        """Where `write` writes: address of the first element and strides in bytes of a dense tensor, without starting
-        or waiting for anything. None where no two tensors can share memory that is written."""
+        """Where `write` writes: address of the first element and strides in bytes of a dense tensor. Waits for the
+        tensor, and for nothing else, where the framework makes its memory with its values: an address that is asked
+        for before may not be the one. None where no two tensors can share memory that is written."""
         return None
 
     def write(self, x: Any, value: Any) -> None:

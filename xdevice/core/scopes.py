@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # importing typing would take a third of the time of `imp
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import FrameType, TracebackType
+    from types import FrameType
     from typing import Any
 
     from xdevice.base.devices import Device
@@ -42,10 +42,8 @@ def enter(device: Device) -> None:
     push(_entered, Block(device, lambda: backend.scope(device)))
 
 
-def leave(
-    device: Device, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-) -> None:
-    pop(_entered, device, exc_type, exc, trace)
+def leave(device: Device, error: BaseException | None) -> None:
+    pop(_entered, device, error)
 
 
 devices.answers.enter, devices.answers.leave = enter, leave
@@ -56,13 +54,7 @@ def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
     stack.set((*stack.get(), block))
 
 
-def pop(
-    stack: ContextVar[tuple[Block, ...]],
-    key: object,
-    exc_type: type[BaseException] | None,
-    exc: BaseException | None,
-    trace: TracebackType | None,
-) -> None:
+def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException | None) -> None:
     """Leaves the last block of this thread and task that was entered by `key`.
 
     Raises:
@@ -71,7 +63,7 @@ def pop(
     entered = stack.get()
     place = blocks.place_in(entered, key, f"`with {key}:`")
     stack.set(entered[:place] + entered[place + 1 :])
-    entered[place].end(exc_type, exc, trace)
+    entered[place].end(error)
 
 
 class _Threads(_thread._local):
@@ -104,12 +96,12 @@ class Block:
             self._watch = task.get_loop().call_soon(self._refuse)
             self._coroutine = _calling_coroutine()
 
-    def end(self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+    def end(self, error: BaseException | None) -> None:
         if self._watch is not None:
             self._watch.cancel()
         if not self._has_waited:
-            self._undo(exc_type, exc, trace)
-        elif self._take_back_cancel(exc) or exc is None:
+            self._undo()
+        elif self._take_back_cancel(error) or error is None:
             raise ScopeError(
                 f"`with {self.key}:` has an `await` inside, or the end of a notebook's cell, where other tasks run: "
                 f"the framework keeps one device for all tasks of a thread, and would have put their work on "
@@ -121,14 +113,15 @@ class Block:
         self._native = self._make()
         self._native.__enter__()
 
-    def _undo(self, *error: Any) -> None:
-        """Leaves the framework's context managers in the order that they require."""
+    def _undo(self) -> None:
+        """Leaves the framework's context managers in the order that they require. None is told of an exception, which
+        is not about it: contextlib writes into it, and a frozen dataclass refuses that."""
         place = _threads.open.index(self)
         above = _threads.open[place + 1 :]
         for block in reversed(above):
             block._native.__exit__(None, None, None)
         try:
-            self._native.__exit__(*error)
+            self._native.__exit__(None, None, None)
         finally:
             del _threads.open[place]
             for block in above:
@@ -137,7 +130,7 @@ class Block:
     def _refuse(self) -> None:
         task = self.owner[1]
         self._has_waited = True
-        self._undo(None, None, None)
+        self._undo()
         coroutine, self._coroutine = self._coroutine, None
         if not _waits_in(task, coroutine):
             return  # a generator or a notebook's cell has left the block open: its task is the kernel's own

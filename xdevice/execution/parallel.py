@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice import random
 from xdevice.core import registry, selection, workers
-from xdevice.errors import ArgumentError, UnsupportedError
+from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
 
 from .graphs import refuse_in_capture
 
@@ -152,6 +152,8 @@ class _Run:
                 stack.enter_context(state())
             try:
                 self.result = self.task()
+            except BaseException as error:  # not through the contexts: contextlib writes into it, which may be refused
+                self.error = error
             finally:
                 self.events = [self._mark(fork.device, s) for fork, s in zip(self._forks, streams, strict=True)]
 
@@ -198,25 +200,25 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     if not failed:
         return
     number, first = failed[0]
-    _note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
+    note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
     for other, error in failed[1:]:
-        _note(first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {error}")
-    first.other_errors = [error for _, error in failed[1:]]  # type: ignore[attr-defined]
+        note(first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_said(error)}")
+    put_on(first, "other_errors", [error for _, error in failed[1:]])
     try:
         raise first
     finally:
         del failed, first
 
 
-def _note(error: BaseException, text: str) -> None:
-    if hasattr(error, "add_note"):
-        error.add_note(text)
-    else:  # Python 3.10 does not show notes, but pytest and IPython do
-        error.__notes__ = [*getattr(error, "__notes__", ()), text]
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return object.__repr__(error)
 
 
 def _name(task: Any) -> str:
-    return str(getattr(task, "__qualname__", None) or f"{task!r:.100}")
+    return str(getattr(task, "__qualname__", None) or shown(task))
 
 
 # Python's lock

@@ -229,16 +229,22 @@ class _Producer(workers.Worker):
             self._enter(self._backend, stack)
             for state in self._states:  # after the stream, because entering one can change the current device
                 stack.enter_context(state())
-            while True:
-                self._free.get()
-                if self._stopping:
-                    return
-                try:
-                    batch = next(self._iterator)
-                except StopIteration:
-                    return
-                self._made.put(self._staged(batch, stack))
-                del batch
+            try:
+                self._stage_all(stack)
+            except BaseException as error:  # not through the contexts: contextlib writes into it, which may be refused
+                self._made.put(error)
+
+    def _stage_all(self, stack: ExitStack) -> None:
+        while True:
+            self._free.get()
+            if self._stopping:
+                return
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                return
+            self._made.put(self._staged(batch, stack))
+            del batch
 
     def _staged(self, batch: Any, stack: ExitStack) -> _Made:
         owners: dict[str, Backend] = {}

@@ -110,7 +110,7 @@ class Stream:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        scopes.pop(_entered, self, exc_type, exc, trace)
+        scopes.pop(_entered, self, exc)
 
     def wait(self, other: Stream | Event) -> None:
         """Makes later work of this stream wait for the work that another stream has now, or for an event.

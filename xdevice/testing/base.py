@@ -13,6 +13,7 @@ import pytest
 import xdevice
 from xdevice.base import devices
 from xdevice.base.dtypes import host_dtype
+from xdevice.core import scopes  # noqa: F401  # says what `with device:` does, also in a check that is run alone
 
 from . import values
 

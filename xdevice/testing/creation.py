@@ -149,6 +149,11 @@ class Creation(Suite):
         x, expected = self.pending()
         xdevice.sync(x)
         assert_same(xdevice.to_numpy(x), expected)
+        for take in (self.adapter.to_numpy, self.adapter.peek, lambda x: self.exported(self.adapter.detached(x))):
+            work = self.samples.long_work(self.here())
+            if work is None:
+                return
+            assert take(work.result) is None or work.is_done(), "memory of what is not computed yet"
 
     def test_what_was_read_outlives_its_tensor(self) -> None:
         array = telling("float32")

@@ -30,7 +30,7 @@ class Devices(Suite):
         assert adapter.framework.__name__ == adapter.modules[0]
         assert adapter.name in repr(adapter)
         assert adapter.threads in ("many", "one")
-        assert adapter.stream_reach in ("thread", "process")
+        assert {adapter.scope_reach, adapter.stream_reach} <= {"thread", "process"}
         assert adapter.dtypes <= frozenset(DTYPES), "dtypes go by NumPy's names"
         assert "float32" in adapter.dtypes
         others = set(adapter.dtype_names.values()) - adapter.dtypes - adapter.short_floats
@@ -184,8 +184,13 @@ class Devices(Suite):
         assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
 
     def test_a_scope_holds_for_one_thread(self) -> None:
+        before = xdevice.device_of(self.native_ones())
         with self.second() or self.here():
             assert in_thread(self.placed_by_default, self.patience) is devices.CPU
+        there = need(next((x for x in (self.second(), self.here()) if x not in (None, before)), None), "another device")
+        with there:
+            elsewhere = in_thread(lambda: xdevice.device_of(self.native_ones()), self.patience)
+        assert (elsewhere is there) is (self.adapter.scope_reach == "process"), f"another thread creates on {elsewhere}"
 
     def placed_by_default(self) -> Device:
         with xdevice.use(self.backend):

@@ -12,6 +12,7 @@ from xdevice.core import registry
 
 class ToySamples(Samples):
     can_block = True
+    makes_memory_first = True
 
     def other_device(self):
         return devices.of("gpu") if toyframe.gpu_count() else None
