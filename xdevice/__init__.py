@@ -9,6 +9,7 @@ from __future__ import annotations
 import os as _os
 
 from .base.version import __version__ as __version__
+from .core import importing as _importing
 
 TYPE_CHECKING = False  # typing takes longer to import than all of this
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
+
+_importing.install()
 
 if _os.environ.get("XDEVICE_FLOATS"):
     from .base import floats as _floats

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+def __dir__() -> list[str]:
+    return ["try_all_gpus", "try_gpu"]
+
+
 def try_gpu(i: int = 0) -> Any:
     """The selected backend's own object for `gpu:i` if it exists, else for `cpu:0`.
 

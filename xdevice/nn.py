@@ -18,6 +18,7 @@ from xdevice.base import floats
 from xdevice.contract.nn import ENDS, REFUSES
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
+from xdevice.tensors.creation import listed
 from xdevice.tensors.verbs import check_same_device
 
 TYPE_CHECKING = False
@@ -40,6 +41,11 @@ __all__ = [
     "sigmoid",
     "softmax",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 _INDICES: Final = ("int32", "int64")
 _IMAGES: Final = ("batch", "channels", "height", "width")
@@ -419,7 +425,8 @@ def _require_room(function: str, images: Any, window: Any, padding: tuple[int, .
 
 def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
     """As many ints as are wanted, of which one may stand for all."""
-    lengths: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) and number > 1 else (value,) * number
+    lengths = listed(value) if number > 1 else (value,)
+    lengths = lengths * number if len(lengths) == 1 and lengths[0] is value else lengths
     if len(lengths) != number or any(
         isinstance(length, bool) or not hasattr(type(length), "__index__") for length in lengths
     ):

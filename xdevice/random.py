@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["bernoulli", "integers", "normal", "permutation", "seed", "uniform"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 VARIABLE: Final = "XDEVICE_SEED"
 _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FARTHEST: Final = 16
@@ -87,10 +92,14 @@ def uniform(
     sizes = _sizes(backend, shape, name)
     least, most = _number("low", low, name), _number("high", high, name)
     if not least < most:
-        raise ArgumentError(f"uniform draws from low to below high; low={low!r} is not below high={high!r} in {name}")
+        raise ArgumentError(
+            f"uniform draws from low to below high; low={shown(low)} is not below high={shown(high)} in {name}"
+        )
     work = _work(name)
     if most - least > _largest(work):
-        raise ArgumentError(f"the range from low={low!r} to high={high!r} is too wide for {name}; name a wider dtype")
+        raise ArgumentError(
+            f"the range from low={shown(low)} to high={shown(high)} is too wide for {name}; name a wider dtype"
+        )
 
     def draw(generator: Any) -> Any:
         x = generator.random(sizes, work)
@@ -126,9 +135,11 @@ def normal(
     sizes = _sizes(backend, shape, name)
     mean, deviation = _number("loc", loc, name), _number("scale", scale, name)
     if deviation < 0:
-        raise ArgumentError(f"a standard deviation must be 0 or more, and scale is {scale!r}")
+        raise ArgumentError(f"a standard deviation must be 0 or more, and scale is {shown(scale)}")
     if abs(mean) + _FARTHEST * deviation > _largest(name):
-        raise ArgumentError(f"numbers with loc={loc!r} and scale={scale!r} do not fit into {name}; name a wider dtype")
+        raise ArgumentError(
+            f"numbers with loc={shown(loc)} and scale={shown(scale)} do not fit into {name}; name a wider dtype"
+        )
 
     def draw(generator: Any) -> Any:
         x = generator.standard_normal(sizes, _work(name))
@@ -223,7 +234,7 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
     sizes = _sizes(backend, shape, name)
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
-        raise ArgumentError(f"a probability must be between 0 and 1, and p is {p!r}")
+        raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
     drawn = _drawn(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
@@ -365,7 +376,7 @@ def _first_seed() -> int:
     if not text:
         return int.from_bytes(os.urandom(16), "little")
     if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{VARIABLE} must be an int of 0 or more, not {text!r}; set {VARIABLE}=0, or unset it")
+        raise SettingError(f"{VARIABLE} must be an int of 0 or more, not {shown(text)}; set {VARIABLE}=0, or unset it")
     return int(text)
 
 
@@ -431,7 +442,7 @@ def _number(what: str, value: Any, dtype: str) -> float:
     except (TypeError, ValueError, OverflowError):
         raise ArgumentError(f"{what} must be a number, not {shown(value)} of type {type(value).__qualname__}") from None
     if not abs(number) <= _largest(dtype):
-        raise ArgumentError(f"{what} must be a number that {dtype} holds, not {value!r}")
+        raise ArgumentError(f"{what} must be a number that {dtype} holds, not {shown(value)}")
     return float(host_dtype(dtype).type(number))
 
 

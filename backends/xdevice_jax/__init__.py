@@ -37,9 +37,10 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import conversion, parallel, staging, unstarted
+    from . import conversion, staging, unstarted
     from .conversion import JaxConversion, require_values
     from .gradients import JaxGradients
+    from .parallel import JaxThreads
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
 
@@ -57,7 +58,7 @@ _NARROWED = {"int64": "int32", "uint64": "uint32"}
 _64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 
 
-class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, Backend):
+class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThreads, Backend):
     name = "jax"
     modules = ("jax", "jaxlib")
     minimum = (0, 6, 2)
@@ -246,9 +247,6 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, Backend
 
     # threads
 
-    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return parallel.thread_state()
-
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> jax.Array:
@@ -288,8 +286,8 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, Backend
         if not unstarted.is_started():
             return None
         return (
-            "JAX has run something, and its devices are fixed after that; set XDEVICE_VIRTUAL_GPUS, or call "
-            "xdevice.virtual_gpus(n) before JAX is used"
+            "JAX has run something, and its devices are fixed after that; move `import xdevice`, with "
+            "XDEVICE_VIRTUAL_GPUS set, above `import jax`, or xdevice.virtual_gpus(n) above what JAX runs"
         )
 
     def make_virtual_gpus(self, n: int) -> None:

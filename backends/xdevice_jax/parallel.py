@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.experimental
 
+from xdevice.contract.primitives import Primitives
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -15,17 +17,18 @@ if TYPE_CHECKING:
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
 
-def thread_state() -> Callable[[], AbstractContextManager[Any]]:
-    place, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision
-    is_64_bit = jax.config.jax_enable_x64
+class JaxThreads(Primitives):
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        place, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision
+        is_64_bit = jax.config.jax_enable_x64
 
-    @contextmanager
-    def state() -> Iterator[None]:
-        with ExitStack() as stack:
-            if jax.config.jax_enable_x64 != is_64_bit:
-                stack.enter_context(enable_x64(is_64_bit))
-            stack.enter_context(jax.default_device(place))
-            stack.enter_context(jax.default_matmul_precision(precision))
-            yield
+        @contextmanager
+        def state() -> Iterator[None]:
+            with ExitStack() as stack:
+                if jax.config.jax_enable_x64 != is_64_bit:
+                    stack.enter_context(enable_x64(is_64_bit))
+                stack.enter_context(jax.default_device(place))
+                stack.enter_context(jax.default_matmul_precision(precision))
+                yield
 
-    return state
+        return state

@@ -43,7 +43,6 @@ with importing(), restored("mxnet"):
 
 from . import (
     models,
-    parallel,
     semantics,
     staging,
     virtual_gpus,
@@ -55,6 +54,7 @@ from .layers import MxnetLayers
 from .models import MxnetModels
 from .operations import MxnetOperations
 from .optimizers import MxnetOptimizers
+from .parallel import MxnetThreads
 from .replicas import MxnetReplicas
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class MxnetBackend(
     MxnetCalls,
     MxnetOptimizers,
     MxnetReplicas,
+    MxnetThreads,
     Backend,
 ):
     name = "mxnet"
@@ -295,9 +296,6 @@ class MxnetBackend(
 
     threads = "one"
 
-    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return parallel.thread_state()
-
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> Any:
@@ -354,6 +352,9 @@ class MxnetBackend(
         """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
 
     # the process
+
+    def on_choice(self) -> None:
+        semantics.chosen()
 
     def samples(self) -> MxnetSamples:
         from .samples import MxnetSamples

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from xdevice.contract.primitives import Primitives
+
 from . import semantics
 
 if TYPE_CHECKING:
@@ -31,5 +33,6 @@ class _State:
             yield
 
 
-def thread_state() -> Callable[[], AbstractContextManager[Any]]:
-    return _State()
+class MxnetThreads(Primitives):
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        return _State()

@@ -1,8 +1,8 @@
 """NumPy's semantics, which MXNet keeps per thread, off at first: which threads get them, and when.
 
-A thread that makes tensors by xdevice, or asks for arithmetic, is neutral: it gets them, once and for good. What this
-must keep:
-- Moving, copying, waiting and asking where something is never switch.
+A thread that chooses MXNet by xdevice, makes tensors by it, or asks for arithmetic, is neutral: it gets them, once and
+for good. What this must keep:
+- Loading, moving, copying, waiting and asking where something is never switch.
 - A program that has made legacy arrays, symbols or Gluon blocks without them keeps what it has: with them layers that
   were built before refuse every array, and 0 no longer stands for a size that is not known yet.
 - They are never switched for a part of what a program computes: a loss that is recorded with them and differentiated
@@ -102,6 +102,12 @@ def require() -> None:
             f"arithmetic by xdevice needs NumPy's semantics on mxnet, which are off in this thread: {why_not}; call "
             f"mxnet.npx.set_np() first if the program works with them"
         )
+
+
+def chosen() -> None:
+    """Gives this thread NumPy's semantics when the program chooses MXNet by xdevice, unless it is a legacy one."""
+    if _IS_ALLOWED and not _here.thread.is_settled and not _is_on() and _legacy_things() is None:
+        _switch()
 
 
 def creating() -> None:

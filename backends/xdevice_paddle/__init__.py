@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
 from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_name, host_dtype
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way, nvidia
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing
 from xdevice.errors import NotBuiltError
@@ -36,27 +36,27 @@ with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_g
     from . import (
         copying,
         loading,
-        models,
-        parallel,
         scopes,
         staging,
         tracing,
         virtual_operations,
     )
+    from .calls import PaddleCalls
+    from .conversion import PaddleConversion
+    from .gradients import PaddleGradients
+    from .layers import PaddleLayers
+    from .models import PaddleModels
+    from .operations import PaddleOperations
+    from .optimizers import PaddleOptimizers
+    from .parallel import PaddleThreads
+    from .processes import PaddleProcesses
+    from .replicas import PaddleReplicas
+    from .streams import PaddleStreams
 
 from . import driver, memory
-from .calls import PaddleCalls
-from .conversion import PaddleConversion
-from .gradients import PaddleGradients
-from .layers import PaddleLayers
-from .models import PaddleModels
-from .operations import PaddleOperations
-from .optimizers import PaddleOptimizers
-from .replicas import PaddleReplicas
-from .streams import PaddleStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
     from xdevice.base.devices import Device
     from xdevice.contract import Transfer
-    from xdevice.contract.processes import Engine, Group
 
     from .samples import PaddleSamples
 
@@ -83,6 +82,8 @@ class PaddleBackend(
     PaddleOptimizers,
     PaddleReplicas,
     PaddleStreams,
+    PaddleProcesses,
+    PaddleThreads,
     Backend,
 ):
     name = "paddle"
@@ -261,30 +262,10 @@ class PaddleBackend(
 
         return nn
 
-    # what is neither a tensor nor a model
-
-    def container_way(self, x: Any) -> Way | None:
-        return models.container_way(x, self)
-
     # several devices
 
     def is_dense(self, x: paddle.Tensor) -> bool:
         return not isinstance(x, paddle.Tensor) or bool(x.is_dense())  # while to_static traces it is something else
-
-    # several processes
-
-    def engines(self) -> Sequence[str]:
-        from . import processes
-
-        return processes.names(self.count("gpu") - self.virtual)
-
-    def start_engine(self, name: str, group: Group) -> Engine:
-        from xdevice.contract.collectives import require_fit
-
-        from . import processes
-
-        require_fit(self, name, group.device)
-        return processes.PaddleEngine(name, group, self.to_native(group.device))
 
     # graphs
 
@@ -294,9 +275,6 @@ class PaddleBackend(
 
     scope_reach = "process"
     stream_reach = "process"
-
-    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return parallel.thread_state()
 
     # copying in the background
 

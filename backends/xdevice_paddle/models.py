@@ -68,29 +68,6 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
 # what is neither a tensor nor a model
 
 
-def container_way(x: Any, backend: Models) -> Way | None:
-    """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
-    if not isinstance(x, paddle.Model):
-        return None
-
-    def moved(x: Any, device: Device) -> Any:
-        for part in _owned(x).values():
-            move(part, device, backend)
-        return x
-
-    def no_copy(x: Any, device: Device) -> Any:
-        raise backend.unsupported(
-            "copying a paddle.Model, whose optimizer belongs to its network",
-            "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
-        )
-
-    def tensors(x: Any) -> Iterator[tuple[str, Any]]:
-        for name, part in _owned(x).items():
-            yield from ((f".{name}.{inner}", variable) for inner, variable in held(part))
-
-    return Way(move=moved, copy=no_copy, tensors=tensors)
-
-
 def _owned(model: paddle.Model) -> dict[str, Any]:
     parts = {"network": model.network, "_optimizer": model._optimizer}
     return {name: part for name, part in parts.items() if part is not None}
@@ -129,3 +106,25 @@ class PaddleModels(Models):
         if not isinstance(model, paddle.nn.Layer):
             raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
         return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
+
+    def container_way(self, x: Any) -> Way | None:
+        """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
+        if not isinstance(x, paddle.Model):
+            return None
+
+        def moved(x: Any, device: Device) -> Any:
+            for part in _owned(x).values():
+                move(part, device, self)
+            return x
+
+        def no_copy(x: Any, device: Device) -> Any:
+            raise self.unsupported(
+                "copying a paddle.Model, whose optimizer belongs to its network",
+                "copy the network: paddle.Model(xdevice.copy_to(model.network, device)), and prepare() that",
+            )
+
+        def tensors(x: Any) -> Iterator[tuple[str, Any]]:
+            for name, part in _owned(x).items():
+                yield from ((f".{name}.{inner}", variable) for inner, variable in held(part))
+
+        return Way(move=moved, copy=no_copy, tensors=tensors)

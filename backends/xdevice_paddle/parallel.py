@@ -10,24 +10,11 @@ import paddle
 from paddle.base import core
 from paddle.base import framework as base
 
+from xdevice.contract.primitives import Primitives
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
-
-
-def thread_state() -> Callable[[], AbstractContextManager[Any]]:
-    grad = paddle.is_grad_enabled()
-    tracer = base._dygraph_tracer()
-    cast = None if tracer is None else (tracer._amp_level, tracer._amp_dtype, tracer._use_promote)
-
-    @contextmanager
-    def state() -> Iterator[None]:
-        # a new thread's CUDA device is 0 until Paddle is told its own current place, which is the process's
-        base._set_expected_place(base._current_expected_place())
-        with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
-            yield
-
-    return state
 
 
 @contextmanager
@@ -80,3 +67,19 @@ class _InTurn:
 
 
 _gradients_in_turn = _InTurn()
+
+
+class PaddleThreads(Primitives):
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        grad = paddle.is_grad_enabled()
+        tracer = base._dygraph_tracer()
+        cast = None if tracer is None else (tracer._amp_level, tracer._amp_dtype, tracer._use_promote)
+
+        @contextmanager
+        def state() -> Iterator[None]:
+            # a new thread's CUDA device is 0 until Paddle is told its own current place, which is the process's
+            base._set_expected_place(base._current_expected_place())
+            with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
+                yield
+
+        return state

@@ -31,8 +31,8 @@ from paddle.distributed.communication.group import Group as Members
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.base.floats import PARTS
-from xdevice.contract.collectives import free_port, own_part, refusal_of_order
-from xdevice.contract.processes import Engine
+from xdevice.contract.collectives import free_port, own_part, refusal_of_order, require_fit
+from xdevice.contract.processes import Engine, Processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,8 +46,14 @@ _REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int
 _GLOO_GIVES_UP: Final = 30.0
 
 
-def names(gpus: int) -> tuple[str, ...]:
-    return tuple(name for name, kind in _KINDS.items() if hasattr(core, kind) and (gpus or name != "nccl"))
+class PaddleProcesses(Processes):
+    def engines(self) -> Sequence[str]:
+        has_gpus = self.count("gpu") > self.virtual
+        return tuple(name for name, kind in _KINDS.items() if hasattr(core, kind) and (has_gpus or name != "nccl"))
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        require_fit(self, name, group.device)
+        return PaddleEngine(name, group, self.to_native(group.device))
 
 
 class PaddleEngine(Engine):

@@ -46,8 +46,8 @@ _MOST: Final = 16
 _ALIGNMENT: Final = 256
 
 _TOO_LATE: Final = (
-    "Paddle is imported already, and it lists its devices at its import; set XDEVICE_VIRTUAL_GPUS, or call "
-    "xdevice.virtual_gpus(n), and then xdevice.backend('paddle') before any `import paddle`"
+    "Paddle is imported already, and it lists its devices at its import; move `import xdevice`, with "
+    "XDEVICE_VIRTUAL_GPUS set, or xdevice.virtual_gpus(n) above `import paddle`"
 )
 _registered = 0
 _why_not: str | None = _TOO_LATE

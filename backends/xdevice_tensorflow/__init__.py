@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer, Way
+    from xdevice.contract import Transfer
     from xdevice.contract.processes import Engine, Group
 
     from .samples import TensorflowSamples
@@ -275,15 +275,13 @@ class TensorflowBackend(
 
         return nn
 
-    # what is neither a tensor nor a model
-
-    def container_way(self, x: Any) -> Way | None:
-        return models.container_way(x)
-
     # several devices
 
     def is_dense(self, x: Any) -> bool:
         return not isinstance(x, _COMPOSITES)
+
+    def is_host_bound(self, x: Any) -> bool:
+        return bool(x.dtype == tf.string)
 
     # several processes
 
@@ -356,8 +354,8 @@ class TensorflowBackend(
         if not _is_started():
             return None
         return (
-            "TensorFlow has run something, and its devices are fixed after that; set XDEVICE_VIRTUAL_GPUS, or call "
-            "xdevice.virtual_gpus(n) before TensorFlow is used"
+            "TensorFlow has run something, and its devices are fixed after that; move `import xdevice`, with "
+            "XDEVICE_VIRTUAL_GPUS set, above `import tensorflow`, or xdevice.virtual_gpus(n) above what TensorFlow runs"
         )
 
     def make_virtual_gpus(self, n: int) -> None:

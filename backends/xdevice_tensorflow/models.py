@@ -4,8 +4,8 @@ What must be kept:
 
 - The `tf.Variable` objects stay, and only the handle inside is swapped: optimizers map variables by their `_unique_id`,
   and a Keras variable with another `_value` silently trains a dead variable.
-- A `tf.function` traced before keeps the old handle. Keras's own and the model's methods are dropped, to be traced
-  anew; for all others the old storage is emptied, so that they fail instead of computing with old values.
+- A `tf.function` traced before has captured the old handle, and would go on with what the variable was: it is given
+  the new one. A tf.data pipeline keeps the old one where Python does not reach, so such a move is refused.
 - Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
   made object by object. Keras keeps `id`s of objects in three places, which are then those of the copy.
 - The list that stands for a list of a `tf.Module` compares old and new where items are replaced, which tensors refuse,
@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import re
+import sys
 from types import CellType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.data.ops.structured_function import StructuredFunctionWrapper as _Stage
 
 from xdevice.contract import Way
 from xdevice.contract.models import Models
@@ -50,6 +53,7 @@ _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
     keras.Loss, keras.random.SeedGenerator,
 )  # fmt: skip
+_Trace = tf.types.experimental.ConcreteFunction
 _TRACED_FUNCTION = type(tf.function(lambda: None))
 _SHARED = (tf.distribute.Strategy, ModuleType, _DynamicBackend)
 _LEAVES = (tf.Variable, _TRACED_FUNCTION, FunctionType, *_SHARED)
@@ -162,30 +166,43 @@ def move(model: Any, device: Device, backend: Models) -> None:
     moving = [variable for _, variable in variables(model) if not variable.device.endswith(native[1:])]
     for variable in moving:
         _require_plain(variable, backend)
-    for variable in moving:
-        _swap(variable, native)
-    moved: _Memo = {}
+    traces = _traces_of(moving, backend)
+    handles = [(variable.handle, _swap(variable, native)) for variable in moving]
+    moved: _Memo = {id(old): new for old, new in handles}
     for holder, key, value in constants(model):
         if backend.device_of(value) is not device:
             if id(value) not in moved:
                 moved[id(value)] = backend.move(value, device)
             holder[key] = moved[id(value)]
-    for part in _parts(model):
-        _drop_traces(part)
+    for trace in traces:
+        trace.set_external_captures([moved.get(id(one), one) for one in trace._captured_inputs])
 
 
-def _drop_traces(part: Any) -> None:
-    if not isinstance(part, _OWNING):
-        return
-    for name, value in list(vars(part).items()):
-        if name in _TRACES:
-            setattr(part, name, None)
-        elif isinstance(value, _TRACED_FUNCTION):
-            setattr(part, name, value._clone(None))  # the same function, not yet traced
-    for cls in type(part).__mro__:
-        for member in vars(cls).values():
-            if isinstance(member, _TRACED_FUNCTION):
-                member._descriptor_cache.pop(part, None)
+def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
+    """The traced functions that have captured one of these variables, whoever holds them."""
+    # 2: the variable holds its handle, and so does the call. Only Python's collector knows the functions of others
+    handles = {id(variable.handle) for variable in moving if sys.getrefcount(variable._handle) > 2}
+    if not handles:
+        return []
+    traces, are_piped = _capturing(handles)
+    if are_piped:
+        gc.collect()  # a pipeline that is done may wait to be collected
+        traces, are_piped = _capturing(handles)
+    if are_piped:
+        raise backend.unsupported(
+            "moving a variable that a tf.data pipeline reads",
+            "move it before the pipeline is made, or let go of the pipeline and of its iterators first",
+        )
+    return traces
+
+
+def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
+    """The traced functions that have captured one of `handles`, and whether a tf.data pipeline has one of them."""
+    everything = gc.get_objects()
+    kinds = {cls for cls in set(map(type, everything)) if issubclass(cls, (_Trace, _Stage))}
+    found = [one for one in everything if type(one) in kinds]
+    traces = [one for one in found if isinstance(one, _Trace) and not handles.isdisjoint(map(id, one._captured_inputs))]
+    return traces, any(one._function is trace for one in found if isinstance(one, _Stage) for trace in traces)
 
 
 def _require_plain(variable: tf.Variable, backend: Models) -> None:
@@ -195,7 +212,7 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
         )
 
 
-def _swap(variable: tf.Variable, native: str) -> None:
+def _swap(variable: tf.Variable, native: str) -> Any:
     old = variable.handle
     with tf.device(native):
         new = tf.Variable(variable.read_value(), trainable=False, dtype=variable.dtype, shape=variable.shape).handle
@@ -203,7 +220,9 @@ def _swap(variable: tf.Variable, native: str) -> None:
         if hasattr(old, name):
             setattr(new, name, getattr(old, name))
     variable._handle = new
+    # the graphs of traces keep the old handle as long as they live: its memory is let go of now
     tf.raw_ops.AssignVariableOp(resource=old, value=tf.constant([], variable.dtype))
+    return new
 
 
 # copying
@@ -333,15 +352,6 @@ def _type_in_modules(x: Any) -> type:
 _WRAPPED_LIST, _WRAPPED_TUPLE = _type_in_modules([]), _type_in_modules(([],))
 
 
-def container_way(x: Any) -> Way | None:
-    """The way that TensorFlow knows: of its own dataclasses, and of what stands for the lists and tuples of modules."""
-    if isinstance(x, tf.experimental.ExtensionType):
-        return Way()
-    if type(x) is _WRAPPED_LIST:
-        return Way(list, lambda old, children: type(old)(children))
-    return Way(list, _rewrapped) if type(x) is _WRAPPED_TUPLE else None
-
-
 def _rewrapped(old: Any, children: list[Any]) -> Any:
     cls: Any = type(old.__wrapped__)
     return type(old)(cls._make(children) if hasattr(cls, "_make") else cls(children))
@@ -393,3 +403,11 @@ class TensorflowModels(Models):
             return None
         with tf.device(variable.device):  # else it is read to the device of the scope
             return variable.read_value()
+
+    def container_way(self, x: Any) -> Way | None:
+        """The way that TensorFlow knows: of its own dataclasses, and of what stands for lists and tuples of modules."""
+        if isinstance(x, tf.experimental.ExtensionType):
+            return Way()
+        if type(x) is _WRAPPED_LIST:
+            return Way(list, lambda old, children: type(old)(children))
+        return Way(list, _rewrapped) if type(x) is _WRAPPED_TUPLE else None

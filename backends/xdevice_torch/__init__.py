@@ -23,7 +23,7 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import batches, blocking, conversion, models, parallel, staging, virtual_gpus
+    from . import batches, blocking, conversion, staging, virtual_gpus
     from .calls import TorchCalls
     from .conversion import TorchConversion
     from .gradients import TorchGradients
@@ -31,6 +31,7 @@ with importing():
     from .models import TorchModels
     from .operations import TorchOperations
     from .optimizers import TorchOptimizers
+    from .parallel import TorchThreads
     from .replicas import TorchReplicas
     from .streams import TorchStreams
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer, Way
+    from xdevice.contract import Transfer
     from xdevice.contract.processes import Engine, Group
 
     from .samples import TorchSamples
@@ -84,6 +85,7 @@ class TorchBackend(
     TorchOptimizers,
     TorchReplicas,
     TorchStreams,
+    TorchThreads,
     Backend,
 ):
     name = "torch"
@@ -307,11 +309,6 @@ class TorchBackend(
 
         return nn
 
-    # what is neither a tensor nor a model
-
-    def container_way(self, x: Any) -> Way | None:
-        return models.container_way(x, self)
-
     # several devices
 
     def is_dense(self, x: torch.Tensor) -> bool:
@@ -358,9 +355,6 @@ class TorchBackend(
             self.synchronize(None)
 
     # threads
-
-    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        return parallel.thread_state(self._gpu)
 
     # copying in the background
 

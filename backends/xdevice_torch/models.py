@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.nn import Module
@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 
 _KEPT = frozenset(vars(Module()))
 """The attributes that every module has."""
+_CACHES: Final = "transformers.cache_utils"
+"""Where the caches of Hugging Face's models and their layers are: plain objects, which their outputs hold."""
+
+_EXPORTED: Final = "torch.export.exported_program"
+_INSTEAD_OF_EXPORTED: Final = (
+    "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
+)
+
 _takes_contents = torch._has_compatible_shallow_copy_type  # which virtual GPUs replace
 
 
@@ -188,25 +196,9 @@ def _moved(value: Any, native: torch.device) -> Any:
 # what is neither a tensor nor a model
 
 
-def container_way(x: Any, backend: Primitives) -> Way | None:
-    """The way that PyTorch knows: of a packed sequence, a TensorDict, and the types registered with its pytrees."""
-    if isinstance(x, PackedSequence):
-        return _packed(backend)
-    if isinstance(x, tuple):
-        return None
-    if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
-        return Way(tensors=_inside)
-    collection = tensordicts.container_way(x, backend)
-    if collection is not None:
-        return collection
-    node = getattr(torch.utils._pytree, "SUPPORTED_NODES", {}).get(type(x))
-    if node is None:
-        return None
-
-    def rebuild(old: Any, children: list[Any]) -> Any:
-        return node.unflatten_fn(children, node.flatten_fn(old)[1])
-
-    return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)
+def _exported(x: Any) -> list[tuple[str, Any]]:
+    held = {"state_dict": x.state_dict, "constants": x.constants}
+    return [(f".{name}[{key!r}]", value) for name, inside in held.items() for key, value in inside.items()]
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
@@ -280,3 +272,28 @@ class TorchModels(Models):
         if not isinstance(model, torch.nn.Module):
             raise self.unsupported(f"gradients of a {type(model).__qualname__}", "pass the model")
         return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
+
+    def container_way(self, x: Any) -> Way | None:
+        """The way that PyTorch knows: of a packed sequence, a TensorDict, and the types registered with its pytrees."""
+        if isinstance(x, PackedSequence):
+            return _packed(self)
+        if isinstance(x, tuple):
+            return None
+        if isinstance(x, torch.UntypedStorage | torch.TypedStorage | torch.jit.Future):
+            return Way(tensors=_inside)
+        collection = tensordicts.container_way(x, self)
+        if collection is not None:
+            return collection
+        modules = {base.__module__ for base in type(x).__mro__}
+        if _CACHES in modules:
+            return Way()
+        if _EXPORTED in modules:
+            return Way(tensors=_exported, instead=_INSTEAD_OF_EXPORTED)
+        node = getattr(torch.utils._pytree, "SUPPORTED_NODES", {}).get(type(x))
+        if node is None:
+            return None
+
+        def rebuild(old: Any, children: list[Any]) -> Any:
+            return node.unflatten_fn(children, node.flatten_fn(old)[1])
+
+        return Way(lambda x: list(node.flatten_fn(x)[0]), rebuild)

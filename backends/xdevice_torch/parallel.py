@@ -7,35 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from xdevice.contract.primitives import Primitives
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
-def thread_state(accelerator: str) -> Callable[[], AbstractContextManager[Any]]:
-    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    casts = [
-        (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
-        for kind in ("cpu", accelerator)
-        if torch.is_autocast_enabled(kind)
-    ]
-    place = torch.get_default_device()
-    module = getattr(torch, accelerator)
-    # CUDA's current device is the thread's; asking for it starts CUDA. Apple's MPS has one device
-    index = module.current_device() if accelerator != "mps" and module.is_initialized() else None
+class TorchThreads(Primitives):
+    _gpu: str
+    """What PyTorch calls the type of `gpu:i`."""
 
-    @contextmanager
-    def state() -> Iterator[None]:
-        with ExitStack() as stack:
-            if index is not None:
-                stack.enter_context(module.device(index))
-            if inference:
-                stack.enter_context(torch.inference_mode())
-            stack.enter_context(torch.set_grad_enabled(grad))
-            for kind, dtype, cache in casts:
-                stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-            if place.type != "cpu":  # where torch places anyway; a scope costs some us at every call
-                stack.enter_context(place)
-            yield
+    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        casts = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_cache_enabled())
+            for kind in ("cpu", self._gpu)
+            if torch.is_autocast_enabled(kind)
+        ]
+        place = torch.get_default_device()
+        module = getattr(torch, self._gpu)
+        # CUDA's current device is the thread's; asking for it starts CUDA. Apple's MPS has one device
+        index = module.current_device() if self._gpu != "mps" and module.is_initialized() else None
 
-    return state
+        @contextmanager
+        def state() -> Iterator[None]:
+            with ExitStack() as stack:
+                if index is not None:
+                    stack.enter_context(module.device(index))
+                if inference:
+                    stack.enter_context(torch.inference_mode())
+                stack.enter_context(torch.set_grad_enabled(grad))
+                for kind, dtype, cache in casts:
+                    stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
+                if place.type != "cpu":  # where torch places anyway; a scope costs some us at every call
+                    stack.enter_context(place)
+                yield
+
+        return state

@@ -19,8 +19,7 @@ pytestmark = [
 START = """
 import threading
 import xdevice
-xdevice.set_backend("mxnet")
-mx = xdevice.backend().framework
+mx = xdevice.backend("mxnet").framework
 def flags():
     return mx.util.is_np_shape(), mx.util.is_np_array()
 ON, OFF = (True, True), (False, False)
@@ -97,6 +96,39 @@ assert in_a_thread(lambda: xdevice.parallel(flags)) == [OFF]
 assert xdevice.parallel(flags) == [ON]
 """
     assert run(code) == ""
+
+
+CHOICES = {
+    "set_backend": "xdevice.set_backend('mxnet')",
+    "use": "xdevice.use('mx').__enter__()",
+    "the variable": "os.environ['XDEVICE_BACKEND'] = 'mx'; xdevice.num_gpus()",
+}
+
+
+@pytest.mark.parametrize("choose", CHOICES.values(), ids=CHOICES)
+def test_choosing_mxnet_switches_before_anything_is_made(run, choose):
+    code = f"""
+import os
+def train():
+    {choose}
+    found.append(flags())
+    net = mx.gluon.nn.Dense(1, in_units=3)
+    net.initialize()
+    found.append((net(xdevice.ones(2, 3)).sum() * 2).shape)
+found = []
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+assert found == [ON, ()] and flags() == OFF, found
+"""
+    assert run(code) == ""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("variable", "wanted"), [("MXNet", "True"), ("torch", "False"), ("", "False")])
+def test_importing_mxnet_by_hand_switches_where_the_variable_names_it(variable, wanted):
+    code = "import xdevice, mxnet; print(mxnet.util.is_np_array())"
+    assert printed("-W", "error", "-c", code, XDEVICE_BACKEND=variable) == wanted
 
 
 def test_threads_that_are_the_first_at_once_are_neutral(run):
@@ -247,7 +279,7 @@ xdevice.save({str(tmp_path / "x.safetensors")!r}, x)
 for batch in xdevice.prefetch([x, y], "cpu:1"):
     assert batch[0].ndim
 xdevice.parallel(lambda: x + 1)
-with xdevice.use("mxnet"), xdevice.gpu(0) if xdevice.num_gpus() else xdevice.cpu():
+with xdevice.gpu(0) if xdevice.num_gpus() else xdevice.cpu():
     mx.np.ones((2,))
 assert flags() == OFF
 xdevice.ones(2)
@@ -270,6 +302,7 @@ LEGACY = {
 def test_a_legacy_program_keeps_its_semantics_and_is_told_once(run, made):
     code = f"""
 {made}
+xdevice.set_backend("mxnet")
 x = xdevice.ones(2, 3)
 xdevice.tensor(1.0), xdevice.random.uniform(2)
 thread = threading.Thread(target=xdevice.ones, args=[2])
@@ -447,6 +480,7 @@ assert flags() == OFF
 @pytest.mark.long
 def test_the_variable_forbids_it():
     code = """
+xdevice.set_backend("mxnet")
 x = xdevice.ones(2)
 assert flags() == OFF
 try:

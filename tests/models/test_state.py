@@ -1025,3 +1025,11 @@ def test_the_example_ports_a_block_to_the_other_three():
     found = re.findall(r"^(\w+): 15 tensors, the largest difference is (\S+),", done.stdout, re.MULTILINE)
     assert [name for name, _ in found] == ["paddle", "mxnet", "tensorflow"]
     assert all(float(difference) < 1e-5 for _, difference in found)
+
+
+def test_a_model_as_the_target_says_like(xd):
+    if xd.name not in ("torch", "paddle", "mxnet", "tensorflow"):
+        pytest.skip("has no models")
+    net = xd.samples().network(3, 1)
+    with pytest.raises(xdevice.ArgumentError, match=rf"write convert_state\(source, '{xd.name}', like=\.\.\.\)"):
+        xdevice.convert_state(net, net)

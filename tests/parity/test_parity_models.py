@@ -11,6 +11,8 @@ from support import WITH_MODELS
 
 import xdevice
 from xdevice.core import registry
+from xdevice.parity.comparing import Rule, compare_readings
+from xdevice.parity.recording import Recording, recording_to
 
 PAIRS = list(permutations(WITH_MODELS, 2))
 
@@ -241,3 +243,42 @@ def test_dtypes_and_devices_are_those_of_the_models_themselves():
     xdevice.assert_parity(ours, theirs, check_dtype=False)
     with pytest.raises(xdevice.DTypeError, match="is bfloat16, and mxnet supports"):
         xdevice.assert_parity(ours.bfloat16(), theirs)
+
+
+@pytest.mark.parametrize("given", ["the model", "its state"])
+def test_recordings_of_models_compare_across_frameworks(tmp_path, given):
+    import paddle
+    import torch
+
+    ours = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    theirs = paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.BatchNorm1D(3))
+    xdevice.convert_state(ours, "paddle", like=theirs).load_into(theirs)
+    read = []
+    for model, added in ((ours, 1), (theirs, 0)):
+        with recording_to(tmp_path / str(len(read))):
+            for _ in range(2):
+                xdevice.record("model", model if given == "the model" else xdevice.convert_state(model, "numpy"))
+                change(model, lambda name, x, added=added: x + added * (name == "0.weight"))
+        read.append(Recording(tmp_path / str(len(read))).entries)
+    found = compare_readings(read[0][0].read(), read[1][0].read(), Rule(check_device=True))
+    assert found.ok, found.text
+    assert "num_batches_tracked" in found.text
+    assert "only one has it" in found.text
+    found = compare_readings(read[0][1].read(), read[1][1].read(), Rule())
+    assert found.problem == "values"
+    assert "0.weight" in found.leaf
+    assert "only one has it" in found.text
+    assert {leaf.owner.split()[0] for leaf in read[1][0].read()} == {"paddle" if given == "the model" else "numpy"}
+
+
+def test_a_model_with_an_unknown_layer_is_recorded_as_it_is(tmp_path):
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.fc = torch.nn.Parameter(torch.ones(2)), torch.nn.Linear(2, 2)
+
+    with recording_to(tmp_path):
+        xdevice.record("net", {"net": Net(), "optimizer": torch.optim.SGD(Net().parameters())})
+    assert {leaf.path for leaf in Recording(tmp_path).entries[0].read()} >= {"['net'].scale", "['net'].fc.weight"}

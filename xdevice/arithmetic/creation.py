@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices, floats
 from xdevice.core import registry, selection
-from xdevice.errors import DTypeError, ShapeError, SharingError
+from xdevice.errors import DTypeError, ShapeError, SharingError, shown
 from xdevice.tensors import conversion, creation, verbs
 
 from . import dtypes
@@ -159,7 +159,7 @@ class Creation:
 
     def meshgrid(self, *arrays: Any, indexing: str = "xy") -> list[Any]:
         if indexing not in ("xy", "ij"):
-            raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {indexing!r}")
+            raise ShapeError(f"meshgrid: indexing is 'xy' or 'ij', not {shown(indexing)}")
         tensors = [self._ground.tensor(x, "meshgrid") for x in arrays]
         if any(len(x.shape) != 1 for x in tensors):
             raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from xdevice.base import floats as asked
 from xdevice.base.dtypes import DTYPES, FLOATS, host_dtype
-from xdevice.errors import DTypeError
+from xdevice.errors import DTypeError, shown
 
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
@@ -152,5 +152,5 @@ def is_dtype(name: str, kind: str) -> bool:
     }
     if kind not in kinds:
         known = ", ".join(map(repr, kinds))
-        raise DTypeError(f"there is no kind of dtypes {kind!r}; expected one of {known}, or a dtype")
+        raise DTypeError(f"there is no kind of dtypes {shown(kind)}; expected one of {known}, or a dtype")
     return name in DTYPES and kind_of(name) in kinds[kind]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.contract.arithmetic import SETTLED
-from xdevice.errors import DTypeError, XDeviceError
+from xdevice.errors import DTypeError, XDeviceError, shown
 
 from . import dtypes
 from .dtypes import ANY, BOOL, FLOATING, NUMERIC, REAL, REAL_FLOATING
@@ -183,7 +183,9 @@ def _clip(ground: Ground) -> Callable[..., Any]:
             kind = dtypes.kind_of(name)
             if (kind == "f" and type(value) is not complex) or type(value) is int:
                 return ground.number(value, name, like)
-            raise DTypeError(f"clip of {name} at {value!r}: bounds must be of the kind of the tensor; cast it first")
+            raise DTypeError(
+                f"clip of {name} at {shown(value)}: bounds must be of the kind of the tensor; cast it first"
+            )
         value = ground.tensor(value, "clip")
         if dtypes.kind_of(ground.name(value)) != dtypes.kind_of(name):
             raise DTypeError(f"clip of {name} at bounds of {ground.name(value)}: they must be of one kind; cast one")

@@ -10,6 +10,7 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.tensors.creation import listed
 
 from . import dtypes
 
@@ -49,7 +50,7 @@ class Ground:
             return x
         if isinstance(x, NUMBERS) and not hasattr(x, "dtype"):
             raise NotATensorError(
-                f"{function} takes tensors of {self.backend.name}, not the number {x!r}; xp.asarray({x!r}) makes one"
+                f"{function} takes tensors of {self.backend.name}, not the number {shown(x)}; xp.asarray(...) makes one"
             )
         x = registry.as_array(x)
         found = registry.kind_of(type(x))
@@ -191,9 +192,7 @@ class Ground:
         """Axes counted from the front, in order; None is all of them."""
         if axis is None:
             return tuple(range(ndim))
-        if not isinstance(axis, tuple | list):
-            return (self.axis(axis, ndim, function),)
-        found = [self.axis(one, ndim, function) for one in axis]
+        found = [self.axis(one, ndim, function) for one in listed(axis)]
         if len(set(found)) != len(found):
             raise ShapeError(f"{function}: an axis is named twice in {shown(axis)}")
         return tuple(sorted(found))

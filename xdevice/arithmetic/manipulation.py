@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from xdevice.core import registry
 from xdevice.errors import ShapeError, shown
 from xdevice.tensors import refusals
+from xdevice.tensors.creation import listed
 
 from .dtypes import NUMERIC
 from .ground import Ground, broadcast_shape, require_broadcast, shape_of
@@ -58,8 +59,7 @@ class Manipulation:
         x = self._ground.tensor(x, "moveaxis")
         ndim = len(x.shape)
         sources, targets = (
-            [self._ground.axis(one, ndim, "moveaxis") for one in (axis if isinstance(axis, tuple | list) else (axis,))]
-            for axis in (source, destination)
+            [self._ground.axis(one, ndim, "moveaxis") for one in listed(axis)] for axis in (source, destination)
         )
         if len(sources) != len(targets) or len({*sources}) != len(sources) or len({*targets}) != len(targets):
             raise ShapeError(f"moveaxis takes as many different axes as places, not {source} and {destination}")
@@ -70,7 +70,7 @@ class Manipulation:
 
     def permute_dims(self, x: Any, /, axes: Sequence[int]) -> Any:
         x = self._ground.tensor(x, "permute_dims")
-        found = tuple(self._ground.axis(axis, len(x.shape), "permute_dims") for axis in axes)
+        found = tuple(self._ground.axis(axis, len(x.shape), "permute_dims") for axis in listed(axes))
         if sorted(found) != list(range(len(x.shape))):
             raise ShapeError(f"permute_dims takes each of {len(x.shape)} axes once, not {shown(axes)}")
         return self._kernels.permute_dims(x, found)
@@ -99,8 +99,8 @@ class Manipulation:
     def _counts(self, repeats: Any) -> Any:
         import numpy
 
-        if isinstance(repeats, tuple | list):
-            return numpy.asarray(repeats, "int64")
+        if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
+            return numpy.asarray(_whole(repeats, "repeat"), "int64")
         repeats = self._ground.require(repeats, "iu", "repeat")
         found = registry.kind_of(type(repeats))
         if found is None or found[1] != "tensor":
@@ -118,7 +118,7 @@ class Manipulation:
     def reshape(self, x: Any, /, shape: Sequence[int], *, copy: bool | None = None) -> Any:
         x = self._ground.tensor(x, "reshape")
         old = shape_of(x)
-        new = _filled(old, shape if isinstance(shape, tuple | list) else (shape,))
+        new = _filled(old, _whole(shape, "reshape"))
         if copy is False and not self._kernels.RESHAPE_IS_VIEW:
             raise self._ground.backend.unsupported("reshape that never copies", "leave copy=False out")
         made = self._kernels.reshape(x, new) if copy is not False else self._kernels.view(x, new)
@@ -128,16 +128,15 @@ class Manipulation:
         x = self._ground.tensor(x, "roll")
         shape = shape_of(x)
         if axis is None:
-            if isinstance(shift, tuple | list):
+            if len(listed(shift)) != 1:
                 raise ShapeError(f"roll without axes takes one shift, not {shown(shift)}")
             if len(shape) == 1:
                 return self._rolled(x, shift, 0)
             shape = self._ground.known(x, "roll without axes")
             return self._kernels.reshape(self._rolled(self._kernels.reshape(x, (-1,)), shift, 0), shape)
-        axes = axis if isinstance(axis, tuple | list) else (axis,)
-        shifts = shift if isinstance(shift, tuple | list) else (shift,) * len(axes)
+        axes, shifts = listed(axis), listed(shift)
         if len(shifts) == 1:
-            shifts = tuple(shifts) * len(axes)
+            shifts *= len(axes)
         if len(shifts) != len(axes):
             raise ShapeError(f"roll takes as many shifts as axes, not {shown(shift)} for {shown(axis)}")
         for steps, one in zip(shifts, axes, strict=True):
@@ -243,19 +242,21 @@ class Manipulation:
 
 
 def _sizes(shape: Any, function: str) -> tuple[int, ...]:
-    sizes = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
-    try:
-        whole = tuple(index(length) for length in sizes)
-    except TypeError:
-        raise ShapeError(f"{function}: a shape is made of ints, not of {shown(shape)}") from None
+    whole = _whole(shape, function)
     if any(length < 0 for length in whole):
         raise ShapeError(f"{function}: a shape is made of ints of 0 or more, not of {shown(shape)}")
     return whole
 
 
-def _filled(old: tuple[Any, ...], shape: Sequence[Any]) -> tuple[int, ...]:
+def _whole(shape: Any, function: str) -> tuple[int, ...]:
+    try:
+        return tuple(index(length) for length in listed(shape))
+    except TypeError:
+        raise ShapeError(f"{function}: a shape is made of ints, not of {shown(shape)}") from None
+
+
+def _filled(old: tuple[Any, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     """A new shape with the length that -1 stands for."""
-    new = tuple(index(length) for length in shape)
     if None in old or not any(length < 0 for length in new):
         if None not in old and prod(old) != prod(new):
             raise ShapeError(f"reshape: {old} has {prod(old)} elements and {new} has {prod(new)}")

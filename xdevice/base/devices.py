@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from _thread import allocate_lock  # threading imports more
 
 from xdevice.errors import DeviceError, shown
@@ -190,11 +191,13 @@ def _parse_text(text: str) -> Device:
 
     match = re.fullmatch(_SPELLING, text, re.IGNORECASE | re.ASCII)
     if match is None:
-        raise DeviceError(f"{text!r} is not a device; accepted: {_ACCEPTED}")
+        raise DeviceError(f"{shown(text)} is not a device; accepted: {_ACCEPTED}")
     name = match["kind"].lower()
     kind = _ALIASES.get(name, name)
     if kind not in KINDS:
-        raise DeviceError(f"{text!r} is not a device: there is no kind {name!r}{_nearest(name)}; accepted: {_ACCEPTED}")
+        raise DeviceError(
+            f"{shown(text)} is not a device: there is no kind {shown(name)}{_nearest(name)}; accepted: {_ACCEPTED}"
+        )
     found = of(kind, int(match["index"] or match["ordinal"] or 0))
     if len(_parsed) < 1024 and found.index < _MOST_KEPT:
         _parsed[text] = found
@@ -213,3 +216,7 @@ def _parse_native(spec: object) -> Device:
     if found is None:
         raise DeviceError(f"{shown(spec)} of type {type(spec).__qualname__} is not a device; accepted: {_ACCEPTED}")
     return found
+
+
+if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

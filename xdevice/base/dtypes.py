@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdevice.errors import DTypeError
+from xdevice.errors import DTypeError, shown
 
 from . import floats
 
@@ -79,7 +79,7 @@ def dtype_name(dtype: object) -> str:
     name = str(getattr(inner, "name", None) or inner).lower().rpartition(".")[2]
     name = _OTHER_NAMES.get(name, name)
     if name not in DTYPES and name not in SHORT_FLOATS:
-        raise DTypeError(f"{dtype!r} is not a dtype; expected one of {', '.join(DTYPES)}")
+        raise DTypeError(f"{shown(dtype)} is not a dtype; expected one of {', '.join(DTYPES)}")
     return name
 
 

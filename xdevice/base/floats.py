@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from xdevice.errors import SettingError
+from xdevice.errors import SettingError, shown
 
 TYPE_CHECKING = False  # typing takes longer to import than all of this
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def _checked(text: str) -> str:
     number = text.removeprefix(JITTER)
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
-        raise SettingError(f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {text!r}; unset it: xdevice parity sets it")
+        raise SettingError(
+            f"{VARIABLE} must be {FLOAT64} or {JITTER}1, not {shown(text)}; unset it: xdevice parity sets it"
+        )
     return text
 
 

@@ -87,13 +87,17 @@ def _gather(x: Any, found: list[Any], depth: int) -> bool:
 
 
 def rebuilt(x: Any, new: dict[int, Any]) -> Any:
-    """A batch with others for its tensors, by their `id`s. A tuple in which nothing changes stays the same."""
+    """A batch with others for its tensors, by their `id`s. A tuple in which nothing changes stays the same, and what
+    stands in two places stays one."""
+    if id(x) in new:
+        return new[id(x)]
     children = list(x.values() if type(x) is dict else x)
     changed = [
         new[id(child)] if type(child) in _tensors else rebuilt(child, new) if type(child) in OWN else child
         for child in children
     ]
-    return x if type(x) is tuple and all(map(is_, changed, children)) else refilled(x, changed)
+    new[id(x)] = x if type(x) is tuple and all(map(is_, changed, children)) else refilled(x, changed)
+    return new[id(x)]
 
 
 def refilled(x: Any, children: Sequence[Any]) -> Any:

@@ -1,36 +1,50 @@
 """What an object holds, seen from outside: its slots, its `__dict__`, and the items of the containers in them.
 
-None of the object's code is called, no property either, so what it computes or keeps in C is not seen.
+None of the object's code is called, no property either, so what it computes is not seen. What an object keeps in C is
+seen as far as it tells Python's garbage collector of it.
 """
 
 from __future__ import annotations
 
 import gc
 import types
+import weakref
 from collections import UserDict, UserList, deque
 from contextlib import suppress
 from functools import partial
+from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.core import registry
-from xdevice.errors import UnsupportedError, shown
+from xdevice.errors import ContainerError, UnsupportedError, shown
 
 from .batches import PLAIN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from xdevice.contract import Backend, Kind
     from xdevice.core.owned import Owned
 
 _MOST: Final = 10_000
-"""How many things are looked at in one object before the rest is left: a training loop holds half of the program."""
+"""How many things are looked at in one object before that is given up: a training loop holds half of the program."""
 
+_DEEPEST: Final = 16
+"""How many levels of plain containers are looked through at once: what contains itself has no end."""
+
+_POINTER: Final = tuple.__itemsize__
+_HAS_REFERENTS: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
+_FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
 _PLAIN: Final = (bool, int, float, str, bytes)
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
-_NEVER: Final = (type, types.ModuleType, types.FunctionType, types.GeneratorType)
+_NEVER: Final = (
+    *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
+    # what runs, or is to run, holds the program; and what a weak reference names is somebody else's
+    *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
+    weakref.ReferenceType,
+)
 _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     partial: ("func", "args", "keywords"),
     slice: ("start", "stop", "step"),
@@ -40,11 +54,12 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
 }
 """What is neither in a slot nor in a `__dict__`, and has a name all the same."""
 
-_CLOSED: Final = ("builtins", "itertools", "_collections", "pandas")
-"""The modules whose iterators, and those whose classes, keep in C what Python's garbage collector alone tells."""
-
 _slots: dict[int, tuple[str, ...]] = {}
 _empty: dict[int, bool] = {}
+_views: dict[int, _View] = {}
+
+members: Final[Any] = type.__dict__["__dict__"].__get__
+"""What a class states itself. `vars` asks its metaclass, which may raise."""
 
 
 class Held(NamedTuple):
@@ -63,8 +78,19 @@ class Keys(tuple[Any, ...]):
     __qualname__ = "tuple of keys"
 
 
+class _View(NamedTuple):
+    """Where to look in things of a type, found out once."""
+
+    is_proxy: bool
+    is_closed: bool
+    has_attributes: bool
+    base: Any
+    fields: tuple[str, ...]
+
+
 def held(x: Any) -> list[Held]:
-    """The tensors and models in an object that is neither, or in an array of objects."""
+    """The tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError` for one
+    with too much in it."""
     inside = _objects(x, _kind(type(x)))
     x = x if inside is None else inside
     return list(_held(x)) if can_hold(type(x)) else []
@@ -82,7 +108,7 @@ def answers(x: Any) -> bool:
 
 def has_method(cls: type, name: str) -> bool:
     """Whether things of a type have a method of that name; neither they nor their metaclass are asked."""
-    return callable(next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None))
+    return callable(next((members(base)[name] for base in cls.__mro__ if name in members(base)), None))
 
 
 def can_hold(cls: type) -> bool:
@@ -97,17 +123,28 @@ def can_hold(cls: type) -> bool:
 
 
 def is_closed(cls: type) -> bool:
-    """Whether what things of a type hold has no names."""
-    root = str(cls.__module__).partition(".")[0]
-    is_iterator = "__next__" in vars(cls)
-    return cls is types.MappingProxyType or (root in _CLOSED and (is_iterator or root == "pandas"))
+    """Whether things of a type keep objects in C: the garbage collector asks them, and their memory is larger than
+    their slots and `__dict__`. What is called is a function, and those are not looked into."""
+    if not cls.__flags__ & _HAS_REFERENTS or has_method(cls, "__call__"):
+        return False
+    return any(map(_adds_memory, cls.__mro__[:-1]))
+
+
+def _adds_memory(cls: Any) -> bool:
+    base = cls.__base__
+    if base is None:
+        return False
+    named = sum(type(value) is types.MemberDescriptorType for value in members(cls).values())
+    named += cls.__dictoffset__ > 0 and not base.__dictoffset__
+    named += cls.__weakrefoffset__ > 0 and not base.__weakrefoffset__
+    return bool(cls.__basicsize__ - base.__basicsize__ > named * _POINTER or cls.__itemsize__ != base.__itemsize__)
 
 
 def slots(cls: type) -> tuple[str, ...]:
     """The slots of a class and its bases, as `setattr` knows them."""
     found = _slots.get(id(cls))
     if found is None:
-        bases = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
+        bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
         found = tuple(n for base in bases for n, value in base.items() if type(value) is types.MemberDescriptorType)
         registry.remember(_slots, cls, found)
     return found
@@ -116,7 +153,7 @@ def slots(cls: type) -> tuple[str, ...]:
 def is_proxy(cls: type) -> bool:
     """Whether things of a type stand for another one, whose class `isinstance` sees: TensorFlow's wrappers around the
     dicts and tuples of its modules do, and `wrapt.ObjectProxy`."""
-    inner = next((vars(base)["__wrapped__"] for base in cls.__mro__ if "__wrapped__" in vars(base)), None)
+    inner = next((members(base)["__wrapped__"] for base in cls.__mro__ if "__wrapped__" in members(base)), None)
     return issubclass(type(inner), _DESCRIPTORS)
 
 
@@ -153,13 +190,15 @@ def attributes(x: Any) -> dict[str, Any]:
 
 
 def lost(old: Any, new: Any) -> str:
-    """The first attribute that another object of a type lacks, or that holds another plain value there."""
+    """The first attribute that another object of a type lacks, or that is of another type or another plain value
+    there. What a hash was computed from is another."""
     before, after = attributes(old), attributes(new)
-    return next((name for name, value in before.items() if name not in after or _differs(value, after[name])), "")
+    names = (name for name in before if "hash" not in name)
+    return next((name for name in names if name not in after or _differs(before[name], after[name])), "")
 
 
 def _differs(old: Any, new: Any) -> bool:
-    return isinstance(old, _PLAIN) and (type(new) is not type(old) or old != new)
+    return type(new) is not type(old) or (isinstance(old, _PLAIN) and old != new)
 
 
 def beside(x: Any) -> dict[str, Any]:
@@ -179,46 +218,88 @@ def beside(x: Any) -> dict[str, Any]:
 
 def _held(x: Any) -> Iterator[Held]:
     seen = {id(x)}
-    way = [("", _children(x))]  # no recursion: a list may be linked by thousands of objects
+    # no recursion: a list may be linked by thousands of objects
+    way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
     while way:
-        path, children = way[-1]
-        for code, child in children:
+        for form, key, child in way[-1][2]:
             cls = type(child)
+            if id(cls) in PLAIN:
+                continue
             found = _kind(cls)
-            inside = _objects(child, found)
+            inside = _objects(child, found) if found is not None else None
             if found is not None and inside is None:
-                yield Held(path + code, child, *found)
-            elif (inside is not None or can_hold(cls)) and id(child) not in seen and len(seen) < _MOST:
+                yield Held("".join(_code(*step) for step in (*way[1:], (form, key))), child, *found)
+            elif (inside is not None or can_hold(cls)) and id(child) not in seen:
+                if len(seen) == _MOST:
+                    raise _too_large(x)
                 seen.add(id(child))
-                way.append((path + code, _children(child if inside is None else inside)))
+                way.append((form, key, _children(child if inside is None else inside)))
                 break
         else:
             way.pop()
 
 
-def _children(x: Any) -> Iterator[tuple[str, Any]]:
+def _code(form: str, key: Any, *_: Any) -> str:
+    """A step of the way, as one writes it; an attribute has no key."""
+    return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
+
+
+def _too_large(x: Any) -> ContainerError:
+    name = type(x).__qualname__
+    return ContainerError(
+        f"a {name} holds more than {_MOST:,} things, and whether there are tensors among them was given up; take it "
+        f"out of the container, or say what of it moves: xdevice.register({name}, flatten=lambda x: [], "
+        f"rebuild=lambda x, inside: x) says nothing"
+    )
+
+
+def _view(cls: type) -> _View:
+    found = _views.get(id(cls))
+    if found is None:
+        base = next((base for base in (dict, *_LISTS) if issubclass(cls, base)), None)
+        fields = next((names for base, names in _FIELDS.items() if issubclass(cls, base)), ())
+        is_shut = base is None and not fields and is_closed(cls)
+        found = _View(is_proxy(cls), is_shut, bool(cls.__dictoffset__ or slots(cls)), base, fields)
+        registry.remember(_views, cls, found)
+    return found
+
+
+def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What is in an object: each with how its key is written, and that key."""
     cls = type(x)
-    if is_proxy(cls):
-        yield ".__wrapped__", _wrapped(x)
+    view = _view(cls)
+    if view.is_proxy:
+        yield ".__wrapped__", "", _wrapped(x)
         return
-    if is_closed(cls):
-        yield from (("", inner) for inner in gc.get_referents(x))
-        return
-    if issubclass(cls, dict):
-        items = list(dict.items(x))
-        yield from ((f"[{shown(key, None)}]", value) for key, value in items if id(type(value)) not in PLAIN)
-        yield from ((f".keys(){code}", key) for code, key in _numbered(key for key, _ in items))
-    else:
-        base = next((base for base in _LISTS if issubclass(cls, base)), None)
-        yield from _numbered(base.__iter__(x)) if base is not None else ()
-    names = next((names for base, names in _FIELDS.items() if issubclass(cls, base)), ())
-    yield from ((f".{name}", getattr(x, name)) for name in names)
-    yield from ((f".{name}", value) for name, value in attributes(x).items())
+    if view.base is dict:
+        if not _is_plain(list(dict.values(x))):
+            yield from (("[{}]", key, value) for key, value in list(dict.items(x)))
+        yield from _numbered(".keys()[{}]", list(dict.keys(x)))
+    elif view.base is not None:
+        yield from _numbered("[{}]", list(view.base.__iter__(x)))
+    yield from ((f".{name}", "", getattr(x, name)) for name in view.fields)
+    own = attributes(x) if view.has_attributes else {}
+    yield from ((f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN)
+    if view.is_closed:
+        known = {*map(id, own.values()), id(getattr(x, "__dict__", None))} if own else ()
+        yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in known)
 
 
-def _numbered(values: Iterable[Any]) -> list[tuple[str, Any]]:
-    """Those that may hold something; of the base's own iterator, for a length that lies would be believed."""
-    return [(f"[{i}]", value) for i, value in enumerate(values) if id(type(value)) not in PLAIN]
+def _numbered(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+    return iter(()) if _is_plain(values) else zip(repeat(form), count(), values, strict=False)
+
+
+def _is_plain(values: list[Any]) -> bool:
+    """Whether there are only numbers and texts, or containers of them: at C's speed, for a tokenizer has 50,000 pairs,
+    and looking at each thing in turn takes ten times as long."""
+    for _ in range(_DEEPEST):
+        kinds = set(map(id, map(type, values))) - PLAIN
+        if not kinds or not kinds <= _FLAT:
+            return not kinds
+        once = {id(value): value for value in values if id(type(value)) in _FLAT}.values()
+        values = list(chain.from_iterable(once))
+        values += chain.from_iterable(box.values() for box in once if type(box) is dict)
+    return False
 
 
 def _objects(x: Any, found: Owned | None) -> Any:

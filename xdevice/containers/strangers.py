@@ -11,6 +11,7 @@ Which attributes these are is found out, once for a type, when the tensors of on
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.core import registry
@@ -19,6 +20,8 @@ from xdevice.errors import ContainerError, NotBuiltError, UnsupportedError
 from . import looks
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from xdevice.base.devices import Device
     from xdevice.contract import Backend, Way
 
@@ -56,8 +59,9 @@ class Stranger:
         for path, value, backend, kind in self.held:
             if kind == "tensor":
                 found.append((path, backend.device_of(value)))
-            elif kind == "model" and (self.moves or _is_variable(backend, value)):
-                found += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
+            elif kind == "model":
+                with suppress(NotBuiltError):  # its variables will be made where it is used
+                    found += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
         return found
 
     def _staying(self) -> frozenset[str]:
@@ -86,6 +90,14 @@ class Stranger:
         except UnsupportedError:
             return False
 
+    def without(self, models: Collection[int]) -> Stranger:
+        """It without the models of these `id`s, which go where they are to be by themselves."""
+        return Stranger(self.x, self.way, [one for one in self.held if id(one.value) not in models])
+
+    def has_tensors(self) -> bool:
+        """Whether there is more in it than models, which pass where tensors are read."""
+        return self.moves or any(one.kind != "model" or _is_variable(one.backend, one.value) for one in self.held)
+
     def require(self, target: Device) -> None:
         """Raises `DeviceNotFoundError` if some of its tensors cannot be there."""
         for backend in {held.backend for held in self.held}:
@@ -93,18 +105,29 @@ class Stranger:
 
     def refusal(self, path: str, target: Device) -> ContainerError:
         """Why it stays behind, and the line that mends it."""
-        where = next((str(place) for _, place in self.places() if place is not target), "several devices")
+        places = [place for _, place in self.places()]
+        somewhere = "tensors" if places else "models"
+        where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
         return ContainerError(
-            f"{path} is a {type(self.x).__qualname__} that holds tensors on {where} and is not known to xdevice, so "
+            f"{path} is a {type(self.x).__qualname__} that holds {where} and is not known to xdevice, so "
             f"they would stay behind; {self.remedy('or give it a way of its own: move=...')}"
         )
 
     def remedy(self, other: str) -> str:
         """What makes its tensors known: the line that registers its type, where that can be."""
         cls = type(self.x)
-        is_python_s = cls.__module__ == "builtins" or cls is looks.Keys or looks.is_closed(cls)
-        if is_python_s or registry.owner_of(cls) is not None:
-            return "pass what is in it among the values of a list or dict"
+        if self.way is not None and self.way.instead:
+            return self.way.instead
+        if self.held and all(one.kind == "model" for one in self.held):
+            path, model, _, _ = self.held[0]
+            return f"models move in place: put its {path}, a {type(model).__qualname__}, beside it, or move that first"
+        inside = "pass what is in it among the values of a list or dict"
+        if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
+            return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
+        if cls.__module__ == "builtins" or cls is looks.Keys or registry.owner_of(cls) is not None:
+            return inside
+        if looks.is_closed(cls):
+            return f"{inside}, or say how: xdevice.register({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 
     def moved(self, target: Device) -> Any:
@@ -117,7 +140,15 @@ class Stranger:
         """A copy of it on a device."""
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
-        return self._move(self._duplicate(), target)
+        try:
+            twin = self._duplicate()
+        except Exception as error:
+            name = type(self.x).__qualname__
+            raise ContainerError(
+                f"a {name} cannot be copied ({type(error).__name__}: {error}); say how: xdevice.register({name}, "
+                "flatten=..., rebuild=...)"
+            ) from error
+        return self._move(twin, target)
 
     def _move(self, x: Any, target: Device) -> Any:
         name = type(x).__qualname__
@@ -173,12 +204,7 @@ def find(x: Any, way: Way | None) -> Stranger | None:
         held = [looks.Held(name, value, *found) for name, value, found in owned if found]
         return Stranger(x, way, held) if held or way.move is not None else None
     held = [one for one in looks.held(x) if not one.backend.is_host_only]
-    stranger = Stranger(x, way, held) if held or way is not None else None
-    if stranger is None or stranger.moves:
-        return stranger
-    if any(one.kind != "model" or _is_variable(one.backend, one.value) for one in held):
-        return stranger
-    return None  # the models in it say for themselves where they are
+    return Stranger(x, way, held) if held or way is not None else None
 
 
 def _is_variable(backend: Backend, model: Any) -> bool:

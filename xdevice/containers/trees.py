@@ -6,6 +6,7 @@ forgotten when the type is gone, when a backend is loaded, or when another type 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -59,7 +60,7 @@ class Tree:
     __slots__ = ("_root", "leaves")
 
     def __init__(self, x: Any, whole: bool = False) -> None:
-        try:
+        with _not_too_deep(x):
             while True:
                 known = registry.number_loaded()
                 self.leaves: list[Any] = []
@@ -70,11 +71,6 @@ class Tree:
                     self.leaves.append(x)
                 if known == registry.number_loaded():  # else a type may have a way since
                     return
-        except RecursionError:
-            raise ContainerError(
-                f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
-                "pass the tensors in a container without cycles"
-            ) from None
 
     @property
     def is_container(self) -> bool:
@@ -83,11 +79,15 @@ class Tree:
 
     def paths(self) -> list[tuple[Any, ...]]:
         """The keys on the way to each leaf."""
-        return list(_paths(self._root, ())) if self._root is not None else [()]
+        if self._root is None:
+            return [()]
+        with _not_too_deep(self._root.container):
+            return list(_paths(self._root, ()))
 
     def has_keys_of(self, other: Tree) -> bool:
         """Whether another container has the same keys in the same order: whether `paths` are equal."""
-        return _have_same_keys(self._root, other._root)
+        with _not_too_deep(self._root and self._root.container):
+            return _have_same_keys(self._root, other._root)
 
     def path(self, index: int) -> str:
         """The way to a leaf, to be written behind the container's name."""
@@ -100,24 +100,44 @@ class Tree:
             return changed[0]
         if all(map(is_, changed, self.leaves)):
             return root.container
-        return _rebuild(root, iter(changed), ())
+        with _not_too_deep(root.container):
+            return _rebuild(root, iter(changed), (), {})
 
     def check_rebuilding(self, touched: Container[int]) -> None:
         """Raises `ContainerError` if it cannot be rebuilt with others for the leaves of these `id`s."""
         if self._root is not None:
-            _rebuild(self._root, iter(self.leaves), touched)
+            with _not_too_deep(self._root.container):
+                _rebuild(self._root, iter(self.leaves), touched, {})
 
     def refuse_strangers(self) -> None:
         """Raises `ContainerError` for an object whose tensors cannot be replaced."""
         for i, value in enumerate(self.leaves):
-            if registry.kind_of(type(value)) is None and stranger(value) is not None:
+            if registry.kind_of(type(value)) is None and self.stranger(i) is not None:
                 refuse_stranger(self.path(i), value)
+
+    def stranger(self, index: int) -> strangers.Stranger | None:
+        """`stranger` of a leaf, named in the error of one that is too large."""
+        try:
+            return stranger(self.leaves[index])
+        except ContainerError as error:
+            raise ContainerError(f"{self.path(index) or 'it'}: {error}") from None
+
+
+@contextmanager
+def _not_too_deep(x: Any) -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise ContainerError(
+            f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
+            "pass the tensors in a container without cycles"
+        ) from None
 
 
 def refuse_stranger(path: str, x: Any) -> None:
     """Raises `ContainerError` for a leaf that is neither a tensor nor a model, and yet holds tensors."""
     found = stranger(x)
-    if found is not None:
+    if found is not None and found.has_tensors():
         raise ContainerError(
             f"{path or 'it'} is a {type(x).__qualname__} that holds tensors, and is not known to xdevice as a "
             f"container; {found.remedy('or how: flatten=..., rebuild=...')}"
@@ -212,22 +232,34 @@ def _have_same_keys(one: _Node | None, other: _Node | None) -> bool:
     return all(_have_same_keys(node, other.inner[i]) for i, node in one.inner.items())
 
 
-def _rebuild(node: _Node, changed: Iterator[Any], touched: Container[int]) -> Any:
+def _rebuild(
+    node: _Node, changed: Iterator[Any], touched: Container[int], done: dict[int, tuple[list[Any], Any]]
+) -> Any:
+    """`done` has each container by its `id`, what was put in and what came out: what stands in two places stays one."""
     container, entry, keys, children, inner = node
     if inner:
-        new = [_rebuild(inner[i], changed, touched) if i in inner else next(changed) for i in range(len(children))]
+        new = [
+            _rebuild(inner[i], changed, touched, done) if i in inner else next(changed) for i in range(len(children))
+        ]
     else:
         new = list(islice(changed, len(children)))
     if not entry.is_plain and all(map(is_, new, children)) and not (touched and any(id(x) in touched for x in new)):
         return container
+    before, twin = done.get(id(container), (None, None))
+    if before is not None and all(map(is_, before, new)):
+        return twin
     try:
-        return entry.write(container, keys, new)
+        twin = entry.write(container, keys, new)
+    except RecursionError:
+        raise
     except Exception as error:
         name = type(container).__qualname__
         raise ContainerError(
             f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, or "
             f"say how: xdevice.register({name}, flatten=..., rebuild=...)"
         ) from error
+    done[id(container)] = new, twin
+    return twin
 
 
 # types of the user's own

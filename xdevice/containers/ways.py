@@ -13,14 +13,16 @@ import copy
 import types
 from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, MappingView, MutableMapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from xdevice.base.devices import Device
 from xdevice.contract import Way
 from xdevice.core import registry
-from xdevice.errors import ContainerError, shown
+from xdevice.errors import ContainerError, UnsupportedError, shown
 
 from . import looks, strangers
 from .batches import PLAIN
@@ -40,6 +42,9 @@ _KEYS: Final = Attribute("keys()")
 """The way to keys that hold tensors: a leaf beside the values, never replaced."""
 
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
+_FIELDS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
+"""What attrs, pydantic and msgspec note in a class whose objects are their attributes."""
+
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
 
@@ -129,7 +134,7 @@ def _inside(x: Any) -> Entry | None:
         if issubclass(seen, kinds):
             return entry
     cls = type(x)
-    if is_dataclass(cls) or hasattr(cls, "__attrs_attrs__") or hasattr(cls, "__pydantic_fields__"):
+    if is_dataclass(cls) or any(hasattr(cls, name) for name in _FIELDS):
         return ATTRIBUTES
     return None
 
@@ -161,9 +166,11 @@ def _by_functions(way: Way) -> Entry:
 
 
 def _put(new: Any, name: str, value: Any) -> None:
-    own = getattr(new, "__dict__", None)
-    if own is not None and type(getattr(type(new), name, None)) is not types.MemberDescriptorType:
-        own[name] = value  # past a property or a frozen class's __setattr__
+    own, slot = getattr(new, "__dict__", None), getattr(type(new), name, None)
+    if type(slot) is types.MemberDescriptorType:
+        slot.__set__(new, value)  # past a frozen class's __setattr__, one in C too
+    elif own is not None:
+        own[name] = value  # past a property
     else:
         object.__setattr__(new, name, value)
 
@@ -180,9 +187,26 @@ def _write_attributes(x: Any, keys: Keys, children: Children) -> Any:
         new = object.__new__(type(x))
     except TypeError:  # its memory is laid out by C
         new = copy.copy(x)
-    for name, child in zip(keys, children, strict=True):
-        _put(new, str(name), child)
+    given = dict(zip(map(str, keys), children, strict=True))
+    for name, child in given.items():
+        _put(new, name, _gone_along(name, child, x, given) if name.endswith("device") else child)
     return new
+
+
+def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
+    """The device that an object notes, if its tensors have left it: `device`, and `some_device` beside `some_keys`."""
+    owner = registry.owner_of(type(noted))
+    place = owner.from_native(noted) if owner is not None else noted
+    before, prefix = attributes(x), name.removesuffix("device").strip("_")
+    moves = set()
+    for other, child in given.items():
+        found = registry.kind_of(type(child))
+        if other.startswith(prefix) and found is not None and found.kind == "tensor" and owner in (None, found.backend):
+            with suppress(UnsupportedError):  # a symbol is nowhere
+                moves.add((found.backend.device_of(before[other]), found.backend.device_of(child)))
+    if type(place) is not Device or len(moves) != 1 or not all(was is place for was, _ in moves):
+        return noted
+    return owner.to_native(moves.pop()[1]) if owner is not None else moves.pop()[1]
 
 
 ATTRIBUTES: Final = Entry(_read_attributes, _write_attributes)
@@ -211,12 +235,36 @@ def _read_dict(x: Any) -> tuple[Keys, Children]:
 
 
 def _read_keyed(x: Any) -> tuple[Keys, Children]:
-    items = dict(x.items())
+    stored = _stored(x)
+    items = dict(x.items()) if stored is None else stored
     return _and_beside(x, *_and_keys(items, items.values()))
 
 
+def _stored(x: Any) -> dict[Any, Any] | None:
+    """What a subclass of dict holds, where its items are others: those of a MultiDict are the first of each list."""
+    if not isinstance(x, dict) or looks.is_proxy(type(x)):
+        return None
+    stored, items = dict(dict.items(x)), list(x.items())
+    if len(stored) == len(items) and all(stored.get(key, looks) is value for key, value in items):
+        return None
+    if not _tensors([value for _, value in items]) <= _tensors(x):
+        raise ContainerError(
+            f"a {type(x).__qualname__} gives tensors that it does not hold; pass dict(x.items()), or say how: "
+            f"xdevice.register({type(x).__qualname__}, flatten=..., rebuild=...)"
+        )
+    return stored
+
+
+def _tensors(x: Any) -> set[int]:
+    return {id(one.value) for one in looks.held(x)}
+
+
 def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
+    if _stored(x) is not None:
+        return _write_stored(x, keys, children)
     new = copy.copy(x)
+    if new is x or type(new) is not type(x):
+        return _write_frozen(x, keys, children)
     own = getattr(new, "__dict__", {})
     if getattr(x, "__dict__", None) is x:
         new.__dict__ = own = new  # the attributes are the items
@@ -234,17 +282,89 @@ def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
     return _checked(new, keys, children)
 
 
-def _write_frozen(x: Any, keys: Keys, children: Children) -> Any:
-    new = type(x)({key: child for key, child in zip(keys, children, strict=True) if key is not _KEYS})
-    lost = looks.lost(x, new)
-    if lost:
-        raise ContainerError(f"its {lost} would be lost")
-    return _checked(new, keys, children)
+def _write_stored(x: Any, keys: Keys, children: Children) -> Any:
+    """Past the methods of its own: a dict with other values, and the attributes."""
+    cls = type(x)
+    base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
+    new = base.__new__(cls)  # raises for one with more in C
+    given = dict(zip(keys, children, strict=True))
+    dict.update(new, {key: given[key] for key in dict.keys(x)})
+    for name, value in looks.attributes(x).items():
+        _put(new, name, given.get(Attribute(name), value) if name not in dict.keys(x) else value)
+    return new
 
 
 def _read_frozen(x: Any) -> tuple[Keys, Children]:
-    items = dict(x.items())
-    return _and_keys(items, items.values())
+    items = list(x.items())  # some have several of one key
+    names, values = _and_keys([key for key, _ in items], [value for _, value in items])
+    if _tensors(x) <= _tensors([*values]):
+        return names, values
+    return _and_beside(x, names, values)
+
+
+def _write_frozen(x: Any, keys: Keys, children: Children) -> Any:
+    given = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
+    items = [(key, child) for key, child in given if type(key) is not Attribute]
+    new = _made(x, [items] if len(dict(items)) < len(items) else [dict(items), items], items)
+    for key, child in given:
+        if type(key) is Attribute:
+            _put(new, key, child)
+    return new
+
+
+def _made(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
+    """Another one of the type of `x` with these items, by its constructor, or by what it is unpickled by, whichever
+    takes them as they are."""
+    reasons = []
+    for make in filter(None, (type(x), _unpickling(x))):
+        for form in forms:
+            new, reason = _attempt(make, form, x, items)
+            if not reason:
+                return new
+            reasons.append(reason)
+    raise ContainerError(reasons[0])
+
+
+def _attempt(make: Any, form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
+    """What comes out, and why it will not do."""
+    try:
+        new = make(form)
+        if type(new) is not type(x) or not _has(new, items):
+            return None, "what it is made of does not come out again"
+        lost = looks.lost(x, new)
+    except Exception as error:
+        return None, str(error) or type(error).__name__
+    return new, f"its {lost} would be lost" if lost else ""
+
+
+def _unpickling(x: Any) -> Any:
+    try:
+        make, given, *_ = x.__reduce_ex__(4)
+    except Exception:  # it cannot be pickled
+        return None
+    return make if len(given) == 1 else None
+
+
+def _has(new: Any, items: Sequence[Any]) -> bool:
+    """Whether these are its items: a mapping may convert what it is given, and a set may count it in another order."""
+    if isinstance(new, Mapping):
+        found = list(new.items())
+        return len(found) == len(items) and all(
+            (key is old or key == old) and _is_as(value, child)
+            for (key, value), (old, child) in zip(found, items, strict=True)
+        )
+    return {id(one) for one in new} == {id(one) for one in items}
+
+
+def _is_as(found: Any, given: Any) -> bool:
+    return found is given or (type(found) is type(given) and registry.kind_of(type(given)) is None)
+
+
+def _write_copied(x: Any, keys: Keys, children: Children) -> Any:
+    """Of a mapping that says how it is copied; the copy that Python makes of another holds the very same dict."""
+    if not looks.has_method(type(x), "__copy__"):
+        return _write_frozen(x, keys, children)
+    return _write_keyed(x, keys, children)
 
 
 def _checked(new: Any, keys: Keys, children: Children) -> Any:
@@ -253,6 +373,10 @@ def _checked(new: Any, keys: Keys, children: Children) -> Any:
         if type(key) is not Attribute and type(new[key]) is not type(child):
             raise ContainerError(f"its {shown(key)} became a {type(new[key]).__qualname__}")
     return new
+
+
+def _refuse_weak(x: Any, keys: Keys, children: Children) -> Any:
+    raise ContainerError("what is in it lives only as long as something else holds it")
 
 
 def _read_listed(x: Any) -> tuple[Keys, Children]:
@@ -319,6 +443,18 @@ def _remake(x: Any, keys: Keys, children: Children) -> Any:
     return type(x)(children)
 
 
+def _remake_set(x: Any, keys: Keys, children: Children) -> Any:
+    return _made(x, [children], children)
+
+
+def _write_deque(x: Any, keys: Keys, children: Children) -> Any:
+    new = type(x)(children, x.maxlen)
+    lost = looks.lost(x, new)
+    if lost:
+        raise ContainerError(f"its {lost} would be lost")
+    return new
+
+
 EXACT: Final[dict[type, Entry]] = {
     # what comes behind the values stands for the keys
     dict: Entry(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
@@ -337,13 +473,15 @@ EXACT: Final[dict[type, Entry]] = {
 _SUBCLASSES: Final[tuple[tuple[Any, Entry], ...]] = (
     (dict | UserDict, Entry(_read_keyed, _write_keyed)),
     (list | UserList, Entry(_read_listed, _write_listed)),
-    (deque, Entry(_read_elements, lambda x, keys, new: type(x)(new, x.maxlen))),
+    (deque, Entry(_read_elements, _write_deque)),
     (tuple, Entry(_read_tuple, _write_tuple)),
     # nothing but its dict makes a view, so it comes back as a list
     (MappingView, Entry(_read_elements, lambda x, keys, new: list(new))),
     (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
-    (MutableMapping, Entry(_read_keyed, _write_keyed)),
+    (WeakValueDictionary, Entry(_read_frozen, _refuse_weak)),
+    (WeakSet, Entry(_read_elements, _refuse_weak)),
+    (MutableMapping, Entry(_read_frozen, _write_copied)),
     (Mapping, Entry(_read_frozen, _write_frozen)),
-    (Set, Entry(_read_elements, _remake)),
+    (Set, Entry(_read_elements, _remake_set)),
     (partial, Entry(_read_partial, _write_partial)),
 )

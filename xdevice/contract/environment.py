@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from xdevice.base import floats
-from xdevice.errors import ArgumentError, SettingError, UnsupportedError
+from xdevice.errors import ArgumentError, SettingError, UnsupportedError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,12 @@ _hides_real_gpus = False
 _lock = threading.Lock()
 _forever = ExitStack()
 """What XDEVICE_BLOCKING has switched on: it stays until the process ends."""
+
+
+def asks() -> bool:
+    """Whether anything is asked, right or wrong."""
+    variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
+    return _asked > 0 or any(os.environ.get(name, "").strip() not in ("", "0") for name in variables)
 
 
 def check() -> None:
@@ -73,7 +79,9 @@ def is_set(variable: str, *, usual: bool) -> bool:
     """What a variable says that is 1 or 0; raises `SettingError` for anything else."""
     value = os.environ.get(variable, "").strip()
     if value not in ("", "0", "1"):
-        raise SettingError(f"{variable} must be 1 or 0, not {value!r}; set {variable}={int(not usual)}, or unset it")
+        raise SettingError(
+            f"{variable} must be 1 or 0, not {shown(value)}; set {variable}={int(not usual)}, or unset it"
+        )
     return value == "1" if value else usual
 
 
@@ -95,7 +103,7 @@ def virtual_gpus_wanted() -> int:
         return 0
     if not (text.isascii() and text.isdigit()):
         raise SettingError(
-            f"{VIRTUAL_GPUS} must be an int of 0 or more, not {text!r}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs"
+            f"{VIRTUAL_GPUS} must be an int of 0 or more, not {shown(text)}; {VIRTUAL_GPUS}=4 gives 4 virtual GPUs"
         )
     return int(text)
 
@@ -136,3 +144,7 @@ def _refuse(backend: Backend, n: int, force: bool) -> None:
 def _make(backend: Backend, n: int) -> None:
     backend.make_virtual_gpus(n)
     backend.virtual = n
+
+
+if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ it has reported is under way: what that calls (one print reads many times) is pa
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -283,3 +284,7 @@ def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
         if transfer is not None:
             return transfer
     return None
+
+
+if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

@@ -90,6 +90,8 @@ class Way(NamedTuple):
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
     """Of an object that moves itself, the tensors that tell where it is, by what is written behind its name to get at
     them; left out, all that can be seen in it."""
+    instead: str = ""
+    """Of an object that can be neither walked nor moved, what to do instead: the end of the error that says so."""
 
 
 class Primitives(ABC):
@@ -276,6 +278,10 @@ class Primitives(ABC):
         """Whether a tensor is one block of numbers: False for the sparse, the ragged and the masked ones."""
         return True
 
+    def is_host_bound(self, x: Any) -> bool:
+        """Whether a tensor cannot be anywhere but on the host, as one of texts. In a container it stays there."""
+        return False
+
     # threads
 
     threads: Literal["many", "one"] = "many"
@@ -333,6 +339,10 @@ class Primitives(ABC):
         return "no GPU is visible"
 
     # the process
+
+    def on_choice(self) -> None:  # noqa: B027  # most frameworks need not be told
+        """Called where the program chooses this backend, by `use`, `set_backend` or XDEVICE_BACKEND, in the thread that
+        does; for the variable also when the program imports the framework."""
 
     def after_fork(self) -> str | None:
         """Called in a forked child. Why this backend cannot be used there, or None."""

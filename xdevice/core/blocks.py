@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread  # importing threading would take a third of the time of `import xdevice`
+import os
 import sys
 
 from xdevice.errors import ScopeError
@@ -78,3 +79,7 @@ class Entered:
                 place = -1
             (thread, _), block = self._open.pop(place)
         return block, thread
+
+
+if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

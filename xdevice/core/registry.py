@@ -7,7 +7,18 @@ import os
 import sys
 
 from xdevice.base import devices, dtypes
-from xdevice.errors import BackendImportError, BackendNotFoundError, ContractError, SettingError, UnsupportedError
+from xdevice.errors import (
+    BackendImportError,
+    BackendNotFoundError,
+    ContractError,
+    SettingError,
+    UnsupportedError,
+    shown,
+)
+
+from . import frameworks
+from .frameworks import GUESTS as GUESTS
+from .frameworks import KNOWN as KNOWN
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -21,33 +32,6 @@ if TYPE_CHECKING:
 
 GROUP: Final = "xdevice.backends"
 
-
-class Known:
-    """What must be known of a built-in backend before its adapter is loaded."""
-
-    def __init__(
-        self, name: str, aliases: tuple[str, ...], modules: tuple[str, ...], install: str, brings: tuple[str, ...] = ()
-    ) -> None:
-        self.name = name
-        self.aliases = aliases
-        self.modules = modules
-        self.install = install
-        self.brings = brings
-        """The backends whose frameworks this one's imports by itself, which says nothing about the user's choice."""
-
-
-KNOWN: Final = (
-    Known("torch", ("pytorch",), ("torch",), "pip install torch"),
-    Known("tensorflow", ("tf",), ("tensorflow", "keras"), "pip install tensorflow", brings=("jax",)),
-    Known("paddle", ("paddlepaddle",), ("paddle",), "pip install paddlepaddle"),
-    Known("mxnet", ("mx",), ("mxnet",), "pip install 'mxnet<2' 'numpy<2', on Linux and Python 3.12 or older"),
-    Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
-    Known("numpy", ("np",), ("numpy",), "pip install numpy"),
-)
-"""In the order in which one is chosen when nobody says which."""
-
-GUESTS: Final = {"keras": ("keras.config", "backend")}
-"""Libraries that run on one of several frameworks, and the function that names it."""
 
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
 """For each tensor type seen so far, the `probe` of its backend: the verbs' fast path."""
@@ -80,7 +64,7 @@ def canonical(name: str) -> str:
     for third_party in entry_points():
         if wanted == third_party.lower():
             return third_party
-    raise BackendNotFoundError(f"there is no backend {name!r}{_nearest(wanted)}; {_overview()}")
+    raise BackendNotFoundError(f"there is no backend {shown(name)}{_nearest(wanted[:100])}; {_overview()}")
 
 
 def names() -> tuple[str, ...]:
@@ -108,7 +92,7 @@ def install_hint(name: str) -> str:
 
 def imported_frameworks() -> tuple[str, ...]:
     """The built-in backends whose framework the user has imported. NumPy does not count: all frameworks import it."""
-    imported = [known for known in KNOWN[:-1] if _is_imported(known.modules[0])]
+    imported = frameworks.imported()
     brought = {name for known in imported for name in known.brings}
     return tuple(known.name for known in imported if known.name not in brought)
 
@@ -179,8 +163,7 @@ def load(name: str) -> Backend:
     """The backend of a name or alias, imported on first use.
 
     Safe from several threads, and the thread that loads may end first: the import is guarded by Python's own import
-    lock and by `loader.importing`, what follows it by a lock of its own. One lock around all of it would deadlock with
-    a thread that imports an adapter directly.
+    locks and by `loader.importing`, what follows it by a lock of its own.
     """
     backend = _loaded.get(name) or _load(canonical(name))
     if backend.refusal is not None:
@@ -203,13 +186,32 @@ def _load(name: str) -> Backend:
         return _loaded[name]
     if not is_installed(name):
         raise BackendNotFoundError(f"the backend {name!r} is not installed here; {_overview()}")
-    from xdevice.contract import check
+    from xdevice.contract import environment
+
+    environment.check()
+    framework = next((known.modules[0] for known in KNOWN if known.name == name), "sys")
+    if not _is_imported(framework) and name in entry_points():
+        from importlib import import_module
+
+        frameworks.wanted.add(name)
+        try:
+            import_module(framework)
+        except SettingError:
+            raise
+        except Exception as error:
+            raise _import_failed(name, error) from error
+    return make(name)
+
+
+def make(name: str) -> Backend:
+    """The backend of this name, whose framework this thread is importing, or has been imported."""
+    if name in _loaded:
+        return _loaded[name]
+    from xdevice.contract import check, environment
 
     point = entry_points().get(name)
     if point is None:
         raise BackendNotFoundError(f"the adapter of {name!r} is not installed; reinstall it: {install_hint(name)}")
-    from xdevice.contract import environment
-
     environment.check()
     try:
         cls = point.load()
@@ -326,6 +328,11 @@ def _classified(cls: type) -> Owned | None:
     return found  # type: ignore[no-any-return]
 
 
+for _function in (load, _classified):
+    # AutoGraph converts what a tf.function calls, the loading of the backend too, which it warns of; not what has this
+    vars(_function)["autograph_info__"] = {}
+
+
 def _learn(cls: type) -> Owned | None:
     found = _classify(cls)
     remember(_owners, cls, found)
@@ -368,7 +375,7 @@ def _owner_of_module(root: str) -> Backend | None:
     if root == "builtins" or not _is_imported(root):
         return None
     if root in GUESTS:
-        return _host_of(root)
+        return host_of(root)
     for known in KNOWN:
         if root in known.modules:
             return load(known.name)
@@ -378,7 +385,8 @@ def _owner_of_module(root: str) -> Backend | None:
     return load(root) if root in entry_points() else None
 
 
-def _host_of(guest: str) -> Backend:
+def host_of(guest: str) -> Backend:
+    """The backend that a library over several frameworks runs on."""
     from importlib import import_module
 
     module, function = GUESTS[guest]

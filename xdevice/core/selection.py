@@ -7,15 +7,17 @@ import warnings
 from contextvars import ContextVar
 
 from xdevice.base import devices
-from xdevice.errors import BackendNotFoundError, UnsupportedError
+from xdevice.errors import BackendNotFoundError, UnsupportedError, shown
 
-from . import blocks, registry
+from . import blocks, frameworks, registry
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
     from typing import Any, Final
 
     from xdevice.contract import Backend
+
+    from .frameworks import Known
 
 VARIABLE: Final = "XDEVICE_BACKEND"
 
@@ -66,7 +68,7 @@ def _resolve() -> Backend:
     if _resolved is not None:
         _resolved_from = _environ.get(_KEY)
         warnings.warn(
-            f"{VARIABLE} changed to {os.environ.get(VARIABLE)!r} after {_resolved.name} was chosen, "
+            f"{VARIABLE} changed to {shown(os.environ.get(VARIABLE))} after {_resolved.name} was chosen, "
             f"which stays; call xdevice.set_backend() to change the backend of a running process",
             RuntimeWarning,
             stacklevel=4,
@@ -82,9 +84,27 @@ def _from_variable() -> Backend | None:
     if not name:
         return None
     try:
-        return registry.load(name)
+        backend = registry.load(name)
     except BackendNotFoundError as error:
         raise BackendNotFoundError(f"{VARIABLE}={name}: {error}") from None
+    backend.on_choice()
+    return backend
+
+
+def hand_over(module: str, known: Known) -> None:
+    """Loads the backend of a module that the program is importing, and what that brings, if something is asked of it.
+
+    Raises:
+        XDeviceError: as `registry.load` does.
+    """
+    from xdevice.contract import environment
+
+    backend = registry.host_of(module) if module in registry.GUESTS else registry.make(known.name)
+    if os.environ.get(VARIABLE, "").strip().lower() in (known.name, *known.aliases):
+        backend.on_choice()
+    if environment.asks():
+        for name in set(known.brings) & {brought.name for brought in frameworks.imported()}:
+            registry.load(name)
 
 
 def _preferred() -> str:
@@ -130,8 +150,10 @@ def backend(name: str | Backend | None = None) -> Backend:
     if isinstance(name, Backend):
         return registry.load(name.name)
     if not isinstance(name, str):
-        given = getattr(name, "__name__", name)
-        raise BackendNotFoundError(f"{name!r} is not a backend: expected its name, for instance {str(given)!r:.40}")
+        given = getattr(name, "__name__", "torch")
+        raise BackendNotFoundError(
+            f"{shown(name)} is not a backend: expected its name, for instance {str(given)!r:.40}"
+        )
     return registry.load(name)
 
 
@@ -158,6 +180,7 @@ def set_backend(name: str | Backend | None) -> None:
         _default = _resolved = None
     else:
         _default = backend(name)
+        _default.on_choice()
 
 
 class use:
@@ -181,6 +204,7 @@ class use:
 
     def __enter__(self) -> Backend:
         chosen = backend(self._name)
+        chosen.on_choice()
         _entered.set((*_entered.get(), _Used(self, chosen)))
         _scope.set(chosen)
         return chosen

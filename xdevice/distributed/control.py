@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.errors import CollectiveMismatchError, LaunchError, PeerError
+from xdevice.errors import CollectiveMismatchError, LaunchError, PeerError, shown
 
 from . import wire
 from .hub import Clock, Hub, Terms, beat_of
@@ -367,7 +367,7 @@ def _addresses(host: str, port: int, passive: bool = False) -> list[Any]:
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE if passive else 0)
     except OSError as error:
-        raise LaunchError(f"the host {host!r} of rank 0 is not known here: {error}") from None
+        raise LaunchError(f"the host {shown(host)} of rank 0 is not known here: {error}") from None
 
 
 def _joined(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.contract import Backend, nvidia
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, LaunchError, SettingError
+from xdevice.errors import ArgumentError, LaunchError, SettingError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,10 +109,10 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
     try:
         return read(text)
     except (ValueError, KeyError):
-        raise SettingError(f"{name} is {text!r}, and should be {what}") from None
+        raise SettingError(f"{name} is {shown(text)}, and should be {what}") from None
 
 
 def require_seconds(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e7:
-        raise ArgumentError(f"{name} is a number of seconds above 0, not {value!r}")
+        raise ArgumentError(f"{name} is a number of seconds above 0, not {shown(value)}")
     return float(value)

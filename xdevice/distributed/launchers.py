@@ -13,7 +13,7 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from xdevice.errors import LaunchError, SettingError
+from xdevice.errors import LaunchError, SettingError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def _tensorflow() -> _Said | None:
             f"TF_CONFIG is not what TensorFlow's is, a cluster with workers and a task: {type(error).__name__}: {error}"
         ) from None
     if kind != "worker" or set(told["cluster"]) != {"worker"}:
-        raise LaunchError(f"TF_CONFIG has a {kind!r} among {sorted(told['cluster'])}; xdevice knows workers only")
+        raise LaunchError(f"TF_CONFIG has a {shown(kind)} among {sorted(told['cluster'])}; xdevice knows workers only")
     hosts = [_host_of(worker) for worker in workers]
     ours = [i for i, host in enumerate(hosts) if index < len(hosts) and host == hosts[index]]
     return _Said(
@@ -270,7 +270,7 @@ def _address() -> tuple[str | None, int | None]:
         host, port = text, ""
     host = host.strip("[]")
     if not host or (colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
-        raise LaunchError(f"XDEVICE_ADDRESS is {text!r}, and should be host:port, as 10.0.0.1:29400")
+        raise LaunchError(f"XDEVICE_ADDRESS is {shown(text)}, and should be host:port, as 10.0.0.1:29400")
     return host, int(port) if colon else None
 
 
@@ -291,7 +291,7 @@ def _text(name: str) -> str | None:
 def _number(name: str) -> int:
     text = _text(name) or ""
     if not (text.isascii() and text.isdigit()):
-        raise SettingError(f"{name} is {text!r}, and should be a number of 0 or more")
+        raise SettingError(f"{name} is {shown(text)}, and should be a number of 0 or more")
     return int(text)
 
 

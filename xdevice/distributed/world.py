@@ -350,7 +350,7 @@ class World:
             raise ArgumentError(f"all_reduce makes one of {', '.join(OPS)}, not {shown(op)}")
         own = None if weight is None else carrying.weight_of(weight)
         if own is not None and op != "mean":
-            raise ArgumentError(f"a weight counts in op='mean', and op is {op!r}")
+            raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
         x = registry.as_array(x)
         found = _ordered(_summands(x))
         if self.size == 1:

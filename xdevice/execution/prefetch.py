@@ -77,7 +77,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     place = devices.parse(device)
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise ArgumentError(
-            f"the depth of prefetch must be an int of 1 or more, not {depth!r}; without prefetching, write "
+            f"the depth of prefetch must be an int of 1 or more, not {shown(depth)}; without prefetching, write "
             f"xdevice.to_device(batch, device) in the loop"
         )
     if not (hasattr(type(iterable), "__iter__") or hasattr(type(iterable), "__getitem__")):
@@ -275,6 +275,8 @@ class _Producer(workers.Worker):
                 return value
             value = numbers
         backend.require(self._place)
+        if self._place.kind != "cpu" and kind == "tensor" and path() and backend.is_host_bound(value):
+            return value
         self._enter(backend, stack)
         owners[backend.name] = backend
         return backend.stage(value, self._place)
@@ -284,7 +286,7 @@ class _Producer(workers.Worker):
         from xdevice.containers import trees
 
         stranger = trees.stranger(x)
-        if stranger is None:
+        if stranger is None or not stranger.has_tensors():
             return x
         if not stranger.moves:
             if not stranger.is_on(self._place):

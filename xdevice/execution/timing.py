@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from xdevice.base import devices as spellings
 from xdevice.base.devices import Device
 from xdevice.core import selection
-from xdevice.errors import ArgumentError, DeviceError, TimingError, UnsupportedError
+from xdevice.errors import ArgumentError, DeviceError, TimingError, UnsupportedError, shown
 
 from .waiting import sync
 
@@ -256,4 +256,4 @@ def _targets(devices: object) -> tuple[object, ...]:
 
 def _check_count(name: str, count: object, least: int) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < least:
-        raise ArgumentError(f"{name} of measure() must be an int of {least} or more, not {count!r}")
+        raise ArgumentError(f"{name} of measure() must be an int of {least} or more, not {shown(count)}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, overload
 from xdevice.contract import hooks
 from xdevice.core import registry, workers
 from xdevice.core.blocks import Entered
-from xdevice.errors import ArgumentError, TransferError
+from xdevice.errors import ArgumentError, TransferError, shown
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -151,7 +151,7 @@ class transfers:
 
     def __init__(self, mode: Mode = "record") -> None:
         if mode not in _MODES:
-            raise ArgumentError(f'transfers takes "record", "warn" or "forbid", not {mode!r}')
+            raise ArgumentError(f'transfers takes "record", "warn" or "forbid", not {shown(mode)}')
         self._mode: Mode = mode
         self._entered = Entered("transfers()")
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from xdevice.contract import layouts
-from xdevice.errors import StateError
+from xdevice.errors import StateError, shown
 
 from . import refusals
 from .likeness import crossed, guessed
@@ -51,7 +51,9 @@ def _by_path(side: Side) -> dict[str, Layer]:
 
 def _at(layers: Mapping[str, Layer], path: str, side: Side) -> Layer:
     if path not in layers:
-        raise StateError(f"names= says {path!r}, and {side.backend.name} has no layer there; it has {some_of(layers)}")
+        raise StateError(
+            f"names= says {shown(path)}, and {side.backend.name} has no layer there; it has {some_of(layers)}"
+        )
     return layers[path]
 
 

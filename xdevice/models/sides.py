@@ -34,7 +34,9 @@ class Side(NamedTuple):
 def check_kinds(kinds: Mapping[str, str]) -> None:
     for path, kind in kinds.items():
         if kind not in layouts.KINDS:
-            raise StateError(f"kinds says that {path!r} is a {kind!r}; expected one of {', '.join(layouts.KINDS)}")
+            raise StateError(
+                f"kinds says that {shown(path)} is a {shown(kind)}; expected one of {', '.join(layouts.KINDS)}"
+            )
 
 
 def model_of(like: Any, target: Backend) -> tuple[Backend, Any]:
@@ -74,10 +76,10 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
             continue
         if found:
             by_class = " and ".join(f"{known} in {name}" for name, known in found)
-            raise StateError(f"kinds says that {path!r} is a {kind}, but its class says {by_class}: leave it out")
+            raise StateError(f"kinds says that {shown(path)} is a {kind}, but its class says {by_class}: leave it out")
         left = [name for side, _ in ways for name in side.unknown]
         raise StateError(
-            f"kinds says {kind} of {path!r}, where there are no parameters of a layer that is not known by its class; "
+            f"kinds says {kind} of {shown(path)}, where no parameters of a layer are that is not known by its class; "
             f"it can be said of {some_of(left)}"
         )
 
@@ -103,7 +105,7 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
     for name, owner in owners.items():
         if owner is None or owner.kind == "symbol" or not isinstance(name, str):
             raise NotATensorError(
-                f"{name!r} is a {type(source[name]).__qualname__}, not a named tensor: expected a flat dict"
+                f"{shown(name)} is a {type(source[name]).__qualname__}, not a named tensor: expected a flat dict"
             )
     backends = {owner.backend.name: owner.backend for owner in owners.values() if owner is not None}
     if len(backends) > 1:
@@ -115,7 +117,7 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
         layer = _told(backend, path, kind, variables)
         if layer is None:
             raise StateError(
-                f"kinds says that {path!r} is a {kind}, and the state has no {_expected(backend, path, kind)}; "
+                f"kinds says that {shown(path)} is a {kind}, and the state has no {_expected(backend, path, kind)}; "
                 f"it has {some_of(variables)}"
             )
         layers.append(layer)
@@ -179,7 +181,7 @@ def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
         wrong = str(error)
     if wrong:
         came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
-        raise StateError(f"{layer.path!r} is said to be a {layer.kind}, but cannot be one with {came}: {wrong}")
+        raise StateError(f"{shown(layer.path)} is said to be a {layer.kind}, but cannot be one with {came}: {wrong}")
 
 
 def _possible(kind: str) -> Iterator[Mapping[str, object]]:

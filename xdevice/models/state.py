@@ -17,7 +17,7 @@ from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
-from xdevice.errors import NotATensorError, StateError, shown
+from xdevice.errors import ArgumentError, NotATensorError, StateError, shown
 from xdevice.tensors.refusals import require_dtype
 from xdevice.weights.files import lack_of_memory
 
@@ -95,7 +95,7 @@ class State(dict[str, Any]):
         """
         for name in names:
             if name not in self.unmapped:
-                raise StateError(f"{name!r} is not in unmapped, which has {some_of(self.unmapped)}")
+                raise StateError(f"{shown(name)} is not in unmapped, which has {some_of(self.unmapped)}")
         for name in dict.fromkeys(names):
             del self.unmapped[name]
 
@@ -204,7 +204,7 @@ def convert_state(
         NotBuiltError: a model that has no variables yet. DTypeError: a dtype that the target lacks or would narrow.
         DeviceNotFoundError: a device that the target lacks: say `device`. UnsupportedError: an optimizer.
         BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: `inputs=` that a model does not
-            take.
+            take; a model as `backend`.
 
     Costs a copy of every tensor through the host: 0.2 s for a ResNet-50. With `inputs=` the source runs once and the
     target twice, or more often where layers stay in doubt: 9 to 11 s for a ResNet-50 to Keras, two images of 224 by
@@ -216,6 +216,12 @@ def convert_state(
         >>> sorted(xdevice.convert_state(state, "numpy", kinds={"fc": "linear"}))
         ['fc.bias', 'fc.weight']
     """
+    model = registry.kind_of(type(backend))
+    if model is not None:
+        raise ArgumentError(
+            f"the second argument is the target's name, not a {type(backend).__qualname__}; to convert for this one, "
+            f"write convert_state(source, {model.backend.name!r}, like=...)"
+        )
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
     given, renamed = dict(kinds or {}), dict(names or {})
     check_kinds(given)

@@ -16,6 +16,7 @@ import numpy
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.base.floats import PARTS
+from xdevice.contract import layouts
 from xdevice.errors import ArgumentError, DTypeError, ParityError, listed
 
 from .models import read_pair
@@ -130,7 +131,7 @@ class Comparison(NamedTuple):
     total: int
     """How many elements of the leaf are off, of how many."""
     text: str
-    """All of it in words; empty if all is equal."""
+    """All of it in words; if all is equal, only what was left out: a count of batches that one of them lacks."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -164,10 +165,11 @@ def assert_parity(
     Models of one framework are compared by the names of their variables; so is what `convert_state` gives beside a
     model. Models of two frameworks are compared as `convert_state(actual, ..., like=expected)` pairs their layers, in
     the layouts of `expected`; of `actual` where that has one bias for the sum of two, as the LSTM of Keras. What it
-    cannot map is a difference, PyTorch's `num_batches_tracked` excepted. If all variables agree, the settings of the
-    layers must agree too: eps, padding, pools, activations. A layer is a difference if nothing tells whether the other
-    model has it too, and so is an activation that only one of two layers has inside. Functions that a `forward` calls
-    are not seen: `inputs` compares what models return. Optimizers and lone variables go by their names.
+    cannot map is a difference. PyTorch's `num_batches_tracked` is compared only where both have it. If all variables
+    agree, the settings of the layers must agree too: eps, padding, pools, activations. A layer is a difference if
+    nothing tells whether the other model has it too, and so is an activation that only one of two layers has inside.
+    Functions that a `forward` calls are not seen: `inputs` compares what models return. Optimizers and lone variables
+    go by their names.
 
     An element is equal if `|actual - expected|` is at most
 
@@ -271,6 +273,12 @@ def _compare(
 
 def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rule: Rule) -> Comparison:
     """As `compare`, of values that were read before: the pytest plugin and the reports compare recordings by it."""
+    left_out = _counters(actual, expected)
+    if left_out:
+        actual, expected = ([one for one in side if one.path not in left_out] for side in (actual, expected))
+        rest = compare_readings(actual, expected, rule)
+        note = f"\n  note      not compared, because only one has it: {listed(sorted(left_out), 3)}, a count of batches"
+        return rest._replace(text=f"{rest.text}{note}".lstrip())
     found = _structure(actual, expected)
     if found is not None:
         return found
@@ -330,6 +338,12 @@ def _structure(actual: Sequence[Reading], expected: Sequence[Reading]) -> Compar
     what = [f"actual has no {_first(missing)}"] * bool(missing) + [f"expected has no {_first(extra)}"] * bool(extra)
     text = f"the structures differ{_between(actual, expected)}: {'; '.join(what)}"
     return _difference("structure", (missing + extra)[0], extra, missing, text)
+
+
+def _counters(actual: Sequence[Reading], expected: Sequence[Reading]) -> set[str]:
+    """The counts of batches that only one side has: bookkeeping of PyTorch's, and no weights."""
+    paths, others = ({reading.path for reading in side} for side in (actual, expected))
+    return {path for path in paths ^ others if path.rstrip("'\"]").endswith(layouts.COUNTER)}
 
 
 def ways(leaves: Sequence[Reading]) -> list[str]:

@@ -17,12 +17,14 @@ from xdevice.errors import DTypeError, NotATensorError, RecordingError, shown
 
 TYPE_CHECKING = False  # outside of a parity run this module is all that `record` imports
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
     from io import BufferedReader, BufferedWriter, TextIOWrapper
     from pathlib import Path
     from types import FrameType
     from typing import Any, Final
+
+    from xdevice.containers.trees import Leaf
 
     from .readings import Reading
 
@@ -46,8 +48,9 @@ def record(name: str, value: object) -> None:
     written, with the line of the call. Each call with one name is that name's next step, counted from 0. Anywhere else
     nothing happens.
 
-    A model is kept under the names and in the layouts of its framework. To compare one across frameworks, record its
-    outputs, or `convert_state(model, "numpy")`, if its layers have the same names everywhere.
+    A model all of whose layers are known is kept in PyTorch's layouts, under the names of its layers and PyTorch's of
+    their parameters, as `convert_state(model, "numpy")` gives them: so it is compared across frameworks, if its layers
+    have the same names there. Any other is kept as its framework has it: record its outputs.
 
     Args:
         name: what to call it in the report: "loss".
@@ -133,7 +136,7 @@ class Recorder:
                 f"record in the first one"
             )
         with hooks.unseen():
-            leaves = readings.read(value)
+            leaves = [reading for leaf in readings.leaves(value) for reading in _read(leaf)]
         _refuse_unknown(name, leaves)
         where = _user_line()
         with self._lock:
@@ -172,6 +175,31 @@ class Recorder:
         index.write(json.dumps(_header()) + "\n")
         index.flush()
         return index, arrays
+
+
+def _read(leaf: Leaf) -> Iterable[Reading]:
+    from xdevice.core import registry
+    from xdevice.errors import XDeviceError
+    from xdevice.models.state import convert_state
+
+    from . import readings
+
+    found = registry.kind_of(type(leaf.value))
+    if found is None or found.kind != "model":
+        return readings.read_leaf(leaf.path, leaf.value)
+    try:
+        state = convert_state(leaf.value, "numpy")
+    except XDeviceError:  # an optimizer, say; what cannot be read at all raises here
+        return readings.read_leaf(leaf.path, leaf.value)
+    whole = list(readings.read_leaf(leaf.path, leaf.value))
+    if state.unmapped or not state:
+        return whole
+    places = {reading.device for reading in whole}
+    place = places.pop() if len(places) == 1 else "several devices"
+    tensors = [
+        readings.read_tensor(registry.load("numpy"), f"{leaf.path}.{name}".lstrip("."), x) for name, x in state.items()
+    ]
+    return [reading._replace(device=place, owner=whole[0].owner) for reading in tensors]
 
 
 def _user_line() -> str:

@@ -6,7 +6,7 @@ import os
 
 from xdevice.base.devices import CPU, of
 from xdevice.core import selection
-from xdevice.errors import DeviceNotFoundError, SettingError
+from xdevice.errors import DeviceNotFoundError, SettingError, shown
 from xdevice.tensors.verbs import try_gpu
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -78,7 +78,9 @@ def local_device() -> Device:
 def _rank(name: str, text: str) -> int:
     first = text.split(",")[0].strip()  # Paddle lists all the GPUs of a process that has several
     if not (first.isascii() and first.isdigit()):
-        raise SettingError(f"{name} is {text!r}, and should be the number of this process on its machine: 0, 1, 2, ...")
+        raise SettingError(
+            f"{name} is {shown(text)}, and should be the number of this process on its machine: 0, 1, 2, ..."
+        )
     return int(first)
 
 

@@ -83,7 +83,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     for held in found:
         if id(held.value) not in pieces:
             parts = held.backend.split(held.value, sizes)
-            pieces[id(held.value)] = [_on(held, part, place) for part, place in zip(parts, places, strict=True)]
+            pieces[id(held.value)] = [_on(held, part, place, x) for part, place in zip(parts, places, strict=True)]
     return [rebuilt(x, found, [pieces[id(held.value)][i] for held in found]) for i in range(len(places))]
 
 
@@ -122,7 +122,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
-            joined[_ids(column)] = column[0].backend.join([_on(held, held.value, place) for held in column])
+            joined[_ids(column)] = column[0].backend.join([_on(held, held.value, place, listed[0]) for held in column])
     return rebuilt(listed[0], rows[0], [joined[_ids(column)] for column in columns])
 
 
@@ -300,7 +300,10 @@ def _require(found: Iterable[Held], places: list[Device]) -> None:
             backend.require(place)
 
 
-def _on(held: Held, x: Any, place: Device) -> Any:
+def _on(held: Held, x: Any, place: Device, whole: Any) -> Any:
+    """`x` on a device; where it is, if it can be on the host alone, and comes in a container."""
+    if held.kind == "tensor" and held.backend.is_host_bound(x) and not is_leaf(whole):
+        return x
     return leaves.move(held.backend, held.kind, x, place)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.contract import environment
 from xdevice.core import registry
-from xdevice.errors import ArgumentError
+from xdevice.errors import ArgumentError, shown
 
 
 def virtual_gpus(n: int, *, force: bool = False) -> None:
@@ -46,6 +46,6 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
         virtual_gpus() takes an int of 1 or more, not 0
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, not {n!r}")
+        raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, not {shown(n)}")
     environment.ask_for_virtual_gpus(n, registry.loaded(), force=force)
     registry.forget_types()

@@ -41,10 +41,13 @@ def transferred(x: Any, target: Device, one: One) -> Any:
         return None
     if len(set(map(id, tensors))) < len(tensors):
         flat, tensors = None, list({id(tensor): tensor for tensor in tensors}.values())
-    if one is leaves.move and target not in here and len(kinds) == 1:
-        moved = _owners[kinds.pop()].move_all(tensors, target)
-    else:
-        moved = [one(_owners[type(tensor)], "tensor", tensor, target) for tensor in tensors]
+    try:
+        if one is leaves.move and target not in here and len(kinds) == 1:
+            moved = _owners[kinds.pop()].move_all(tensors, target)
+        else:
+            moved = [one(_owners[type(tensor)], "tensor", tensor, target) for tensor in tensors]
+    except UnsupportedError:  # one of texts, which stays
+        return None
     if flat is not None:
         return batches.refilled(x, moved)
     return batches.rebuilt(x, dict(zip(map(id, tensors), moved, strict=True)))

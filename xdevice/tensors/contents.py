@@ -1,7 +1,8 @@
 """What the verbs do with a container: everything is checked first, then moved, models before what stands beside them.
 
-Arrays of a framework that has only host memory, such as NumPy's, are data like numbers where a container also holds
-tensors of another framework: they stay on the host, and are not compared. In a container of their own they count.
+Arrays of a framework that has only host memory, such as NumPy's, and tensors of texts are data like numbers where a
+container also holds tensors that can be elsewhere: they stay on the host, and are not compared. In a container of their
+own they count.
 """
 
 from __future__ import annotations
@@ -48,14 +49,20 @@ class _Contents:
             if found is not None:
                 self.owned.append((i, value, found.backend, found.kind))
                 continue
-            stranger = trees.stranger(value) if cls not in PLAIN else None
+            stranger = self.tree.stranger(i) if cls not in PLAIN else None
             if stranger is not None:
                 self.strangers.append((i, stranger))
-        hosts = [backend.is_host_only for backend in {backend for _, _, backend, _ in self.owned}]
-        if True in hosts:
+        if any(backend.is_host_only for backend in {backend for _, _, backend, _ in self.owned}):
             self._set_objects_apart()
-        self.has_data = True in hosts and (False in hosts or bool(self.strangers))
-        """Whether arrays that can only be on the host stand beside tensors that can be elsewhere."""
+        data = {id(value) for _, value, backend, kind in self.owned if _is_data(value, backend, kind)}
+        is_alone = not self.strangers and all(id(value) in data for _, value, _, _ in self.owned)
+        self.data = set() if is_alone else data
+        """The `id`s of what can only be on the host, and stands beside tensors that can be elsewhere."""
+
+    def models(self) -> set[int]:
+        """The `id`s of the models, which move in place, and of the models in them."""
+        found = [(model, backend) for _, model, backend, kind in self.owned if kind == "model"]
+        return {id(one) for model, backend in found for one in (model, *backend.model_parts(model))}
 
     def _set_objects_apart(self) -> None:
         """An array of objects that hold tensors is not a tensor but a stranger."""
@@ -69,6 +76,10 @@ class _Contents:
                 self.strangers.append((i, stranger))
 
 
+def _is_data(x: Any, backend: Backend, kind: str) -> bool:
+    return backend.is_host_only or (kind == "tensor" and backend.is_host_bound(x))
+
+
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     """`to_device` and `copy_to` of what is neither a tensor nor a model."""
     contents = _Contents(x)
@@ -77,13 +88,27 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
         raise _no_container(x, verb, contents)
     is_copy = one is leaves.copy
     _check(contents, target, is_copy)
+    undo: list[Callable[[BaseException], None]] = []
+    try:
+        return tree.rebuilt(_moved(contents, target, one, undo))
+    except BaseException as error:
+        for step in reversed(undo):
+            step(error)
+        raise
+
+
+def _moved(contents: _Contents, target: Device, one: One, undo: list[Callable[[BaseException], None]]) -> list[Any]:
+    """The leaves where they are to be; `undo` gets what takes back what moves in place, or tells of it."""
+    is_copy = one is leaves.copy
     done: dict[int, Any] = {}
     parts: list[Any] = []  # kept, because `done` knows them by their ids
     # models first: a parameter that also stands beside its model then stays that model's parameter
     for _, value, backend, kind in _models_first(contents.owned):
         if id(value) in done:
             continue
-        place = backend.devices()[0] if contents.has_data and backend.is_host_only else target
+        place = backend.devices()[0] if id(value) in contents.data else target
+        if kind == "model" and not is_copy:
+            undo.append(partial(leaves.take_back, backend, value, list(backend.model_devices(value))))
         if kind == "model" and not is_copy and backend.is_all_on(value, place):
             done[id(value)] = value
         elif kind == "model" and len(contents.owned) > 1:
@@ -95,8 +120,11 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
             done[id(value)] = one(backend, kind, value, place)
     for _, stranger in contents.strangers:
         if stranger.moves and id(stranger.x) not in done:
-            done[id(stranger.x)] = stranger.copied(target) if is_copy else stranger.moved(target)
-    return tree.rebuilt([done.get(id(value), value) for value in tree.leaves])
+            done[id(stranger.x)] = moved = stranger.copied(target) if is_copy else stranger.moved(target)
+            if moved is stranger.x:
+                said = f"a {type(moved).__qualname__} that moves itself is on {target} now"
+                undo.append(partial(leaves.note, text=said))
+    return [done.get(id(value), value) for value in contents.tree.leaves]
 
 
 def _models_first(owned: list[_Owned]) -> list[_Owned]:
@@ -124,7 +152,9 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
     required = set()
     touched = set()
     for i, value, backend, kind in contents.owned:
-        if backend not in required and not (contents.has_data and backend.is_host_only):
+        if id(value) in contents.data:
+            continue
+        if backend not in required:
             _require(backend, target, contents, i)
             required.add(backend)
         if kind == "model":
@@ -135,8 +165,12 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
     for i, stranger in contents.strangers:
         if stranger.moves:
             _require(stranger, target, contents, i)
-        elif is_copy or not stranger.is_on(target):
+        elif is_copy:
             raise stranger.refusal(contents.tree.path(i) or "it", target)
+        elif not stranger.is_on(target):
+            left = stranger.without(contents.models())
+            if not left.is_on(target):
+                raise left.refusal(contents.tree.path(i) or "it", target)
     if is_copy and models > 1:
         _refuse_shared(contents)
     if models and touched:
@@ -204,7 +238,7 @@ def places(x: Any, name: str) -> Iterator[Place]:
     contents = _Contents(x)
     tree = contents.tree
     for i, value, backend, kind in contents.owned:
-        if not (contents.has_data and backend.is_host_only):
+        if id(value) not in contents.data:
             yield from leaves.places(backend, kind, value, partial(_name, name, tree, i))
     for i, stranger in contents.strangers:
         type_name = type(stranger.x).__qualname__

@@ -79,7 +79,7 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     """
     if copy is not None and type(copy) is not bool:
         raise ArgumentError(
-            f"copy must be None (share where possible), True (never share) or False (never copy), not {copy!r}"
+            f"copy must be None (share where possible), True (never share) or False (never copy), not {shown(copy)}"
         )
     target = registry.load(backend.name if isinstance(backend, Backend) else backend)
     number = registry.as_array(x)

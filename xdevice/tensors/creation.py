@@ -258,8 +258,7 @@ def place_for(backend: Backend, device: object) -> Device:
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
     """The sizes of a creator's arguments, `(2, 3)` or `((2, 3),)`; `ShapeError` for what is not a shape."""
-    flat: Any = shape[0] if len(shape) == 1 and hasattr(shape[0], "__iter__") else shape
-    sizes = tuple(flat)
+    sizes = listed(shape[0]) if len(shape) == 1 else shape
     if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
         raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
     whole = tuple(size.__index__() for size in sizes)
@@ -269,6 +268,16 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     if nbytes > _MOST_BYTES:
         raise ShapeError(f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold")
     return whole
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    """A shape, or axes, as a tuple: one int, or several in whatever a framework has for its shapes."""
+    if not hasattr(value, "__iter__"):
+        return (value,)
+    try:
+        return tuple(value)
+    except TypeError:  # a tensor without dimensions, which may stand for an int
+        return (value,)
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:

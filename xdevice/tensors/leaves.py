@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from xdevice.base.dtypes import dtype_name
-from xdevice.errors import UnsupportedError
+from xdevice.errors import UnsupportedError, listed
 
 from .refusals import traced
 
@@ -38,8 +40,37 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return backend.move(x, target)
     if backend.is_all_on(x, target):
         return x
-    moved = backend.move_model(x, target)
+    before = list(backend.model_devices(x))
+    try:
+        moved = backend.move_model(x, target)
+    except BaseException as error:
+        take_back(backend, x, before, error)
+        raise
     return x if moved is None else moved
+
+
+def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException) -> None:
+    """A model where it was before the move that failed; where that cannot be, the error is told what has moved."""
+    homes = {place for _, place in before}
+    try:
+        if len(homes) == 1 and list(backend.model_devices(model)) != before:
+            backend.move_model(model, *homes)
+    except Exception:  # the first error says why
+        pass
+    try:
+        after = dict(backend.model_devices(model))
+        moved = [name for name, place in before if after.get(name) is not place]
+        if moved:
+            left = listed(moved, 3)
+            name = type(model).__qualname__
+            note(error, f"{len(moved)} of the {len(before)} variables of a {name} have moved and stay there: {left}")
+    except Exception:
+        note(error, f"some of the variables of a {type(model).__qualname__} may have moved")
+
+
+def note(error: BaseException, text: str) -> None:
+    with suppress(Exception):  # Python 3.10 knows no notes, and some exceptions take none
+        error.add_note(text)  # type: ignore[attr-defined, unused-ignore]
 
 
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:

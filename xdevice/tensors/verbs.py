@@ -306,7 +306,7 @@ def same_device(*xs: object) -> bool:
 
 def _same_device(xs: tuple[object, ...]) -> bool:
     found = batches.places_of_all(xs)
-    if found is None:
+    if found is None or len(found) > 1:  # some may be of texts, which do not count
         found = {place for _, place, _ in _argument_places(xs, {})}
     return len(found) <= 1
 

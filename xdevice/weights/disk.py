@@ -11,7 +11,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from xdevice.errors import FilePathError, MissingFileError, XDeviceError
+from xdevice.errors import ArgumentError, FilePathError, MissingFileError, XDeviceError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,30 +35,40 @@ def path_errors(what: str) -> Iterator[None]:
         raise FilePathError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
 
 
+def path_text(path: object, verb: str) -> str:
+    """A path as a text; not an int, which `open` would take for a descriptor, and close."""
+    try:
+        return os.fsdecode(path)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(
+            f"{verb} takes the path of a file, not {shown(path)} of type {type(path).__qualname__}"
+        ) from None
+
+
 def require_plain_file(path: str) -> None:
-    with path_errors(f"{path!r} cannot be read"):
+    with path_errors(f"{path!r:.1000} cannot be read"):
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise MissingFileError(f"there is no file {path!r}; is the folder right? {os.getcwd()}") from error
+            raise MissingFileError(f"there is no file {path!r:.1000}; is the folder right? {os.getcwd()}") from error
     if not stat.S_ISREG(found.st_mode):
         what = "a folder" if stat.S_ISDIR(found.st_mode) else "not a regular file"
-        raise FilePathError(f"{path!r} is {what}; name the file in the safetensors format")
+        raise FilePathError(f"{path!r:.1000} is {what}; name the file in the safetensors format")
 
 
 def target_of(path: str | os.PathLike[str]) -> str:
     """The file to replace: what a symbolic link names, not the link."""
-    given = os.fsdecode(path)
-    with path_errors(f"{given!r} cannot be written"):
+    given = path_text(path, "save")
+    with path_errors(f"{given!r:.1000} cannot be written"):
         target = os.path.realpath(given)
         folder = os.path.dirname(target)
         if not os.path.isdir(folder):
-            raise MissingFileError(f"there is no folder {folder!r}; make it first: os.makedirs(...)")
+            raise MissingFileError(f"there is no folder {folder!r:.1000}; make it first: os.makedirs(...)")
         mode = _mode(target)
     is_folder = stat.S_ISDIR(mode or 0) or os.path.basename(given) in ("", os.curdir)
     if is_folder or (mode is not None and not stat.S_ISREG(mode)):
         what = "names a folder" if is_folder else "is not a regular file"
-        raise FilePathError(f"{given!r} {what}, which cannot be replaced by a file; name a file")
+        raise FilePathError(f"{given!r:.1000} {what}, which cannot be replaced by a file; name a file")
     return target
 
 
@@ -74,7 +84,7 @@ def _mode(path: str) -> int | None:
 def replacing(target: str) -> Iterator[str]:
     """A name to write a file under, which then takes the target's place at once; if that fails nothing is left."""
     folder = os.path.dirname(target)
-    with path_errors(f"{target!r} cannot be written, and the file is as it was"):
+    with path_errors(f"{target!r:.1000} cannot be written, and the file is as it was"):
         _remove_leftovers(folder)
         with _own_folder(folder) as own:
             new = os.path.join(own, "new")
@@ -83,7 +93,7 @@ def replacing(target: str) -> Iterator[str]:
             os.chmod(new, _permissions(target, own))
             os.replace(new, target)
     if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
-        with path_errors(f"{target!r} is written, but may not be on the disk"):
+        with path_errors(f"{target!r:.1000} is written, but may not be on the disk"):
             _flush(folder, os.O_RDONLY)
 
 

@@ -32,7 +32,7 @@ from xdevice.errors import (
 from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import refuse_non_container, require_dtype, traced
 
-from .disk import replacing, target_of
+from .disk import path_text, replacing, target_of
 from .format import DTYPES, RESERVED, SHARED, SMALL, opened, read, read_all
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def save(path: Path, x: Any) -> None:
     | one tensor | `tensor` |
 
     Raises:
+        ArgumentError: not a path.
         NotATensorError: a leaf that is neither a tensor nor a model, by name. ContainerError: two leaves of one name,
             or a name that UTF-8 cannot write.
         UnsupportedError: an optimizer that keeps numbers outside tensors: PyTorch's LBFGS, Gluon's Nadam, LBSGD.
@@ -145,11 +146,11 @@ def _variables(x: Any, verb: str) -> dict[str, _Variable]:
 def _name_refused(name: str, way: _Way, other: _Way | None) -> ContainerError:
     if name != RESERVED and other is None:
         return ContainerError(
-            f"{_origin(way)} has the name {name!r}, which UTF-8, and so the format, cannot write; rename a key"
+            f"{_origin(way)} has the name {shown(name)}, which UTF-8, and so the format, cannot write; rename a key"
         )
     both = "has" if other is None else f"and {_origin(other)} both have"
     return ContainerError(
-        f"{_origin(way)} {both} the name {name!r} in a file, where keys are joined by dots; rename a key"
+        f"{_origin(way)} {both} the name {shown(name)} in a file, where keys are joined by dots; rename a key"
     )
 
 
@@ -172,7 +173,7 @@ def _named(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
 def _origin(way: _Way) -> str:
     """The way to a variable as one writes it in Python."""
     keys, name = way
-    return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {name!r}"
+    return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {shown(name)}"
 
 
 def _leaves(x: Any, verb: str) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
@@ -271,6 +272,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         object. With `into`, that model or container itself.
 
     Raises:
+        ArgumentError: not a path.
         MissingFileError: no such file. FilePathError: it is not a regular file, or the system cannot read it.
         FileFormatError: it is damaged, cut off, or of another format.
         ShapeError: the backend does not allow a tensor of that shape, by name.
@@ -294,7 +296,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         >>> xdevice.item(xdevice.load(path, device="cpu", backend="numpy")["x"].sum())
         3.0
     """
-    path = os.fsdecode(path)  # raises for an int, which `open` would take for a descriptor, and close
+    path = path_text(path, "load")
     if into is not None:
         if device is not None or backend is not None:
             raise StateError("into= already says which devices and backend; leave out device= and backend=")

@@ -13,7 +13,7 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract.alignment import aligned
-from xdevice.errors import DTypeError, FileFormatError
+from xdevice.errors import DTypeError, FileFormatError, shown
 
 from .disk import path_errors, require_plain_file
 
@@ -75,7 +75,7 @@ def _is_still(path: str, file: FileIO) -> bool:
 
 
 def _open(path: str) -> FileIO:
-    with path_errors(f"{path!r} cannot be read"):
+    with path_errors(f"{path!r:.1000} cannot be read"):
         return open(path, "rb", buffering=0)
 
 
@@ -113,7 +113,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
-        raise ValueError(f"its header has {twice!r} twice")
+        raise ValueError(f"its header has {shown(twice)} twice")
     return found
 
 
@@ -202,9 +202,9 @@ def _filled(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarra
     file.seek(start)
     rest = buffer.data
     while rest:
-        with path_errors(f"{file.name!r} cannot be read"):
+        with path_errors(f"{file.name!r:.1000} cannot be read"):
             got = file.readinto(rest)  # 2 GB at most
         if not got:
-            raise FileFormatError(f"{file.name!r} was cut off while it was read; load it again")
+            raise FileFormatError(f"{file.name!r:.1000} was cut off while it was read; load it again")
         rest = rest[got:]
     return buffer

@@ -1,0 +1,69 @@
+"""A fork while another thread makes its first call: what it imports then is whole in the child."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from support import python
+
+CODE = """
+import os, signal, sys, threading, time, warnings
+import xdevice
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r} and threading.current_thread() is worker:
+            entered.set()
+            time.sleep(0.5)
+
+def work():
+    with xdevice.use("numpy"):
+        print(xdevice.ones(2).tolist(), flush=True)
+
+entered = threading.Event()
+sys.meta_path.insert(0, Slow())
+worker = threading.Thread(target=work)
+worker.start()
+assert entered.wait(100)
+warnings.simplefilter("ignore")  # Python 3.12 warns of any fork beside a thread
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    work()
+    os._exit(0)
+worker.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("module", ["xdevice.core.selection", "xdevice.tensors.creation"])
+def test_a_fork_waits_for_what_other_threads_import_by_xdevice(module):
+    done = python("-c", CODE.format(module=module))
+    assert (done.returncode, done.stdout) == (0, "[1.0, 1.0]\n" * 2), done.stderr
+
+
+LOCKS = """
+import os, threading
+import xdevice
+from xdevice.base import devices
+from xdevice.contract import environment, hooks
+from xdevice.core import blocks
+locks = [module._lock for module in (blocks, devices, environment, hooks)]
+threads = [threading.Thread(target=lock.acquire) for lock in locks]
+for thread in threads:
+    thread.start()
+    thread.join()
+child = os.fork()
+if child == 0:
+    os._exit(sum(not lock.acquire(timeout=0) for lock in locks))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_no_lock_stays_held_by_a_thread_that_is_not_there():
+    done = python("-W", "ignore", "-c", LOCKS)
+    assert done.stdout == "0\n", done.stderr

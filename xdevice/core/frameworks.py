@@ -1,0 +1,59 @@
+"""Which frameworks are known before their adapters are loaded. `import xdevice` imports this, so it is light."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+
+class Known:
+    """What must be known of a built-in backend before its adapter is loaded."""
+
+    def __init__(
+        self,
+        name: str,
+        aliases: tuple[str, ...],
+        modules: tuple[str, ...],
+        install: str,
+        brings: tuple[str, ...] = (),
+        is_fragile: bool = False,
+    ) -> None:
+        self.name = name
+        self.aliases = aliases
+        self.modules = modules
+        self.install = install
+        self.brings = brings
+        """The backends whose frameworks this one's imports by itself, which says nothing about the user's choice."""
+        self.is_fragile = is_fragile
+        """Whether a plain import of the framework may fail, or leave it broken, with nothing else in the process."""
+
+
+KNOWN: Final = (
+    Known("torch", ("pytorch",), ("torch",), "pip install torch"),
+    Known("tensorflow", ("tf",), ("tensorflow", "keras"), "pip install tensorflow", brings=("jax",)),
+    Known("paddle", ("paddlepaddle",), ("paddle",), "pip install paddlepaddle", is_fragile=True),
+    Known(
+        "mxnet",
+        ("mx",),
+        ("mxnet",),
+        "pip install 'mxnet<2' 'numpy<2', on Linux and Python 3.12 or older",
+        is_fragile=True,
+    ),
+    Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
+    Known("numpy", ("np",), ("numpy",), "pip install numpy"),
+)
+"""In the order in which one is chosen when nobody says which."""
+
+GUESTS: Final = {"keras": ("keras.config", "backend")}
+"""Libraries that run on one of several frameworks, and the function that names it."""
+
+wanted: Final[set[str]] = set()
+"""The backends that xdevice itself is loading, or has loaded."""
+
+
+def imported() -> list[Known]:
+    """Those whose framework is imported. NumPy does not count: all frameworks import it."""
+    return [known for known in KNOWN[:-1] if sys.modules.get(known.modules[0]) is not None]

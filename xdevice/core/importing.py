@@ -1,0 +1,174 @@
+"""The finder by which `import mxnet` in a program below `import xdevice` is xdevice's own import of MXNet.
+
+`import xdevice` imports this module, so it imports nothing that takes time.
+
+Python holds a lock for each module that is being imported, so whoever loads a backend takes them in one order: the
+framework's, the adapter's, `loader.import_lock`. `registry.load` therefore begins by importing the framework.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import time
+
+from . import frameworks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
+    from typing import Any, Final
+
+    from .frameworks import Known
+
+_taken: Final = {known.modules[0]: known for known in frameworks.KNOWN[:-1]} | {
+    guest: known for guest in frameworks.GUESTS for known in frameworks.KNOWN if guest in known.modules
+}
+_handing: Final[list[tuple[int, Known]]] = []
+"""What is being handed over, and in which thread."""
+_asking: Final[list[tuple[int, Known]]] = []
+"""The same, of what is looked for by the other finders."""
+_IMPORTLIB: Final = "<frozen importlib._bootstrap>"
+_PATIENCE: Final = 60.0
+
+
+class _Finder:
+    """Hands the import of a framework to xdevice where a plain one may not do: where something is asked of every
+    framework, beside another framework, and of those that are fragile."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        known = _taken.get(name)
+        if known is None or name in sys.modules:
+            return None
+        here = _thread.get_ident(), known
+        if here in _handing or here in _asking or not _is_needed(known):
+            return None
+        from importlib.util import find_spec
+
+        _asking.append(here)
+        try:
+            spec = find_spec(name)
+        finally:
+            _asking.remove(here)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, known)  # type: ignore[assignment]
+        return spec
+
+
+class _Loader:
+    def __init__(self, loader: object, known: Known) -> None:
+        self._loader = loader
+        self._known = known
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        from importlib import import_module
+
+        here = _thread.get_ident(), self._known
+        _handing.append(here)
+        try:
+            if spec.name not in frameworks.GUESTS and not self._is_brought():
+                self._hand_over(spec.name)
+            module = import_module(spec.name)
+            if spec.name in frameworks.GUESTS:  # its framework's adapter may need it whole
+                self._hand_over(spec.name)
+        finally:
+            _handing.remove(here)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # Python has put in its place the one with this loader
+
+    def _is_brought(self) -> bool:
+        """Whether a thread may hold `import_lock` while it waits for this import. Such a thread waits here until what
+        it brings has been handed over."""
+        if any(self._known.name in other.brings for _, other in tuple(_handing)):
+            return True
+        while any(other.name in self._known.brings for _, other in tuple(_handing)):
+            time.sleep(0.01)
+        return False
+
+    def _hand_over(self, name: str) -> None:
+        from xdevice.errors import BackendImportError, SettingError
+
+        from . import selection
+
+        try:
+            selection.hand_over(name, self._known)
+        except SettingError:
+            raise
+        except BackendImportError as error:
+            if name not in sys.modules:  # the program gets the framework's own error
+                raise (error.__cause__ or error) from None
+        except Exception:  # raised again where the backend is first asked for
+            pass
+
+
+_finder: Final = _Finder()
+
+
+def _is_needed(known: Known) -> bool:
+    if f"xdevice_{known.name}" in sys.modules:  # the adapter itself imports it
+        return False
+    if (
+        known.is_fragile
+        or known.name in frameworks.wanted
+        or any(other is not known for other in frameworks.imported())
+    ):
+        return True
+    from xdevice.contract import environment
+
+    return environment.asks()
+
+
+def install() -> None:
+    """From now on, imports of frameworks are handed over."""
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+
+
+# fork
+
+
+def _before_fork() -> None:
+    """Waits for what other threads import by xdevice: the child has no thread that would release the locks of these
+    modules. Not for ever, because they may be waiting for what this thread holds."""
+    deadline = time.monotonic() + _PATIENCE
+    while _is_importing_elsewhere() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _is_importing_elsewhere() -> bool:
+    here = _thread.get_ident()
+    return any(_is_importing(frame) for thread, frame in sys._current_frames().items() if thread != here)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a thread runs the body of a module of ours, or an import that a function of ours has begun."""
+    is_inside = False
+    while frame is not None:
+        code = frame.f_code
+        is_inside = is_inside or code.co_filename == _IMPORTLIB
+        is_ours = str(frame.f_globals.get("__name__")).startswith("xdevice")
+        if is_ours and (is_inside or code.co_name == "<module>"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _after_fork() -> None:
+    """Other threads are not there any more to finish what they are handing over."""
+    for entries in (_handing, _asking):
+        entries[:] = [entry for entry in entries if entry[0] == _thread.get_ident()]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
