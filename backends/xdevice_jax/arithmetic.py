@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jax import Array
 
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
+ONE_DEVICE = True
 RESHAPE_IS_VIEW = True  # arrays do not change, so that nobody sees a copy
 
 # making

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 TAKE_NUMBERS = frozenset(["add", "divide", "multiply", "subtract"])
+ONE_DEVICE = True
 RESHAPE_IS_VIEW = False
 
 _np = mx.np
@@ -57,6 +58,8 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
+        if any(isinstance(part, mx.nd.NDArray) and part.ctx != x.ctx for part in rest):
+            raise ValueError("tensors on two devices")
         values = (part.asnumpy() if isinstance(part, mx.nd.NDArray) else part for part in (x, *rest))
         with np.errstate(all="ignore"):
             return constant(np.asarray(function(*values)), x)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 TAKE_NUMBERS = frozenset[str]()
+ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 
 

@@ -19,6 +19,7 @@ TAKE_NUMBERS = frozenset(
         "subtract",
     ]
 )  # fmt: skip
+ONE_DEVICE = True
 RESHAPE_IS_VIEW = True
 
 # making

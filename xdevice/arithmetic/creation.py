@@ -163,6 +163,8 @@ class Creation:
         tensors = [self._ground.tensor(x, "meshgrid") for x in arrays]
         if any(len(x.shape) != 1 for x in tensors):
             raise ShapeError(f"meshgrid takes vectors, not the shapes {[shape_of(x) for x in tensors]}")
+        if tensors:
+            self._ground.require_one_device("meshgrid", *tensors)
         name = self._ground.common(tensors, tensors[0]) if tensors else ""
         places = list(range(len(tensors)))
         if indexing == "xy":

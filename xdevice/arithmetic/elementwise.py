@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.contract.arithmetic import SETTLED
+from xdevice.core import registry
 from xdevice.errors import DTypeError, XDeviceError, shown
 
 from . import dtypes
 from .dtypes import ANY, BOOL, FLOATING, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground, require_broadcast
+from .ground import NUMBERS, Ground
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,8 @@ def _testing(ground: Ground, name: str, kernel: Callable[[Any], Any], told: bool
 
 
 def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    mine, allowed = ground.mine, set[Any]()
+    places = registry.probes
+    mine, looks, allowed = ground.mine, ground.looks, set[Any]()
     settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
     kind: Any = None
@@ -139,10 +141,14 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
         cls = type(x1)
         try:
             if cls is kind is type(x2) and x1.dtype is usual is x2.dtype:
+                if looks and ((place := places.get(cls)) is None or place(x1) is not place(x2)):
+                    ground.require_one_device(name, x1, x2)
                 made = kernel(x1, x2)
                 return made if type(made) is cls else settled(made)
             if cls in mine and (dtype := x1.dtype) in allowed:
                 if type(x2) in mine and x2.dtype is dtype:
+                    if looks:
+                        ground.require_one_device(name, x1, x2)
                     return settled(kernel(x1, x2))
                 if takes_number and type(x2) is float and dtypes.kind_of(ground.dtype(dtype)) == "f":
                     return kernel(x1, x2)
@@ -153,7 +159,7 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
         except XDeviceError:
             raise
         except Exception:
-            require_broadcast(name, x1, x2)
+            ground.require_fit(name, x1, x2)
             raise
 
     return _named(binary, name)
@@ -201,10 +207,12 @@ def _clip(ground: Ground) -> Callable[..., Any]:
         return x if max is None else bounded(kernels.minimum, x, bound(max, name, x))
 
     def bounded(kernel: Callable[[Any, Any], Any], x: Any, value: Any) -> Any:
+        if ground.looks:
+            ground.require_one_device("clip", x, value)
         try:
             return kernel(x, value)
         except Exception:
-            require_broadcast("clip", x, value)
+            ground.require_fit("clip", x, value)
             raise
 
     return clip

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Backend
+from xdevice.contract.arithmetic import ONE_DEVICE
 from xdevice.core import registry
-from xdevice.errors import ArgumentError, DTypeError, NotATensorError, ShapeError, shown
+from xdevice.errors import (
+    ArgumentError,
+    DeviceMismatchError,
+    DTypeError,
+    NotATensorError,
+    ShapeError,
+    UnsupportedError,
+    shown,
+)
 from xdevice.tensors.creation import listed
 
 from . import dtypes
@@ -18,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
-
-    from xdevice.errors import UnsupportedError
 
 NUMBERS = (bool, int, float, complex)
 
@@ -36,6 +43,8 @@ class Ground:
         self.kernels: Any = backend.namespace()
         self.mine: set[type] = set()
         """The types seen so far that are tensors of this backend."""
+        self.looks = not getattr(self.kernels, ONE_DEVICE, False)
+        """Whether tensors of two devices are looked for before a kernel is called, as it would compute."""
         self._may_be_sparse: set[type] = set()
         """Those of which one may be dense and the next one not."""
         self._names: dict[Any, str] = {}
@@ -130,6 +139,8 @@ class Ground:
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
             raise NotATensorError(f"{function} needs a tensor among {shown(tuple(values))}; xp.asarray makes one")
+        if self.looks:
+            self.require_one_device(function, *[x for x in tensors if type(x) not in NUMBERS])
         name = self.common(tensors, first)
         if dtypes.kind_of(name) not in kinds:
             raise self.refused(function, kinds, *(self.name(x) for x in tensors if type(x) not in NUMBERS))
@@ -158,6 +169,35 @@ class Ground:
         if array.dtype == "int64":
             array = array.astype(self.held("int64"))
         return self.kernels.constant(array, like)
+
+    # devices
+
+    def require_one_device(self, function: str, *values: Any) -> None:
+        """Raises for tensors on several devices. What is traced is on none; what is spread over several, the framework
+        handles."""
+        cls = type(values[0])
+        try:
+            is_usual = cls in registry.probes and all(type(x) is cls for x in values)
+            if is_usual and len(self.backend.devices_of(cls, values)) == 1:
+                return
+            held = [x for x in values if type(x) in registry.probes]
+            places = [self.backend.device_of(x) for x in held]
+        except UnsupportedError:
+            return
+        for place, x in zip(places, held, strict=True):
+            if place is not places[0]:
+                raise DeviceMismatchError(
+                    f"{function}: a tensor of the shape {shape_of(x)} is on {place}, and one before it of the shape "
+                    f"{shape_of(held[0])} on {places[0]}; xdevice.to_device(x, {str(places[0])!r}) moves it"
+                )
+
+    def require_fit(self, function: str, *values: Any) -> None:
+        """Says why a kernel has failed: what is asked only then, as a look at devices and at shapes takes as long as a
+        small operation."""
+        tensors = [x for x in values if hasattr(x, "shape")]
+        if tensors:
+            self.require_one_device(function, *tensors)
+        require_broadcast(function, *tensors)
 
     # shapes
 
@@ -217,9 +257,8 @@ def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def require_broadcast(function: str, *values: Any) -> None:
-    """Raises `ShapeError` for tensors that do not broadcast together: what is asked once a kernel has failed, as a look
-    at the shapes takes as long as a small operation."""
-    shapes = [shape_of(x) for x in values if hasattr(x, "shape")]
+    """Raises `ShapeError` for tensors that do not broadcast together."""
+    shapes = [shape_of(x) for x in values]
     try:
         broadcast_shape(*shapes)
     except ShapeError as error:

@@ -12,7 +12,7 @@ from xdevice.tensors import refusals
 from xdevice.tensors.creation import listed
 
 from .dtypes import NUMERIC
-from .ground import Ground, broadcast_shape, require_broadcast, shape_of
+from .ground import Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,8 @@ class Manipulation:
 
     def broadcast_arrays(self, *arrays: Any) -> list[Any]:
         tensors = [self._ground.tensor(x, "broadcast_arrays") for x in arrays]
+        if tensors:
+            self._ground.require_one_device("broadcast_arrays", *tensors)
         shape = broadcast_shape(*[self._ground.known(x, "broadcast_arrays") for x in tensors])
         return [self._kernels.broadcast_to(x, shape) for x in tensors]
 
@@ -85,7 +87,7 @@ class Manipulation:
             if repeats < 0:
                 raise ShapeError(f"repeat takes numbers of 0 or more, not {repeats}")
             return self._repeated(x, index(repeats), place)
-        counts = self._counts(repeats)
+        counts = self._counts(x, repeats)
         length = self._ground.known(x, "repeat")[place]
         if (counts < 0).any() or counts.ndim > 1 or (counts.ndim == 1 and counts.size not in (1, length)):
             raise ShapeError(
@@ -96,12 +98,13 @@ class Manipulation:
         places = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
         return self._kernels.take(x, self._ground.constant(places, x), place)
 
-    def _counts(self, repeats: Any) -> Any:
+    def _counts(self, x: Any, repeats: Any) -> Any:
         import numpy
 
         if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
             return numpy.asarray(_whole(repeats, "repeat"), "int64")
         repeats = self._ground.require(repeats, "iu", "repeat")
+        self._ground.require_one_device("repeat", x, repeats)
         found = registry.kind_of(type(repeats))
         if found is None or found[1] != "tensor":
             raise refusals.traced(self._ground.backend, "the tensor of repeats")
@@ -191,6 +194,7 @@ class Manipulation:
         tensors = [self._ground.tensor(x, function) for x in arrays]
         if not tensors:
             raise ShapeError(f"{function} takes one tensor or more")
+        self._ground.require_one_device(function, *tensors)
         name = self._ground.common(tensors, tensors[0])
         return [self._ground.cast(x, name) for x in tensors]
 
@@ -198,6 +202,7 @@ class Manipulation:
 
     def tensordot(self, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
         x1, x2 = self._ground.operands("tensordot", NUMERIC, (x1, x2))
+        self._ground.require_one_device("tensordot", x1, x2)
         shapes = self._ground.known(x1, "tensordot"), self._ground.known(x2, "tensordot")
         first, second = self._contracted(shapes, axes)
         left = [axis for axis in range(len(shapes[0])) if axis not in first]
@@ -223,6 +228,7 @@ class Manipulation:
 
     def vecdot(self, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
         x1, x2 = self._ground.operands("vecdot", NUMERIC, (x1, x2))
+        self._ground.require_one_device("vecdot", x1, x2)
         shapes = shape_of(x1), shape_of(x2)
         shorter = min(map(len, shapes))
         place = self._ground.axis(axis, shorter, "vecdot")
@@ -235,7 +241,7 @@ class Manipulation:
         try:
             product = self._kernels.multiply(x1, x2)
         except Exception:
-            require_broadcast("vecdot", x1, x2)
+            self._ground.require_fit("vecdot", x1, x2)
             raise
         name = self._ground.name(product)
         return self._ground.cast(self._kernels.sum(product, (len(product.shape) + axis,), False), name)

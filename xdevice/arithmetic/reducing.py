@@ -10,7 +10,7 @@ from xdevice.errors import ShapeError
 
 from . import dtypes
 from .dtypes import ANY, BOOL, NUMERIC, REAL, REAL_FLOATING
-from .ground import NUMBERS, Ground, broadcast_shape, require_broadcast, shape_of
+from .ground import NUMBERS, Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,18 +24,21 @@ def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
 
 
 def _matmul(ground: Ground) -> Callable[..., Any]:
-    kernel = ground.kernels.matmul
+    kernel, looks, places = ground.kernels.matmul, ground.looks, registry.probes
     kind: Any = None
     usual: Any = None
 
     def matmul(x1: Any, x2: Any, /) -> Any:
         nonlocal kind, usual
         if type(x1) is kind is type(x2) and x1.dtype is usual is x2.dtype:
+            if looks and ((place := places.get(kind)) is None or place(x1) is not place(x2)):
+                ground.require_one_device("matmul", x1, x2)
             try:  # first: a look at the shapes takes as long as a small product
                 return kernel(x1, x2)
             except Exception:  # what follows says why, or raises it again
                 pass
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
+        ground.require_one_device("matmul", x1, x2)
         _require_fit(x1, x2)
         kind, usual = type(x1), x1.dtype
         return _product(ground, x1, x2)
@@ -220,15 +223,18 @@ class Reducing:
             x1, x2 = (self._ground.number(x, self._ground.held(name), condition) for x in (x1, x2))
         else:
             x1, x2 = self._ground.operands("where", ANY, (x1, x2))
+        if self._ground.looks:
+            self._ground.require_one_device("where", condition, x1, x2)
         try:
             return self._kernels.where(condition, x1, x2)
         except Exception:
-            require_broadcast("where", condition, x1, x2)
+            self._ground.require_fit("where", condition, x1, x2)
             raise
 
     def take(self, x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
         ground = self._ground
         x, indices = ground.tensor(x, "take"), ground.require(indices, "iu", "take")
+        ground.require_one_device("take", x, indices)
         ndim = len(x.shape)
         if axis is None and ndim != 1:
             raise ShapeError(f"take from the shape {shape_of(x)} needs an axis")
@@ -240,6 +246,7 @@ class Reducing:
     def take_along_axis(self, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
         ground, kernels = self._ground, self._kernels
         x, indices = ground.tensor(x, "take_along_axis"), ground.require(indices, "iu", "take_along_axis")
+        ground.require_one_device("take_along_axis", x, indices)
         shape, wanted = shape_of(x), shape_of(indices)
         if len(shape) != len(wanted):
             raise ShapeError(f"take_along_axis takes two shapes of as many dimensions, not {shape} and {wanted}")

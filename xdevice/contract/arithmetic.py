@@ -67,6 +67,10 @@ SHAPING: Final = {
     "view": "view(x, shape): reshape that raises ValueError where it must copy",
 }
 
+ONE_DEVICE: Final = "ONE_DEVICE"
+"""True, where there is one: a kernel of several tensors raises where they are on several devices, so that the core
+looks only once one has failed. Left out, the core looks each time."""
+
 ENTER: Final = "enter"
 """Called, where there is one, when the namespace is asked for: it makes the calling thread fit for the kernels."""
 

@@ -1,0 +1,106 @@
+"""Tensors of one call are on one device, in every function of the namespace that takes several."""
+
+from __future__ import annotations
+
+import pytest
+
+import xdevice
+from xdevice.arithmetic.elementwise import BINARY
+
+pytestmark = pytest.mark.virtual
+
+PAIRS = [("gpu:0", "gpu:1"), ("gpu:0", "cpu"), ("cpu", "gpu:0")]
+FLOATS, INTS, TRUTH = ([1.0, 2.0], "float32"), ([1, 0], "int64"), ([True, False], "bool")
+
+
+def on(values, device):
+    return xdevice.tensor(values[0], device=device, dtype=values[1])
+
+
+def two(values):
+    return lambda p, q: (on(values, p), on(values, q))
+
+
+CALLS = {
+    **{name: (two(TRUTH if name.startswith("logical") else FLOATS), lambda f, x, y: f(x, y)) for name in BINARY},
+    "matmul": (two(FLOATS), lambda f, x, y: f(x, y)),
+    "vecdot": (two(FLOATS), lambda f, x, y: f(x, y)),
+    "tensordot": (two(FLOATS), lambda f, x, y: f(x, y, axes=1)),
+    "concat": (two(FLOATS), lambda f, x, y: f([x, y])),
+    "stack": (two(FLOATS), lambda f, x, y: f([x, y])),
+    "broadcast_arrays": (two(FLOATS), lambda f, x, y: f(x, y)),
+    "meshgrid": (two(FLOATS), lambda f, x, y: f(x, y)),
+    "clip": (two(FLOATS), lambda f, x, y: f(x, 0.0, y)),
+    "where": (lambda p, q: (on(TRUTH, p), on(FLOATS, q)), lambda f, x, y: f(x, y, y)),
+    "take": (lambda p, q: (on(FLOATS, p), on(INTS, q)), lambda f, x, y: f(x, y)),
+    "take_along_axis": (lambda p, q: (on(FLOATS, p), on(INTS, q)), lambda f, x, y: f(x, y)),
+    "repeat": (lambda p, q: (on(FLOATS, p), on(INTS, q)), lambda f, x, y: f(x, y)),
+}
+OF_ONE = """
+    abs acos acosh all any arange argmax argmin argsort asarray asin asinh astype atan atanh broadcast_to can_cast ceil
+    cos cosh count_nonzero cumulative_sum empty empty_like exp expand_dims expm1 eye finfo flip floor from_dlpack full
+    full_like iinfo isdtype isfinite isinf isnan linspace log log10 log1p log2 logical_not matrix_transpose max mean min
+    moveaxis negative ones ones_like permute_dims positive prod reciprocal reshape result_type roll round sign sin sinh
+    sort sqrt square squeeze std sum tan tanh tile tril triu trunc var zeros zeros_like
+""".split()  # noqa: SIM905  # or they read no values of the others
+
+
+@pytest.fixture
+def xp(xd):
+    if xdevice.backend().count("gpu") < 2:
+        pytest.skip(f"{xdevice.backend().name} has no two GPUs here")
+    return xdevice.array_namespace()
+
+
+def test_no_function_is_forgotten(xd):
+    xp = xdevice.array_namespace()
+    functions = {name for name in dir(xp) if type(getattr(xp, name)).__name__ == "function"}
+    assert functions == {*CALLS, *OF_ONE}
+
+
+@pytest.mark.parametrize("places", PAIRS, ids="-".join)
+def test_two_devices_are_refused_by_every_function_of_several_tensors(xp, places):
+    for name, (make, call) in CALLS.items():
+        function = getattr(xp, name)
+        for _ in range(2):  # the second time by the fast way
+            call(function, *make("gpu:1", "gpu:1"))
+        with pytest.raises(xdevice.DeviceMismatchError):
+            call(function, *make(*places))
+
+
+@pytest.mark.parametrize("places", PAIRS, ids="-".join)
+def test_they_are_refused_where_dtypes_differ_and_in_every_place(xp, places):
+    x, y = on(FLOATS, places[0]), on(FLOATS, places[1])
+    is_here, is_there = on(TRUTH, places[0]), on(TRUTH, places[1])
+    for call in (
+        lambda: xp.add(xp.astype(x, xp.float64), y),
+        lambda: xp.equal(on(INTS, places[0]), xp.astype(on(INTS, places[1]), xp.int32)),
+        lambda: xp.where(is_here, x, y),
+        lambda: xp.where(is_here, y, x),
+        lambda: xp.where(is_there, x, 1.0),
+        lambda: xp.where(is_there, x, x),
+        lambda: xp.clip(x, y, None),
+        lambda: xp.clip(x, x, y),
+        lambda: xp.concat([x, x, y]),
+        lambda: xp.meshgrid(x, y, indexing="ij"),
+    ):
+        with pytest.raises(xdevice.DeviceMismatchError, match=r"is on .*pu:\d.* on .*pu:\d.*to_device"):
+            call()
+
+
+def test_numbers_of_python_go_with_every_device(xp):
+    x = on(FLOATS, "gpu:1")
+    for made in (xp.add(x, 1.0), xp.multiply(2, x), xp.where(on(TRUTH, "gpu:1"), x, 0.0), xp.clip(x, 0, 1.5)):
+        assert xdevice.device_of(made) is xdevice.device("gpu:1")
+
+
+def test_a_tensor_without_dimensions_on_the_cpu(xp):
+    x, number = on(FLOATS, "gpu:1"), on((2.0, "float32"), "cpu")
+    if xdevice.backend().name == "torch":  # as PyTorch has it
+        assert xdevice.device_of(xp.multiply(x, number)) is xdevice.device("gpu:1")
+        assert xdevice.device_of(xp.multiply(number, x)) is xdevice.device("gpu:1")
+    else:
+        with pytest.raises(xdevice.DeviceMismatchError):
+            xp.multiply(x, number)
+    with pytest.raises(xdevice.DeviceMismatchError):
+        xp.multiply(x, on((2.0, "float32"), "gpu:0"))
