@@ -332,6 +332,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native, memory = natives[0], key[1]
         place = self.from_native(native)
         assert place is not None
+        # of the CPU every memory is the host's, whatever it is called
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
                 f"asking for the device of an array in the {memory} memory of {place}",

@@ -168,8 +168,7 @@ class MxnetBackend(
             return self._from_virtual(native)
         if native.device_type in ("cpu", "gpu"):
             return devices.of(native.device_type, native.device_id)
-        # cpu_pinned and cpu_shared are memory of the host; their index names the GPU, or the worker, they are meant for
-        return devices.CPU
+        return self._on_host(native)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
         return self.to_native(device)
@@ -385,7 +384,13 @@ class MxnetBackend(
                 f"{native} does not exist on mxnet beside {self.virtual} virtual GPUs, which are cpu(1) to "
                 f"cpu({self.virtual}); use xdevice.gpu(i).native"
             )
-        return devices.of("gpu", native.device_id - 1) if is_gpu else devices.CPU
+        return devices.of("gpu", native.device_id - 1) if is_gpu else self._on_host(native)
+
+    def _on_host(self, native: Any) -> Device:
+        """The index of pinned and shared memory names the GPU, or the worker, that it is meant for."""
+        if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
+            raise self.unsupported(f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)")
+        return devices.CPU
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:

@@ -12,6 +12,7 @@ What must be kept:
 from __future__ import annotations
 
 import copy
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Final
 
 import mxnet as mx
@@ -177,6 +178,8 @@ def _refuse_own_store(trainer: Any) -> None:
             f"mxnet cannot move a Trainer that has begun to use its {store.type!r} key-value store; "
             "make the Trainer after the move, or with kvstore=None"
         )
+    for state in updater(trainer).states.values():
+        tuple(arrays(state))  # raises for what would stay behind
 
 
 def _require_parameters(trainer: Any, context: Any) -> None:
@@ -216,7 +219,7 @@ def _state_on(state: Any, context: Any) -> Any:
         return state if state.ctx == context else state.copyto(context)
     if isinstance(state, list | tuple):
         return type(state)(_state_on(part, context) for part in state)
-    return state
+    return state  # None or a number, as `arrays` has seen
 
 
 def _carry_step_counts(optimizer: Any, context: Any) -> None:
@@ -239,6 +242,11 @@ def arrays(state: Any) -> Iterator[Any]:
     elif isinstance(state, list | tuple):
         for part in state:
             yield from arrays(part)
+    elif state is not None and not isinstance(state, Number | str):
+        raise UnsupportedError(
+            f"mxnet does not support a Trainer whose optimizer keeps a {type(state).__qualname__} as its state, which "
+            "may hold arrays; keep them in lists or tuples, as MXNet's own optimizers do"
+        )
 
 
 class MxnetModels(Models):

@@ -29,7 +29,7 @@ _TAKES = Takes(labels={"bfloat16": (1, 16)})
 def detached(x: Array) -> Array:
     if isinstance(x, np.ma.MaskedArray):
         raise UnsupportedError("the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask")
-    return x
+    return x  # of any other subclass the memory is the array's, whatever it keeps beside (a unit, a name)
 
 
 class NumpyConversion(Conversion):

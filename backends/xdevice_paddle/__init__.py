@@ -34,6 +34,7 @@ with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_g
     from paddle.base.framework import global_var
 
     from . import (
+        conversion,
         copying,
         loading,
         scopes,
@@ -151,7 +152,7 @@ class PaddleBackend(
         if isinstance(native, paddle.CUDAPlace):
             return self._real_gpu(native.get_device_id())
         if isinstance(native, paddle.CustomPlace):
-            return _of_plugin(native.get_device_type(), native.get_device_id())
+            return self._of_plugin(native.get_device_type(), native.get_device_id())
         return self._device_at(native) if isinstance(native, paddle.base.core.Place) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -170,7 +171,9 @@ class PaddleBackend(
         if issubclass(type(x), tracing.SYMBOLS):  # isinstance says yes to any tensor
             return tracing.copied(x, device, self)
         if not x.is_dense():
-            raise self.unsupported("copying a sparse tensor", "take x.to_dense(), or copy its indices() and values()")
+            raise self.unsupported(
+                f"copying {conversion.described(x)}", "take x.to_dense(), or copy what it is made of"
+            )
         return copying.copied(x, self.to_native(device))
 
     def synchronize(self, device: Device | None) -> None:
@@ -179,7 +182,7 @@ class PaddleBackend(
         if device is None:
             waiting = [devices.of("gpu", index) for index in range(self._gpus) if driver.is_started(index)]
         else:
-            waiting = [device] if device.kind == "gpu" else []
+            waiting = [device] if device.kind == "gpu" else []  # the CPU's work is done; no other kind comes in
         for gpu in waiting:
             paddle.device.synchronize(self.to_native(gpu))
 
@@ -213,7 +216,7 @@ class PaddleBackend(
         staged = staging.read(x)
         if staged is not None:
             return staged
-        host: np.ndarray[Any, Any] = (x if x.is_dense() else x.to_dense()).numpy()
+        host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
         if host.itemsize > 2:  # finding the name takes longer than the rest
             return host
         name = dtype_name(x.dtype)
@@ -366,7 +369,7 @@ class PaddleBackend(
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():
-            return _of_plugin(place.custom_device_type(), place.custom_device_id())
+            return self._of_plugin(place.custom_device_type(), place.custom_device_id())
         if place.is_cpu_place() or place.is_cuda_pinned_place():
             return _CPU
         if "undefined" in str(place):
@@ -374,6 +377,20 @@ class PaddleBackend(
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
             )
         raise self.unsupported(f"{place} through xdevice", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
+
+    def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
+        if x.is_dist():
+            raise self.unsupported(
+                f"reading {conversion.described(x)} as a NumPy array", "read paddle.distributed.unshard_dtensor(x)"
+            )
+        return x.to_dense()
+
+    def _of_plugin(self, kind: str, index: int) -> Device:
+        if kind != virtual_gpus.KIND:
+            raise self.unsupported(
+                f"devices of the plugin {kind!r}", "xdevice runs Paddle on CPUs and GPUs; use x.cpu()"
+            )
+        return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
         """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
@@ -387,10 +404,6 @@ class PaddleBackend(
         if self.virtual:
             raise self.unsupported("a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
         return devices.of("gpu", index)
-
-
-def _of_plugin(kind: str, index: int) -> Device:
-    return devices.of("gpu" if kind == virtual_gpus.KIND else kind, index)
 
 
 def _count_gpus() -> int:

@@ -33,6 +33,10 @@ def takes(is_virtual: bool) -> Takes | None:
     return Takes(strides="compact" if is_virtual else "forward")
 
 
+def described(x: paddle.Tensor) -> str:
+    return "a tensor that is spread over processes" if x.is_dist() else "a sparse tensor"
+
+
 class PaddleConversion(Conversion):
     def takes(self) -> Takes | None:
         return takes(bool(self.virtual))
@@ -40,7 +44,7 @@ class PaddleConversion(Conversion):
     def detached(self, x: paddle.Tensor) -> paddle.Tensor:
         if not x.is_dense():
             raise UnsupportedError(
-                "a sparse tensor is not in one piece of memory; convert x.to_dense(), or its indices() and values()"
+                f"{described(x)} is not in one piece of memory; convert x.to_dense(), or what it is made of"
             )
         return x if x.stop_gradient else x.detach()
 

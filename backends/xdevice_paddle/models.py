@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import paddle
 
@@ -31,7 +31,35 @@ def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
                 yield f"{kind}[{name!r}]", value
 
 
+def require_known(optimizer: Any, backend: Models) -> None:
+    """Raises for an optimizer with tensors where Paddle's others keep none: LBFGS has them in its `state`."""
+    parameters = {id(p) for group in optimizer._parameter_list for p in _tensors(group)}
+    for name, value in vars(optimizer).items():
+        if name not in _KEPT and any(id(x) not in parameters for x in _tensors(value)):
+            raise backend.unsupported(
+                f"a {type(optimizer).__name__} that keeps tensors in its {name}",
+                "move it before its first step; of its state, save state_dict() yourself",
+            )
+
+
+_KEPT: Final = (
+    "_accumulators", "_master_weights", "_accumulators_holder", "_learning_rate_map", "_default_dict",
+    "_parameter_list", "_param_groups",
+)  # fmt: skip
+"""Where Paddle keeps state, parameters and settings. The latter are numbers, or tensors on the host."""
+
+
+def _tensors(value: Any) -> Iterator[paddle.Tensor]:
+    if isinstance(value, paddle.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for inside in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(inside)
+
+
 def move(model: Any, device: Device, backend: Models) -> None:
+    if not isinstance(model, paddle.nn.Layer):
+        require_known(model, backend)
     moving = []
     for name, variable in held(model):
         gradient = variable._grad_ivar()
@@ -80,12 +108,16 @@ class PaddleModels(Models):
 
     def variables(self, model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
         if isinstance(model, paddle.optimizer.Optimizer):
+            require_known(model, self)
             yield from optimizers.variables(model)
             return
         for name, value in model.state_dict().items():
-            if isinstance(value, paddle.Tensor):
-                self.device_of(value)  # raises for one without memory
-                yield name, value
+            if not isinstance(value, paddle.Tensor):
+                raise self.unsupported(
+                    f"{name} of this model, which is a {type(value).__qualname__} and not a tensor", "save it yourself"
+                )
+            self.device_of(value)  # raises for one without memory
+            yield name, value
 
     def move_model(self, model: Any, device: Device) -> None:
         move(model, device, self)

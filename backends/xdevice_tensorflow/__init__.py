@@ -338,7 +338,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # versions before 2.21 may not track the CPU's
+        except ValueError:  # versions before 2.21 may not track the CPU's; None is what the contract has for that
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 

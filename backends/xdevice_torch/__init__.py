@@ -155,6 +155,10 @@ class TorchBackend(
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         if native.type == self._gpu or native.type in _ACCELERATORS:
             return devices.of("gpu", self._current() if native.index is None else native.index)
+        if native.type not in self.kinds:  # how to wait for it is not known, nor whether what it says of itself is true
+            raise self.unsupported(
+                f"devices of the type {native.type!r}", "bring what is there to one that it knows: x.cpu()"
+            )
         return devices.of(native.type, native.index or 0)
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
@@ -215,13 +219,14 @@ class TorchBackend(
         native = self.to_native(device)
         try:
             staged = staging.moved(x, native)
-            return x.to(native, copy=True) if staged is None else staged
+            new = x.to(native, copy=True) if staged is None else staged
         except NotImplementedError as error:
             raise self._no_copy(x) from error
+        return self._owned(x, new)
 
     def synchronize(self, device: Device | None) -> None:
         if device is not None and device.kind != "gpu":
-            return
+            return  # cpu and meta compute synchronously; `from_native` lets no other kind in
         for index in range(self._gpus) if device is None else (device.index,):
             if self._is_started(index):
                 # torch.mps has one device and takes no index
@@ -312,9 +317,9 @@ class TorchBackend(
     # several devices
 
     def is_dense(self, x: torch.Tensor) -> bool:
-        return (
-            x.layout is torch.strided and not x.is_nested and (type(x) is torch.Tensor or not conversion.is_masked(x))
-        )
+        if x.layout is not torch.strided or x.is_nested:
+            return False
+        return type(x) in _PLAIN or conversion.is_plain(type(staging.arrive(x)))
 
     # several processes
 
@@ -361,7 +366,7 @@ class TorchBackend(
     def stage(self, x: Any, device: Device) -> torch.Tensor:
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
-            return staging.tensor(x, native)
+            return self._owned(x, staging.tensor(x, native))
         if native.type != "cuda":
             return self.from_numpy(x, device)
         staged = staging.array(x, native)
@@ -431,6 +436,14 @@ class TorchBackend(
         from .samples import TorchSamples
 
         return TorchSamples(self)
+
+    def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """A copy, if it is one: a subclass may say of anything that it is."""
+        if type(x) not in _PLAIN and conversion.is_alias(new, x):
+            raise self.unsupported(
+                f"copying a {type(x).__name__}, whose copies share its memory", "copy x.as_subclass(torch.Tensor)"
+            )
+        return new
 
     def _no_copy(self, x: torch.Tensor) -> UnsupportedError:
         self._require_values(x)

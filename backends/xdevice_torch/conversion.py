@@ -52,8 +52,21 @@ def require_shape(x: torch.Tensor) -> None:
         raise NotBuiltError("this parameter has no shape yet; build the model first: call it once on data")
 
 
-def is_masked(x: torch.Tensor) -> bool:
-    return isinstance(x, MaskedTensor)
+def is_plain(cls: type[torch.Tensor]) -> bool:
+    """Whether the values of tensors of a type are their memory. A subclass that takes the operations over, as DTensor,
+    a masked tensor and many quantized ones do, is made of other tensors, and of its own memory nothing can be said.
+    What stands for a tensor while torch traces counts as what it stands for."""
+    return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(cls, _STAND_INS)
+
+
+def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether what a subclass calls a copy of itself is in the memory of `x`."""
+    if new is x:
+        return True
+    both = type(new), type(x)
+    if x.is_meta or not all(map(is_plain, both)) or any(issubclass(cls, _STAND_INS) for cls in both):
+        return False  # it has no memory, or keeps what it has elsewhere: of what it is made of it says nothing
+    return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()
 
 
 def why_not_numpy(x: torch.Tensor) -> str | None:
@@ -62,15 +75,13 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
         return "read its parts, x.unbind(), or pad them: torch.nested.to_padded_tensor(x, 0.0)"
     if x.is_quantized:
         return "read x.dequantize(), or x.int_repr() with its scale and zero point"
-    if is_masked(x):
+    if isinstance(x, MaskedTensor):
         return "read x.to_tensor(value), or x.get_data() and x.get_mask()"
     if x.dtype is torch.complex32:
         return "read x.to(torch.complex64)"
     if str(x.dtype).rpartition(".")[2] not in (*DTYPES, *SHORT_FLOATS):
         return "read its bytes, x.view(torch.uint8), where PyTorch allows that"
-    if type(x) is not torch.Tensor and hasattr(type(x), "__tensor_flatten__"):
-        return "read the tensors that it is made of"
-    return None
+    return None if is_plain(type(x)) else "read the tensors that it is made of"
 
 
 class TorchConversion(Conversion):
@@ -78,10 +89,17 @@ class TorchConversion(Conversion):
         return TAKES
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
+        if type(x) is not torch.Tensor:
+            x = staging.arrive(x)
         require_values(x)
-        if is_masked(x):
+        if isinstance(x, MaskedTensor):
             raise UnsupportedError(
                 f"the mask of a {type(x).__name__} would be lost; convert x.get_data() and x.get_mask()"
+            )
+        if not is_plain(type(x)):
+            raise UnsupportedError(
+                f"a {type(x).__name__} is made of other tensors, and has no memory of its own that others can read; "
+                "take those (x.full_tensor() of a DTensor)"
             )
         if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(

@@ -101,9 +101,12 @@ def move(model: Any, native: torch.device) -> Any:
             for module, name in places[1:]:
                 module._buffers[name] = first
         return moved
-    for state in _states(model):
-        for key, x in state.items():
-            state[key] = _moved(x, native)
+    _refuse_outside_of_state(model)
+    states = [(state, key, x) for state in _states(model) for key, x in state.items()]
+    for _, key, x in states:
+        _refuse_unknown(key, x)
+    for state, key, x in states:
+        state[key] = _moved(x, native)
     return model
 
 
@@ -120,6 +123,8 @@ def copied(model: Module, native: torch.device) -> Any:
             "build a second one, and give it the values: other.load_state_dict(model.state_dict())"
         ) from error
     for old, new in zip(model.parameters(), twin.parameters(), strict=True):
+        if new is old:
+            raise UnsupportedError(f"torch cannot copy this {type(model).__name__}: a module in it is its own copy")
         if new.requires_grad is not old.requires_grad:
             new.requires_grad_(old.requires_grad)
     return move(twin, native)
@@ -188,9 +193,30 @@ def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    if isinstance(value, list):  # LBFGS keeps its history in lists
-        return [_moved(x, native) for x in value]
-    return value.to(native) if isinstance(value, torch.Tensor) else value
+    """With what is in its containers: LBFGS keeps its history in lists."""
+    return _pytree.tree_map_only(torch.Tensor, lambda x: x.to(native), value)
+
+
+def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
+    """An optimizer around another one, or with tensors as attributes, which nobody else moves."""
+    parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = {name: value for name, value in vars(optimizer).items() if name not in ("state", "param_groups")}
+    for x in _pytree.tree_leaves(own):
+        if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
+            raise UnsupportedError(
+                f"torch cannot move this {type(optimizer).__name__}, which keeps a {type(x).__name__} outside of its "
+                "state; make it after the model has moved, and load_state_dict() the state"
+            )
+
+
+def _refuse_unknown(key: str, value: Any) -> None:
+    """What has attributes may hold tensors, which would stay behind."""
+    for leaf in _pytree.tree_leaves(value):
+        if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__") and not callable(leaf):
+            raise UnsupportedError(
+                f"torch cannot move this optimizer: its state {key!r} is of type {type(leaf).__qualname__}, which may "
+                "hold tensors; keep them in the state itself, or in lists, tuples and dicts there"
+            )
 
 
 # what is neither a tensor nor a model

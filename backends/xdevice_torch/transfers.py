@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xdevice.base.devices import CPU
+from xdevice.base.devices import CPU, of
 from xdevice.contract import Transfer
 from xdevice.contract.hooks import Hooks, Shared
+from xdevice.errors import UnsupportedError
 
 from .modes import Mode, put_on
 from .virtual_gpus import NAME as VIRTUAL
@@ -44,13 +45,13 @@ _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 @contextmanager
 def watch(backend: Backend, gpu: str, report: Callable[[Transfer], None]) -> Iterator[None]:
     def place(x: torch.Tensor) -> Device | None:
-        return None if x.is_meta else backend.device_of(x)
+        return None if x.is_meta else _named(backend, x.device)
 
     def target(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
         wanted: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
         if isinstance(wanted, torch.Tensor):
-            return backend.device_of(wanted)
-        return backend.from_native(torch.device(wanted) if type(wanted) in (int, str) else wanted)
+            return _named(backend, wanted.device)
+        return _named(backend, torch.device(wanted) if type(wanted) in (int, str) else wanted)
 
     def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
         return target(x, gpu if device is None else device)
@@ -87,10 +88,10 @@ class _Watch(Mode):
         x = args[0]
         how = str(func).removesuffix(".default")
         if func is _aten.copy_.default:
-            return self._hooks.move(how, args[1], self._backend.device_of(x))
+            return self._hooks.move(how, args[1], _named(self._backend, x.device))
         if func in _COPIES:
             wanted = kwargs.get("device")
-            return None if wanted is None else self._hooks.move(how, x, self._backend.from_native(wanted))
+            return None if wanted is None else self._hooks.move(how, x, _named(self._backend, wanted))
         read = self._hooks.read(how, x)
         if read is None:
             return None
@@ -98,6 +99,14 @@ class _Watch(Mode):
 
 
 _COUNT = 8
+
+
+def _named(backend: Backend, native: Any) -> Device | None:
+    """Also of a type that xdevice does not know: a record only names it."""
+    try:
+        return backend.from_native(native)
+    except UnsupportedError:
+        return of(native.type, native.index or 0)
 
 
 def _size(x: torch.Tensor) -> int:

@@ -285,6 +285,30 @@ def test_containers_keep_their_type_and_what_is_no_number(backend):
     assert xdevice.to_numpy(first).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["torch", "tensorflow", "paddle", "mxnet"])
+def test_a_model_in_a_batch_is_refused_unless_it_is_there(name):
+    """It would move in place, under the hands of the consumer."""
+    if name == "torch":
+        torch = framework(name)
+        net, place = torch.nn.Linear(1, 1), "meta"
+    elif name == "tensorflow":
+        tf = framework(name)
+        net, place = tf.Variable([1.0]), "gpu:0"
+    elif name == "paddle":
+        paddle = framework(name)
+        net, place = paddle.nn.Linear(1, 1), "gpu:0"
+    else:
+        mx = framework(name)
+        net, place = mx.gluon.Parameter("w", shape=(1,)), "cpu:1"
+        net.initialize()
+    with xdevice.use(name):
+        assert next(xdevice.prefetch([{"net": net}], "cpu"))["net"] is net
+        if not xdevice.backend().has(xdevice.device(place)):
+            pytest.skip(f"{name} has no {place} here")
+        with pytest.raises(xdevice.UnsupportedError, match=r"batch\['net'\], a \w+, which would move in place"):
+            next(xdevice.prefetch([{"net": net}], place))
+
+
 def test_dtypes_are_those_of_tensor(backend):
     held = [np.zeros(2, dtype) for dtype in ("float64", "float32", "int64", "int32", "uint8", "bool")]
     for array, x in zip(held, xdevice.prefetch(held, "cpu"), strict=True):

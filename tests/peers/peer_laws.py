@@ -207,6 +207,9 @@ class Laws:
     def test_prefetch(self, peer, place):
         if peer.is_model:
             model = peer.make()
+            with pytest.raises(xdevice.UnsupportedError, match="move in place"):
+                list(xdevice.prefetch([model], place))
+            xdevice.to_device(model, place)
             assert list(xdevice.prefetch([model], place)) == [model]
             return
         batches = list(xdevice.prefetch((peer.make() for _ in range(3)), place))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 import xdevice
+from xdevice.contract import calls
 from xdevice.errors import NotATensorError, NotBuiltError, UnsupportedError
 
 IMAGE = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype("float32")
@@ -134,6 +137,36 @@ def test_what_works_in_place_changes_nothing_that_was_kept():
         model(torch.tensor(IMAGE))
     assert traced.calls[1].outputs[0].min() < 0, "the output of the batch norm, before the ReLU wrote into it"
     assert traced.calls[2].inputs[0].min() < 0 <= traced.calls[2].outputs[0].min()
+
+
+@dataclass
+class Pair:
+    first: Any
+    second: Any
+    name: str = "pair"
+
+
+def test_tensors_in_dataclasses_are_seen_and_stand_in_for_others():
+    from torch import nn
+
+    class Splits(nn.Module):
+        def forward(self, x):
+            return Pair(x + 1, {"twice": x * 2})
+
+    class Adds(nn.Module):
+        def forward(self, pair):
+            return pair.first + pair.second["twice"]
+
+    net = nn.Sequential(Splits(), Adds())
+    x = xdevice.convert(np.ones((1, 2), "float32"), "torch")
+    with xdevice.trace(net) as seen:
+        net(x)
+    splits, adds = seen.calls
+    assert [y.tolist() for y in splits.outputs] == [[[2, 2]], [[2, 2]]] == [y.tolist() for y in adds.inputs]
+    pair = Pair(x, {"twice": [x, 3]})
+    other = calls.replaced(xdevice.backend("torch"), pair, iter([1.5, 2.5]))
+    assert other == Pair(1.5, {"twice": [2.5, 3]})
+    assert pair.first is x
 
 
 def test_a_layer_that_is_used_twice_has_two_calls():

@@ -14,6 +14,8 @@ What must be kept:
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -242,12 +244,21 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
     if isinstance(value, list | tuple):
         inside = [replaced(backend, one, new) for one in value]
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        twin = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(twin, field.name, replaced(backend, getattr(value, field.name), new))
+        return twin
     return next(new) if backend.classify(type(value)) == "tensor" else value
 
 
 def _found(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    # an object of another type may be anything, a cache or a configuration: what the whole model returns is compared
+    # with it, or it is refused there
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _found(backend, inside, kind)

@@ -232,7 +232,7 @@ class Hooks(Patches):
             return None
         try:
             return self._place(x)
-        except UnsupportedError:
+        except UnsupportedError:  # a symbol, or in no one place: adapters that know better give a `place`
             return None
 
     def _is_tensor(self, cls: type) -> bool:

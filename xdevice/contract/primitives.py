@@ -5,8 +5,8 @@ adapter that
 
 - a `device` handed to it exists on this backend, except in `to_native` and `from_native`;
 - `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
-  `UnsupportedError` because it is spread over several; `move_model` only if `is_all_on` says no; `device_of` and
-  `wait` only for tensors;
+  `UnsupportedError` because it is in no one place, or in one that the adapter does not know; `move_model` only if
+  `is_all_on` says no; `device_of` and `wait` only for tensors;
 - a `dtype` handed to it is one of its `dtypes`;
 - containers, fallback, device spellings and error texts are the core's business.
 """
@@ -179,7 +179,8 @@ class Primitives(ABC):
 
     @abstractmethod
     def device_of(self, x: Any) -> Device:
-        """Where the memory of `x` is. It has to be as fast as possible: every verb calls it."""
+        """Where the memory of `x` is. It has to be as fast as possible: every verb calls it. Raises `UnsupportedError`
+        for what is spread over several devices, and on a device of a kind that is not one of its `kinds`."""
 
     def probe(self, cls: type) -> Callable[[Any], Device]:
         """`device_of` for tensors of just this type, where that can be told faster. Asked once per type."""
@@ -275,7 +276,8 @@ class Primitives(ABC):
     # several devices
 
     def is_dense(self, x: Any) -> bool:
-        """Whether a tensor is one block of numbers: False for the sparse, the ragged and the masked ones."""
+        """Whether a tensor is one block of numbers in memory: False for the sparse, the ragged and the masked ones, and
+        for what is made of other tensors, as a sharded one is."""
         return True
 
     def is_host_bound(self, x: Any) -> bool:

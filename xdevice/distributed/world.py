@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from contextlib import contextmanager, nullcontext
+from enum import Enum
 from math import prod
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Final
@@ -764,13 +765,20 @@ def _summands(x: Any) -> list[Held]:
 
 
 def _unsent(x: Any) -> str:
-    """The numbers and texts in a container, which are not sent and so must be the same; long ones by a digest."""
+    """What is in a container and is not sent, and so must be the same: numbers and texts, long ones by a digest."""
     if registry.kind_of(type(x)) is not None:
         return ""
+    others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
+    return "".join(sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others))
+
+
+def _same_everywhere(value: Any) -> str:
+    """What to call a thing on all ranks. Of one that is not known only its type: its text may have an address in it."""
     import numpy as np
 
-    plain = [leaf for leaf in trees.leaves(x) if isinstance(leaf.value, Number | str | bytes | np.generic)]
-    return "".join(sorted(f"; x{leaf.path} is {_short(repr(leaf.value))}" for leaf in plain))
+    if value is None or isinstance(value, Number | str | bytes | np.generic | Enum):
+        return _short(repr(value))
+    return f"a {type(value).__qualname__}"
 
 
 def _ordered(found: list[Held]) -> list[Held]:

@@ -22,6 +22,7 @@ from xdevice import random
 from xdevice.base import devices
 from xdevice.core import registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
+from xdevice.tensors import leaves
 from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import traced
 
@@ -66,6 +67,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     Raises:
         ArgumentError: a depth below 1, or nothing to iterate. DeviceNotFoundError: no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
+        UnsupportedError: a batch with a model or a variable that is elsewhere.
         What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/reference/async.md).
 
     Costs some 50 us a batch beside the copy, in the thread.
@@ -264,9 +266,10 @@ class _Producer(workers.Worker):
         found = registry.kind_of(type(value))
         if found is None:
             return self._stage_object(value, path, stack, owners)
-        if found.kind == "model":
-            return value
         backend, kind = found
+        if kind == "model":
+            self._refuse_elsewhere(backend, value, path)
+            return value
         if kind == "symbol":
             raise traced(backend, path() or type(value).__qualname__)
         if isinstance(value, numpy.ndarray):
@@ -279,7 +282,15 @@ class _Producer(workers.Worker):
             return value
         self._enter(backend, stack)
         owners[backend.name] = backend
-        return backend.stage(value, self._place)
+        return leaves.stage(backend, value, self._place)
+
+    def _refuse_elsewhere(self, backend: Backend, model: Any, path: Callable[[], str]) -> None:
+        """A model moves in place, and would be the consumer's own while that computes with it."""
+        if any(place is not self._place for _, place in backend.model_devices(model)):
+            raise backend.unsupported(
+                f"prefetching batch{path()}, a {type(model).__qualname__}, which would move in place",
+                "leave it out of the batch, and move it before: xdevice.to_device(model, device)",
+            )
 
     def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
         """What moves itself does, on the stream of its framework; what would stay behind is an error."""

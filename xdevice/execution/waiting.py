@@ -34,7 +34,8 @@ def sync(*targets: object) -> None:
 
     Raises:
         DeviceNotFoundError, DeviceError: no such device. NotATensorError: something that cannot be waited for.
-        TimingError: an event that was not recorded.
+        TimingError: an event that was not recorded. UnsupportedError: a tensor on a device that the backend does not
+            know, whose work it could not wait for.
         The framework's own error of the work waited for.
 
     Example:

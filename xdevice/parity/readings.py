@@ -86,8 +86,8 @@ def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
 def _place(backend: Backend, x: Any) -> str:
     try:
         return str(backend.device_of(x))
-    except UnsupportedError:
-        return "several devices"
+    except UnsupportedError as error:  # spread over several, or on one of a kind that is not known: it says which
+        return f"no one device ({error})"
 
 
 def _plain(path: str, x: object) -> Reading:

@@ -98,7 +98,8 @@ def refuse_symbol(held: Held) -> None:
 def refuse_sparse(held: Held, verb: str) -> None:
     if not held.backend.is_dense(held.value):
         raise held.backend.unsupported(
-            f"{verb} of {held.name}, a {type(held.value).__qualname__} that is not dense", "make it dense first"
+            f"{verb} of {held.name}, a {type(held.value).__qualname__} that is not dense",
+            "make it dense first, or take the tensors that it is made of",
         )
 
 

@@ -65,7 +65,8 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
             length than the others, which is named.
         ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: a device that does
             not exist on a tensor's backend; make tensors of NumPy arrays first, which are on cpu:0 only.
-        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one.
+        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one,
+            or one made of others (DTensor).
 
     Costs a copy of each part that goes elsewhere. A part that stays where `x` is may be a view, which costs nothing and
     changes `x` when it is written: so on PyTorch, NumPy, MXNet, and Paddle from version 3 on.
@@ -100,7 +101,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         ShapeError, DTypeError, ContainerError: parts that differ in more than their length; names
             the first one that does.
         ArgumentError: no parts, or of several backends. DeviceNotFoundError: as `to_device`.
-        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one.
+        NotATensorError: a model, or nothing that holds a tensor. UnsupportedError: a sparse, ragged or masked one,
+            or one made of others (DTensor).
 
     Costs a copy of each part to the device, where it is not there yet, and one into the result, which is new storage.
 
@@ -154,7 +156,8 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         NotATensorError: nothing to copy. NotBuiltError: a model, alone or in a container, of which a variable has no
             values yet: each copy would draw its own. Call the model once on data, then replicate it.
         UnsupportedError: an optimizer, which belongs to its parameters: make one for each copy. Two models in one
-            container that share a variable: put them into one model. A sparse or masked tensor.
+            container that share a variable: put them into one model. A sparse or masked tensor, or
+            one made of others (DTensor).
 
     Costs a copy for each device.
 
@@ -238,7 +241,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
         ContainerError: two tensors that share memory and are not one object, such as overlapping views: what is written
             into one would change the other. In all these cases nothing is written.
         ArgumentError: an empty list, tensors of several backends, another `op`.
-        UnsupportedError: a sparse or masked tensor.
+        UnsupportedError: a sparse or masked tensor, or one made of others (DTensor).
 
     Costs, with NCCL, its own time (docs/explanation/hardware.md); else one copy from each device to the first, and one
     back.
@@ -419,7 +422,7 @@ def _variables(held: Held) -> Iterable[tuple[str, Any]]:
 def _replica(x: Any, found: list[Held], models: list[Held], place: Device) -> Any:
     new: dict[int, Any] = {}
     for held in models:
-        twin = held.backend.copy_model(held.value, place)
+        twin = leaves.copy(held.backend, held.kind, held.value, place)
         if not _is_alone(found):
             twins = dict(held.backend.variables(twin))
             new.update((id(old), twins[name]) for name, old in _variables(held))

@@ -258,7 +258,7 @@ def place_for(backend: Backend, device: object) -> Device:
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
     """The sizes of a creator's arguments, `(2, 3)` or `((2, 3),)`; `ShapeError` for what is not a shape."""
-    sizes = listed(shape[0]) if len(shape) == 1 else shape
+    sizes: Any = listed(shape[0]) if len(shape) == 1 else shape
     if any(isinstance(size, bool) or not hasattr(type(size), "__index__") or size < 0 for size in sizes):
         raise ShapeError(f"a shape is made of ints of 0 or more, as in (2, 3) or ((2, 3)), not of {shown(sizes)}")
     whole = tuple(size.__index__() for size in sizes)

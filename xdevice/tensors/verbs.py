@@ -186,7 +186,7 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
         if probe is not None and probe(x) is target:
             return x
     except UnsupportedError:
-        pass  # spread over devices, so in no one place: it moves
+        pass  # spread over devices, or on one of a kind that is not known, so not there: it moves
     moved: T = _transfer(x, target, leaves.start_move if non_blocking else leaves.move, "move")
     return moved
 
@@ -241,7 +241,8 @@ def device_of(x: object) -> Device:
     Raises:
         DeviceMismatchError: a model or container spread over two devices; names one tensor on each.
         NotBuiltError: a model without variables yet. NotATensorError: nothing that has a device.
-        UnsupportedError: a symbolic tensor (inside `jax.jit` or `tf.function`), or one spread over devices.
+        UnsupportedError: a symbolic tensor (inside `jax.jit` or `tf.function`), one spread over devices, or one on a
+            device that xdevice does not know (PyTorch's "lazy", another vendor's).
 
     Example:
         >>> xdevice.device_of(xdevice.ones(2, device="cpu"))

@@ -233,7 +233,8 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
 def _require_dense(name: str, backend: Backend, value: Any) -> None:
     if not backend.is_dense(value):
         raise UnsupportedError(
-            f"{name} is sparse, ragged or masked, which the format does not support; take its parts, or make it dense"
+            f"{name} is sparse, ragged or masked, or made of other tensors as a sharded one is, which the format does "
+            f"not support; take its parts, or make it dense"
         )
 
 
