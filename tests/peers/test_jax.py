@@ -200,6 +200,24 @@ def test_an_nnx_module_does_not_stay_behind_unnoticed():
         xdevice.check_same_device(batch=moved)
 
 
+class Tied(nnx.Module):
+    def __init__(self):
+        self.a = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        self.b = self.a
+        self.c = nnx.data([self.a.kernel])
+
+
+def test_what_an_nnx_module_shares_stays_one(place):
+    tied = on_host(Tied)()
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        moved, inner = verb([tied, tied.b], place)
+        assert moved.a is moved.b is inner
+        assert moved.a.kernel is moved.c[0]
+        assert place_of(moved.a.kernel[...]) is place
+        assert len(jax.tree.leaves(nnx.state(moved))) == len(jax.tree.leaves(nnx.state(tied)))
+    assert tied.a is tied.b
+
+
 def test_a_sparse_product_where_it_is(place):
     matrix = xdevice.to_device(on_host(lambda: sparse.BCOO.fromdense(jnp.eye(3) * 2.5))(), place)
     vector = xdevice.to_device(on_host(lambda: jnp.arange(3.0))(), place)

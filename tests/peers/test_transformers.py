@@ -132,17 +132,55 @@ def cache():
     return made
 
 
+def both_caches():
+    return transformers.EncoderDecoderCache(cache(), cache())
+
+
+@pytest.mark.parametrize("make", [cache, both_caches])
 @pytest.mark.parametrize("wrap", [dict, BaseModelOutputWithPast])
-def test_a_cache_that_cannot_move_itself_does_not_stay_behind_unnoticed(wrap):
-    """A DynamicCache has no `.to`, and nothing says how it is to be rebuilt: a line has to."""
-    batch = wrap(last_hidden_state=torch.ones(2), past_key_values=cache())
+def test_caches_go_with_what_holds_them(wrap, make, place):
+    batch = wrap(last_hidden_state=torch.ones(2), past_key_values=make())
+    held = batch["past_key_values"]
     for verb in (xdevice.to_device, xdevice.copy_to):
-        with pytest.raises(xdevice.ContainerError, match=r"past_key_values.*DynamicCache.*register"):
-            verb(batch, "gpu:1")
-    assert place_of(batch["last_hidden_state"]) is xdevice.cpu()
-    with pytest.raises(xdevice.DeviceMismatchError, match="past_key_values"):
-        xdevice.check_same_device(x=xdevice.ones(2, device="gpu:1"), past_key_values=batch["past_key_values"])
-    assert not xdevice.same_device(xdevice.ones(2, device="gpu:1"), batch)
+        moved = verb(batch, place)["past_key_values"]
+        assert type(moved) is type(held)
+        for one, old in zip(layers(moved), layers(held), strict=True):
+            assert place_of(one.keys) is place_of(one.values) is place
+            assert one.device == one.keys.device
+            assert place_of(old.keys) is xdevice.cpu()
+            assert old.device == torch.device("cpu")
+    assert xdevice.same_device(xdevice.ones(2, device=place), moved)
+    assert type(layers(xdevice.to_numpy(batch)["past_key_values"])[0].keys) is np.ndarray
+
+
+def layers(x):
+    if isinstance(x, transformers.EncoderDecoderCache):
+        return [*x.self_attention_cache.layers, *x.cross_attention_cache.layers]
+    return x.layers
+
+
+CONFIGS = {
+    "GPT-2": lambda: transformers.GPT2Config(
+        vocab_size=11, n_positions=8, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+    ),
+    "LLaMA": lambda: transformers.LlamaConfig(
+        vocab_size=11, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
+    ),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_generation_goes_on_where_the_cache_is(config, place):
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config()).eval()
+    ids, last = torch.tensor([[1, 2, 3]]), torch.tensor([[4]])
+    xdevice.assert_parity(model, xdevice.copy_to(model, "cpu"), inputs=ids)
+    first = model(ids)
+    there = xdevice.copy_to(model, place)
+    moved = xdevice.copy_to(first, place)
+    expected = model(last, past_key_values=first.past_key_values).logits.detach()
+    found = there(xdevice.to_device(last, place), past_key_values=moved.past_key_values).logits
+    torch.testing.assert_close(found.detach().cpu(), expected)
 
 
 def test_a_cache_beside_tensors_where_it_is():

@@ -361,8 +361,10 @@ def _is_as(found: Any, given: Any) -> bool:
 
 
 def _write_copied(x: Any, keys: Keys, children: Children) -> Any:
-    """Of a mapping that says how it is copied; the copy that Python makes of another holds the very same dict."""
-    if not looks.has_method(type(x), "__copy__"):
+    """Of a mapping that says how it is copied, by putting each item. The copy that Python makes of another holds the
+    very same dict, and one with several values of a key would lose them."""
+    items = list(x.items())
+    if not looks.has_method(type(x), "__copy__") or len(dict(items)) < len(items):
         return _write_frozen(x, keys, children)
     return _write_keyed(x, keys, children)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xdevice.containers import strangers, trees
 from xdevice.containers.batches import PLAIN
 from xdevice.core import registry
-from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, shown
+from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, note, shown
 
 from . import leaves
 
@@ -123,7 +123,7 @@ def _moved(contents: _Contents, target: Device, one: One, undo: list[Callable[[B
             done[id(stranger.x)] = moved = stranger.copied(target) if is_copy else stranger.moved(target)
             if moved is stranger.x:
                 said = f"a {type(moved).__qualname__} that moves itself is on {target} now"
-                undo.append(partial(leaves.note, text=said))
+                undo.append(partial(note, text=said))
     return [done.get(id(value), value) for value in contents.tree.leaves]
 
 

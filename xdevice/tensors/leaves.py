@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from xdevice.base.dtypes import dtype_name
-from xdevice.errors import UnsupportedError, listed
+from xdevice.errors import UnsupportedError, listed, note
 
 from .refusals import traced
 
@@ -66,11 +64,6 @@ def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], er
             note(error, f"{len(moved)} of the {len(before)} variables of a {name} have moved and stay there: {left}")
     except Exception:
         note(error, f"some of the variables of a {type(model).__qualname__} may have moved")
-
-
-def note(error: BaseException, text: str) -> None:
-    with suppress(Exception):  # Python 3.10 knows no notes, and some exceptions take none
-        error.add_note(text)  # type: ignore[attr-defined, unused-ignore]
 
 
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:

@@ -145,8 +145,8 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
             `PackedSequence`, a graph's `Data`; some move in place. Containers are dict, list, tuple, namedtuple,
             dataclass, attrs class, pydantic model, set, pytree of JAX, what `xdevice.register` was told of, ..., also
             nested. They keep their type, a tensor that appears twice stays one tensor, and what is not a tensor passes
-            through, as do NumPy arrays beside tensors of another backend. A scalar of NumPy counts as a tensor on
-            cpu:0 on its own, and as a number in a container.
+            through, as do NumPy arrays and tensors of texts beside tensors of another backend. A scalar of NumPy counts
+            as a tensor on cpu:0 on its own, and as a number in a container.
         device: any spelling that `xdevice.device` takes.
         non_blocking: True returns before the copy is done, where the framework can. The first use of the result waits,
             on the host or on the GPU, so that nobody reads what has not arrived. Do not write into the source before
@@ -168,7 +168,11 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
         DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
         DeviceError: not a device. NotATensorError: nothing that could move.
         NotBuiltError: a model without variables yet. ContainerError: a container that contains itself, or cannot be
-            rebuilt, or that holds an object whose tensors would stay behind; the error says what to write instead.
+            rebuilt, or that holds an object whose tensors would stay behind, or one too large to search; the error says
+            what to write instead.
+
+    A move that fails half way takes back the models that have moved; where that fails too, a note on the error says
+    which have.
 
     Costs less than the framework's own call where there is nothing to do, else one copy. Large ones between ordinary
     memory and an NVIDIA GPU go through a ring of 64 MB of page-locked memory, some 2 to 20 times as fast as by the

@@ -1,0 +1,690 @@
+"""What is on no list: mappings with several values of a key, sequences in C, objects too large to search, proxies, what
+shares. It survives whole, or is refused by name; it is never left behind without a word. On every backend."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import dataclasses
+import queue
+import weakref
+
+import pytest
+from support import FRAMEWORKS
+
+import xdevice
+from xdevice.core import registry
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def backend(request):
+    return registry.load(request.param)
+
+
+@pytest.fixture
+def there(backend):
+    device = backend.samples().other_device()
+    if device is None:
+        pytest.skip(f"{backend.name} has one device here")
+    return device
+
+
+def ones(backend, device="cpu"):
+    with xdevice.use(backend.name):
+        return xdevice.ones(2, device=device)
+
+
+def network(backend):
+    with xdevice.use(backend.name):
+        net = backend.samples().network(2, 2)
+    if net is None:
+        pytest.skip(f"{backend.name} has no models")
+    return net
+
+
+class Holder:
+    def __init__(self, **inside):
+        vars(self).update(inside)
+
+
+def assert_refused(x, there, match):
+    """Everywhere, and nothing passes for being where it is not."""
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        with pytest.raises(xdevice.ContainerError, match=match):
+            verb(x, there)
+    with pytest.raises(xdevice.ContainerError, match=match):
+        xdevice.to_numpy(x)
+
+
+def assert_seen(x, backend, there):
+    assert not xdevice.same_device(x, ones(backend, there))
+    with pytest.raises(xdevice.DeviceMismatchError):
+        xdevice.check_same_device(x, ones(backend, there))
+
+
+# too large
+
+
+def large(**inside):
+    return Holder(rows=[Holder(n=n) for n in range(11_000)], **inside)
+
+
+@pytest.mark.parametrize("with_tensor", [False, True])
+def test_what_is_too_large_to_search_is_named(backend, there, with_tensor):
+    batch = {"x": ones(backend), "deep": [large(x=[ones(backend)]) if with_tensor else large()]}
+    verbs = [
+        lambda: xdevice.to_device(batch, there),
+        lambda: xdevice.copy_to(batch, there),
+        lambda: xdevice.device_of(batch),
+        lambda: xdevice.same_device(batch, ones(backend, there)),
+        lambda: xdevice.check_same_device(batch),
+        lambda: xdevice.sync(batch),
+        lambda: xdevice.to_numpy(batch),
+        lambda: list(xdevice.prefetch([batch], "cpu")),
+    ]
+    for verb in verbs:
+        with pytest.raises(xdevice.ContainerError, match=r"Holder holds more than 10,000 .*xdevice.register\(Holder"):
+            verb()
+    with pytest.raises(xdevice.ContainerError, match=r"^\['deep'\]\[0\]: a Holder"):
+        xdevice.device_of(batch)
+    assert xdevice.device_of(batch["x"]) is xdevice.cpu()
+
+
+def test_the_line_that_it_names_makes_it_pass(backend, there):
+    table = type("Table", (Holder,), {})  # another one each time: what is registered stays so
+    batch = [table(rows=large()), ones(backend)]
+    with pytest.raises(xdevice.ContainerError) as told:
+        xdevice.to_device(batch, there)
+    line = str(told.value).partition("moves: ")[2].removesuffix(" says nothing")
+    eval(line, {"xdevice": xdevice, "Table": table})
+    moved = xdevice.to_device(batch, there)
+    assert moved[0] is batch[0]
+    assert xdevice.device_of(moved) is there
+
+
+def test_a_tokenizer_is_searched_to_its_end(backend, there):
+    ranks = {(str(n), str(n + 1)): n for n in range(30_000)}
+    tokenizer = Holder(ranks=ranks, vocabulary=dict(enumerate(map(str, range(30_000)))), rows=[[{"a": (1,)}]] * 20_000)
+    batch = {"tokenizer": tokenizer, "x": ones(backend)}
+    moved = xdevice.to_device(batch, there)
+    assert moved["tokenizer"] is tokenizer
+    assert xdevice.device_of(moved) is there
+    tokenizer.late = [ones(backend)]  # behind all that
+    assert_refused(batch, there, r"\['tokenizer'\] is a Holder that holds tensors")
+    ranks["a", "b"] = [[ones(backend)]]
+    del tokenizer.late
+    assert_refused(batch, there, r"\['tokenizer'\] is a Holder that holds tensors")
+
+
+def test_what_contains_itself_in_an_object_is_searched_to_its_end(backend, there):
+    inside = []
+    inside += [inside, {"x": inside}, 3]
+    batch = [Holder(inside=inside), ones(backend)]
+    assert xdevice.to_device(batch, there)[0] is batch[0]
+    inside.append(ones(backend))
+    assert_refused(batch, there, "Holder")
+
+
+# mappings
+
+
+class Multi(dict):
+    """Shows the first of several values, as those of werkzeug and Django do."""
+
+    def __init__(self, pairs=()):
+        for key, value in pairs:
+            dict.setdefault(self, key, []).append(value)
+
+    def __getitem__(self, key):
+        return dict.__getitem__(self, key)[0]
+
+    def __setitem__(self, key, value):
+        dict.__setitem__(self, key, [value])
+
+    def items(self, multi=False):
+        return [(key, value) for key, values in dict.items(self) for value in (values if multi else values[:1])]
+
+    def pairs(self):
+        return self.items(multi=True)
+
+
+class FrozenMulti(Multi):
+    def __setitem__(self, key, value):
+        raise TypeError("immutable")
+
+    def __copy__(self):
+        return self
+
+
+class OrderedMulti(Multi, collections.OrderedDict):
+    pass
+
+
+class Pairs(collections.abc.Mapping):
+    """Shows all of several values, as multidict's do."""
+
+    def __init__(self, pairs=()):
+        self.held = pairs.items() if hasattr(pairs, "items") else pairs
+        self.held = [(key, value) for key, value in self.held]
+
+    def __getitem__(self, key):
+        return next(value for other, value in self.held if other == key)
+
+    def __iter__(self):
+        return (key for key, _ in self.held)
+
+    def __len__(self):
+        return len(self.held)
+
+    def items(self):
+        return list(self.held)
+
+    pairs = items
+
+
+class MutablePairs(Pairs, collections.abc.MutableMapping):
+    def __setitem__(self, key, value):
+        self.held = [(other, value if other == key else old) for other, old in self.held]
+
+    def __delitem__(self, key):
+        self.held = [(other, old) for other, old in self.held if other != key]
+
+
+class Latest(Pairs):
+    """Shows the last of several values, and keeps all, as starlette's do."""
+
+    def items(self):
+        return list(dict(self.held).items())
+
+    def __iter__(self):
+        return iter(dict(self.held))
+
+    def __len__(self):
+        return len(dict(self.held))
+
+    def pairs(self):
+        return self.held
+
+
+class Stubborn(Pairs):
+    """Takes a mapping alone, which has each key once."""
+
+    def __init__(self, items=()):
+        super().__init__(dict(items).items() if hasattr(items, "items") else ())
+
+
+MULTI = (Multi, FrozenMulti, OrderedMulti, Pairs, MutablePairs, Latest)
+
+
+@pytest.mark.parametrize("kind", MULTI)
+def test_all_values_of_a_key_survive(backend, there, kind):
+    x = [ones(backend) for _ in range(3)]
+    multi = kind([("a", x[0]), ("b", x[1]), ("a", x[2]), ("n", 3)])
+    before = multi.pairs()
+    assert xdevice.to_device(multi, "cpu") is multi
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        for moved in (verb(multi, there), verb({"in": multi}, there)["in"]):
+            assert type(moved) is kind
+            assert [key for key, _ in moved.pairs()] == [key for key, _ in before]
+            assert {xdevice.device_of(value) for key, value in moved.pairs() if key != "n"} == {there}
+            assert ("n", 3) in moved.pairs()
+            assert multi.pairs() == before, "the source has changed"
+    read = xdevice.to_numpy(multi)
+    assert [value.tolist() for key, value in read.pairs() if key == "a"] == [[1, 1], [1, 1]]
+    far = kind([("a", x[0]), ("a", ones(backend, there))])
+    assert not xdevice.same_device(far)
+    with pytest.raises(xdevice.DeviceMismatchError):
+        xdevice.device_of(far)
+
+
+@pytest.mark.parametrize("kind", MULTI)
+def test_a_file_has_all_values_of_a_key_or_none(kind, tmp_path):
+    backend = registry.load("numpy")
+    multi = kind([("a", ones(backend)), ("a", 2 * ones(backend))])
+    if kind in (Pairs, MutablePairs, Latest):  # its keys, or those beside them, are no names in a file
+        with pytest.raises(xdevice.XDeviceError, match=r"\['a'\] and \['a'\]|\.held\[0\]\[0\]"):
+            xdevice.save(tmp_path / "file", multi)
+        return
+    xdevice.save(tmp_path / "file", multi)
+    assert sorted(value.tolist() for value in xdevice.load(tmp_path / "file").values()) == [[1, 1], [2, 2]]
+
+
+def test_a_mapping_that_would_lose_values_is_named(backend, there):
+    x = [ones(backend), ones(backend)]
+    multi = Stubborn()
+    multi.held = [("a", x[0]), ("a", x[1])]
+    assert_refused([multi], there, "cannot rebuild a Stubborn .*register")
+    assert multi.held[0][1] is x[0]
+
+
+def test_a_mapping_that_gives_what_it_does_not_hold_is_named(backend, there):
+    class Lazy(dict):
+        def items(self):
+            return [(key, ones(backend)) for key in self]
+
+    assert_refused([Lazy(a=1)], there, "Lazy gives tensors that it does not hold")
+
+
+def test_a_mutable_mapping_without_a_copy_of_its_own_is_not_written_into(backend, there):
+    multi = MutablePairs([("a", ones(backend))])
+    held = multi["a"]
+    for moved in (xdevice.to_device(multi, there), xdevice.copy_to(multi, "cpu")):
+        assert moved["a"] is not held
+        assert multi["a"] is held
+
+
+def test_a_mapping_in_c_is_named(backend, there):
+    variable = contextvars.ContextVar("variable")
+    context = contextvars.Context()
+    context.run(variable.set, ones(backend))
+    assert_seen([context], backend, there)
+    assert_refused([context], there, r"\[0\] is a Context")
+
+
+def test_what_is_held_weakly_is_named_and_not_lost(backend, there):
+    class Value:
+        def __init__(self, x):
+            self.x = x
+
+    x = ones(backend)
+    try:
+        weak = [weakref.WeakValueDictionary(a=x), weakref.WeakSet([x])]
+    except TypeError:
+        pytest.skip(f"no weak references to tensors of {backend.name}")
+    for inside in weak:
+        for batch in (inside, [inside, x]):
+            with pytest.raises(xdevice.ContainerError, match=r"cannot rebuild a Weak.*something else holds"):
+                xdevice.to_device(batch, there)
+        assert xdevice.device_of(inside) is xdevice.cpu()
+        assert xdevice.to_device(inside, "cpu") is inside
+        assert len(inside) == 1
+    key = Value(3)
+    moved = xdevice.to_device(weakref.WeakKeyDictionary({key: x}), there)
+    assert xdevice.device_of(moved[key]) is there
+
+
+# sequences and other objects in C
+
+
+def in_a_queue(x):
+    made = queue.SimpleQueue()
+    made.put(x)
+    return made
+
+
+@pytest.mark.parametrize("make", [in_a_queue, ValueError, lambda x: Holder(queue=in_a_queue([x]))])
+def test_what_is_kept_in_c_is_seen_though_no_list_has_its_type(backend, there, make):
+    inside = make(ones(backend))
+    assert_seen([inside], backend, there)
+    assert_refused([inside, ones(backend)], there, type(inside).__qualname__)
+    assert xdevice.device_of([inside]) is xdevice.cpu()
+    batch = [make(3), ones(backend)]
+    assert xdevice.to_device(batch, there)[0] is batch[0]
+
+
+class Rows(collections.abc.Sequence):
+    """A sequence that is no list."""
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def __getitem__(self, i):
+        return self.rows[i]
+
+    def __len__(self):
+        return len(self.rows)
+
+
+def test_a_sequence_that_nobody_knows_is_named(backend, there):
+    assert_seen([Rows(ones(backend))], backend, there)
+    assert_refused([Rows(ones(backend))], there, r"\[0\] is a Rows")
+
+
+# objects that hold models
+
+
+def test_an_object_that_holds_a_model_is_named_unless_that_moves_too(backend, there):
+    net = network(backend)
+    inside = Holder(model=net, name="trainer")
+    batch = {"trainer": inside, "x": ones(backend)}
+    assert_seen(batch, backend, there)
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        with pytest.raises(xdevice.ContainerError, match=r"\['trainer'\] is a Holder .*its \.model, a .*, beside it"):
+            verb(batch, there)
+    with pytest.raises(xdevice.NotATensorError, match=r"its \.model, a "):
+        xdevice.to_device(inside, there)
+    assert xdevice.device_of(net) is xdevice.cpu()
+    moved = xdevice.to_device([inside, net, ones(backend)], there)  # as it says
+    assert moved[0] is inside
+    assert moved[1] is inside.model is net
+    assert xdevice.device_of(moved) is there
+    assert xdevice.to_device(batch | {"x": moved[2]}, there)["trainer"] is inside
+
+
+# what shares
+
+
+@dataclasses.dataclass(eq=False)
+class Layer:
+    weight: object
+    inner: object = None
+
+
+def test_what_stands_in_two_places_stays_one(backend, there):
+    layer, listed = Layer(ones(backend)), [ones(backend)]
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        whole = verb(Layer([layer, listed], {"again": layer, "deep": (Layer(3, layer), listed)}), there)
+        assert whole.weight[0] is whole.inner["again"] is whole.inner["deep"][0].inner is not layer
+        assert whole.weight[1] is whole.inner["deep"][1] is not listed
+        one, other, deep = verb([listed, listed, {"deep": listed}], there)  # a batch
+        assert one is other is deep["deep"] is not listed
+        assert xdevice.device_of(one) is there
+
+
+# deep
+
+
+def nested(x, depth):
+    for _ in range(depth):
+        x = [x]
+    return x
+
+
+@pytest.mark.parametrize("depth", [200, 485, 495, 700, 985, 3000])
+def test_no_depth_gives_a_raw_error(backend, depth, tmp_path):
+    x = nested(ones(backend), depth)
+    verbs = [
+        lambda: xdevice.to_device(x, backend.samples().other_device() or "cpu"),
+        lambda: xdevice.copy_to(x, "cpu"),
+        lambda: xdevice.device_of(x),
+        lambda: xdevice.same_device(x),
+        lambda: xdevice.check_same_device(x),
+        lambda: xdevice.sync(x),
+        lambda: xdevice.to_numpy(x),
+        lambda: xdevice.convert(x, "numpy"),
+        lambda: xdevice.compare(x, x),
+        lambda: xdevice.broadcast(x, ["cpu"]),
+        lambda: xdevice.split_batch(x, ["cpu", "cpu"]),
+        lambda: xdevice.gather([x, x], "cpu"),
+        lambda: xdevice.replicate(x, ["cpu"]),
+        lambda: xdevice.all_reduce([x, x]),
+        lambda: xdevice.save(tmp_path / "file", {"x": x}),
+        lambda: list(xdevice.prefetch([x], "cpu")),
+    ]
+    refused = sum(map(is_refused, verbs))
+    assert refused == 0 if depth == 200 else refused > len(verbs) // 2 or depth < 500
+
+
+def is_refused(verb):
+    try:
+        verb()
+    except xdevice.ContainerError as error:
+        return "pass the tensors in a container without cycles" in str(error)
+    return False
+
+
+# moves that fail half way
+
+
+class FrozenError(Exception):
+    """Takes no notes."""
+
+    add_note = None
+
+    def __setattr__(self, name, value):
+        if not name.startswith("__"):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+@pytest.mark.parametrize("error", [ValueError("no memory"), FrozenError("no memory"), KeyboardInterrupt()])
+def test_a_move_that_fails_changes_nothing(backend, there, error, monkeypatch):
+    if there.kind == "meta":
+        pytest.skip("nothing comes back from there")
+    first, second = network(backend), network(backend)
+    move, moved = backend.move_model, []
+
+    def failing(model, device):
+        move(model, device)
+        moved.append(model)
+        if model is second and device is there:
+            raise error
+
+    monkeypatch.setattr(backend, "move_model", failing)
+    for batch in (second, [first, {"x": ones(backend)}, second]):
+        with pytest.raises(type(error)) as told:
+            xdevice.to_device(batch, there)
+        assert told.value is error
+        assert xdevice.device_of([first, second]) is xdevice.cpu()
+        assert not getattr(error, "__notes__", ())
+    assert moved.count(first) == 2
+
+
+def test_a_move_that_cannot_be_taken_back_says_what_has_moved(backend, there, monkeypatch):
+    net, move = network(backend), backend.move_model
+    broken = []
+
+    def failing(model, device):
+        if not broken:
+            move(model, device)
+        broken.append(device)
+        raise ValueError("no memory")
+
+    monkeypatch.setattr(backend, "move_model", failing)
+    with pytest.raises(ValueError, match="no memory") as told:
+        xdevice.to_device({"net": net}, there)
+    assert broken == [there, xdevice.cpu(), xdevice.cpu()]
+    (note, *_) = told.value.__notes__
+    assert "variables of a" in note
+    assert "have moved and stay there" in note
+
+
+def test_a_model_with_parameters_on_meta_is_said_to_have_moved_in_part():
+    torch = registry.load("torch").framework
+    there = registry.load("torch").samples().other_device()
+    if there is None or there.kind == "meta":
+        pytest.skip("PyTorch has one device here")
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
+    with pytest.raises(NotImplementedError) as told:
+        xdevice.to_device(net, there)
+    assert told.value.__notes__ == ["2 of the 4 variables of a Sequential have moved and stay there: 0.weight, 0.bias"]
+
+
+# texts of TensorFlow
+
+
+def test_a_tensor_of_texts_stays_on_the_host_in_a_batch():
+    tf = registry.load("tensorflow").framework
+    there = registry.load("tensorflow").samples().other_device()
+    if there is None:
+        pytest.skip("TensorFlow has one device here")
+    with tf.device("CPU:0"):
+        batch = {"x": tf.ones((2, 2)), "text": tf.constant(["a", "b"]), "ragged": tf.ragged.constant([["a"], []])}
+    for verb in (xdevice.to_device, xdevice.copy_to, lambda x, there: next(iter(xdevice.prefetch([x], there)))):
+        moved = verb(batch, there)
+        assert moved["text"].numpy().tolist() == [b"a", b"b"]
+        assert xdevice.device_of(moved["text"]) is xdevice.device_of(moved["ragged"]) is xdevice.cpu()
+        assert xdevice.device_of(moved["x"]) is xdevice.device_of(moved) is xdevice.check_same_device(moved) is there
+        assert xdevice.same_device(moved, moved["x"])
+        assert xdevice.to_device(moved, there) is moved
+        assert moved["ragged"].to_list() == [[b"a"], []]
+    del batch["ragged"]
+    parts = xdevice.split_batch(batch, [there, there])
+    assert [part["text"].numpy().tolist() for part in parts] == [[b"a"], [b"b"]]
+    assert xdevice.device_of(parts) is there
+    assert xdevice.device_of([batch["text"]]) is xdevice.cpu()
+    for alone in (batch["text"], [batch["text"]]):
+        with pytest.raises(xdevice.UnsupportedError, match="strings on a GPU"):
+            xdevice.to_device(alone, there)
+
+
+# what the errors advise
+
+
+@pytest.fixture
+def torch():
+    return registry.load("torch").framework
+
+
+@pytest.fixture
+def elsewhere():
+    return registry.load("torch").samples().other_device() or pytest.skip("PyTorch has one device here")
+
+
+def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
+    net = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    net(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    far = xdevice.to_device(torch.ones(2), elsewhere)
+    assert not xdevice.same_device(scheduler, far)
+    with pytest.raises(xdevice.DeviceMismatchError, match=r"\.optimizer"):
+        xdevice.check_same_device([scheduler, far])
+    for batch in ([scheduler, far], [net, scheduler]):
+        with pytest.raises(xdevice.ContainerError, match=r"StepLR .*put its \.optimizer, a SGD, beside it"):
+            xdevice.to_device(batch, elsewhere)
+        assert xdevice.device_of([net, optimizer]) is xdevice.cpu()
+    moved = xdevice.to_device([net, optimizer, scheduler], elsewhere)
+    assert moved[2].optimizer is optimizer
+    assert xdevice.device_of(moved) is elsewhere
+
+
+def test_the_advice_on_what_pytorch_keeps_in_objects_of_its_own(torch, elsewhere):
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    with pytest.raises(xdevice.ContainerError, match=r"GradScaler .*new\.load_state_dict\(old\.state_dict\(\)\)"):
+        xdevice.to_device([scaler], elsewhere)
+    program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        with pytest.raises(
+            xdevice.ContainerError, match=r"ExportedProgram .*passes\.move_to_device_pass\(program, dev"
+        ):
+            verb([program], elsewhere)
+    assert xdevice.device_of([program]) is xdevice.cpu()
+
+
+def test_the_advice_on_a_seed_generator_of_keras():
+    backend = registry.load("tensorflow")
+    keras = pytest.importorskip("keras")
+    there = backend.samples().other_device()
+    if there is None:
+        pytest.skip("TensorFlow has one device here")
+    with backend.framework.device("CPU:0"):
+        generator = keras.random.SeedGenerator(3)
+    with pytest.raises(xdevice.ContainerError, match=r"SeedGenerator .*put its \.state, a \w*Variable, beside it"):
+        xdevice.to_device([generator, ones(backend)], there)
+    moved = xdevice.to_device([generator, generator.state, ones(backend)], there)
+    assert moved[0] is generator
+    assert xdevice.device_of(moved) is there
+
+
+def test_a_device_that_an_object_notes_goes_along(backend, there):
+    @dataclasses.dataclass
+    class Cache:
+        keys: object
+        device: object
+        key_device: object
+        other_device: object
+
+    def note(place):
+        return backend.to_native(place)
+
+    for noted in (note, lambda place: place):
+        cache = Cache(ones(backend), noted(xdevice.cpu()), noted(xdevice.cpu()), noted(xdevice.cpu()))
+        for verb in (xdevice.to_device, xdevice.copy_to):
+            moved = verb([cache], there)[0]
+            assert moved.device == moved.key_device == noted(there)
+            assert moved.other_device == cache.device == noted(xdevice.cpu())
+        assert xdevice.to_numpy(cache).device == noted(xdevice.cpu())
+
+
+# the packages themselves
+
+
+def test_the_multidicts_of_werkzeug(there_of_torch):
+    werkzeug = pytest.importorskip("werkzeug.datastructures")
+    x = [ones(registry.load("torch")) for _ in range(3)]
+    pairs = [("a", x[0]), ("a", x[1]), ("b", x[2])]
+    for multi in (
+        werkzeug.MultiDict(pairs),
+        werkzeug.ImmutableMultiDict(pairs),
+        werkzeug.CombinedMultiDict([werkzeug.MultiDict(pairs[:2]), werkzeug.MultiDict(pairs[2:])]),
+    ):
+        for verb in (xdevice.to_device, xdevice.copy_to):
+            moved = verb([multi], there_of_torch)[0]
+            assert type(moved) is type(multi)
+            assert [key for key, _ in moved.items(multi=True)] == ["a", "a", "b"]
+            assert xdevice.device_of(moved.getlist("a")) is xdevice.device_of(moved) is there_of_torch
+        assert multi.getlist("a")[0] is x[0]
+        assert len(xdevice.to_numpy(multi).getlist("a")) == 2
+
+
+def test_those_of_multidict(there_of_torch):
+    multidict = pytest.importorskip("multidict")
+    x = [ones(registry.load("torch")) for _ in range(3)]
+    pairs = [("a", x[0]), ("b", x[2]), ("a", x[1])]
+    for multi in (multidict.MultiDict(pairs), multidict.CIMultiDict(pairs)):
+        for verb in (xdevice.to_device, xdevice.copy_to):
+            moved = verb([multi], there_of_torch)[0]
+            assert type(moved) is type(multi)
+            assert [key for key, _ in moved.items()] == ["a", "b", "a"]
+            assert xdevice.device_of(moved.getall("a")) is there_of_torch
+        assert multi.getall("a")[0] is x[0]
+    assert_refused([multidict.MultiDictProxy(multi)], there_of_torch, "MultiDictProxy")
+
+
+def test_the_maps_and_vectors_of_pyrsistent_and_frozendict(there_of_torch):
+    pyrsistent = pytest.importorskip("pyrsistent")
+    frozendict = pytest.importorskip("frozendict")
+    x = ones(registry.load("torch"))
+    for made in (pyrsistent.pmap({"a": x, "n": 3}), frozendict.frozendict(a=x, n=3)):
+        hash(made)
+        for verb in (xdevice.to_device, xdevice.copy_to):
+            moved = verb([made], there_of_torch)[0]
+            assert type(moved) is type(made)
+            assert moved["n"] == 3
+            assert hash(moved) != hash(made)
+            assert xdevice.device_of(moved["a"]) is there_of_torch
+        assert made["a"] is x
+    moved = xdevice.to_device(pyrsistent.pset([x]), there_of_torch)
+    assert [xdevice.device_of(inside) for inside in moved.add(3).remove(3)] == [there_of_torch]
+    for made in (pyrsistent.pvector, pyrsistent.plist, pyrsistent.pbag, pyrsistent.pdeque):
+        assert_seen([made([x])], registry.load("torch"), there_of_torch)
+        assert_refused([made([x])], there_of_torch, r"xdevice\.register")
+
+
+def test_structs_of_msgspec(there_of_torch):
+    msgspec = pytest.importorskip("msgspec")
+
+    class Row(msgspec.Struct):
+        x: object
+        n: int = 3
+
+    class FrozenRow(msgspec.Struct, frozen=True):
+        x: object
+        n: int = 3
+
+    for row in (Row(ones(registry.load("torch"))), FrozenRow([ones(registry.load("torch"))])):
+        for verb in (xdevice.to_device, xdevice.copy_to):
+            moved = verb([row], there_of_torch)[0]
+            assert type(moved) is type(row)
+            assert moved.n == 3
+            assert xdevice.device_of([moved.x]) is xdevice.device_of(moved) is there_of_torch
+        assert xdevice.device_of([row.x]) is xdevice.cpu()
+        assert xdevice.to_device(row, "cpu") is row
+
+
+def test_a_proxy_of_a_model(there_of_torch):
+    wrapt = pytest.importorskip("wrapt")
+    net = registry.load("torch").framework.nn.Linear(1, 1)
+    proxy = wrapt.ObjectProxy(net)
+    assert_seen([proxy], registry.load("torch"), there_of_torch)
+    with pytest.raises(xdevice.ContainerError, match=r"ObjectProxy .*its \.__wrapped__, a Linear, beside it"):
+        xdevice.to_device([proxy], there_of_torch)
+    assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch
+
+
+@pytest.fixture
+def there_of_torch():
+    return registry.load("torch").samples().other_device() or pytest.skip("PyTorch has one device here")
