@@ -1,4 +1,4 @@
-"""Which backends ran, in which version, at the end of every run; and the GPU tests left out where there is no GPU."""
+"""Which backends ran, in which version, at the end of every run; what is left out; and what is skipped by name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import BACKENDS
+from support import BACKENDS, FRAMEWORKS
 
 import xdevice
 from xdevice.containers import trees
@@ -114,6 +115,8 @@ def _uninstall(name: str) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        _say_why_there_are_no_parameters(item)
     if config.option.markexpr:
         return
     kept: list[pytest.Item] = []
@@ -146,6 +149,89 @@ def _has_no_home(item: pytest.Item) -> bool:
 @cache
 def _has_gpus() -> bool:
     return shutil.which("nvidia-smi") is not None
+
+
+# what needs a framework that is not here is skipped by its name, and one that a variable names must be here
+
+ABSENT = [known.name for known in registry.KNOWN if known.name not in BACKENDS]
+
+
+def pytest_configure() -> None:
+    named = os.environ.get("XDEVICE_BACKEND")
+    if named and registry.canonical(named) in ABSENT:
+        hint = registry.install_hint(registry.canonical(named))
+        raise pytest.UsageError(f"XDEVICE_BACKEND={named}: it is not installed here; {hint}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test for GPUs is skipped where the framework that it is about sees none, or where none of them does."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    named = [name for name in FRAMEWORKS if name in _said_by(item)]
+    blind = next((name for name in named if not _sees_gpus(name)), None)
+    if blind is not None:
+        pytest.skip(f"{blind} sees no GPU here")
+    if not named and not any(map(_sees_gpus, FRAMEWORKS)):
+        pytest.skip("no framework that is installed sees a GPU here")
+
+
+@cache
+def _sees_gpus(name: str) -> bool:
+    with suppress(xdevice.XDeviceError):
+        return xdevice.backend(name).count("gpu") > 0
+    return True  # the test says what is wrong with it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    name = _absent(item, call.excinfo) if call.excinfo is not None else None
+    if name is not None:
+        reason = f"needs {name}, which is not installed here"
+        call.excinfo = pytest.CallInfo.from_call(lambda: pytest.skip(reason), call.when).excinfo
+    return (yield)
+
+
+def _absent(item: pytest.Item, raised: pytest.ExceptionInfo[BaseException]) -> str | None:
+    """The framework that is not here and that the test has asked for: if xdevice asks for one by itself, it fails."""
+    frames = [entry.frame for entry in raised.traceback if not str(entry.path).startswith("<frozen ")]  # `import`
+    if isinstance(raised.value, ModuleNotFoundError):
+        root = (raised.value.name or "").partition(".")[0]
+        name = next((known.name for known in registry.KNOWN if root in known.modules), None)
+        asking = frames[-1].f_globals.get("__name__", "").partition(".")[0]
+        is_asked_for = asking == f"xdevice_{name}" or not asking.startswith("xdevice")
+    elif isinstance(raised.value, xdevice.BackendNotFoundError):
+        name = next((name for name in ABSENT if f"the backend {name!r} is not installed" in str(raised.value)), None)
+        is_asked_for = name in _said_by(item) or any(_says(frame, name) for frame in frames)
+    else:
+        return None
+    return name if is_asked_for and name in ABSENT else None
+
+
+NO_PARAMETERS = SimpleNamespace(params={})
+
+
+def _said_by(item: pytest.Item) -> list[object]:
+    """The texts that it is given: the backend of a suite, and parameters."""
+    given = [getattr(item.cls, "backend", None), *getattr(item, "callspec", NO_PARAMETERS).params.values()]
+    return list(filter(_is_text, given))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _says(frame, name: str | None) -> bool:
+    is_of_the_tests = Path(frame.code.path).is_relative_to(Path(__file__).parent)
+    return is_of_the_tests and name in (*frame.code.raw.co_consts, *filter(_is_text, frame.f_locals.values()))
+
+
+def _say_why_there_are_no_parameters(item: pytest.Item) -> None:
+    """Where each of them would have been a framework that is not here."""
+    for i, mark in enumerate(item.own_markers):
+        if ABSENT and mark.kwargs.get("reason", "").startswith("got empty parameter set"):
+            reason = f"its frameworks are not installed here; there is no {', '.join(ABSENT)}"
+            item.own_markers[i] = pytest.mark.skip(reason=reason).mark
 
 
 # what failed is named when it fails, so that a run that is broken off or hangs has shown it

@@ -92,9 +92,22 @@ class ProcessesAreLong:
 
 def framework(name: str) -> Any:
     """The framework, imported as xdevice imports it, or a skip: Paddle crashes if imported after some of the others."""
-    if name not in FRAMEWORKS:
-        pytest.skip(f"{name} is not installed")
+    needs(name)
     return xdevice.backend(name).framework
+
+
+def needs(*names: str) -> None:
+    """A skip where one of them is absent: for tests whose processes ask for it. For others conftest.py does it."""
+    for name in names:
+        if name not in BACKENDS:
+            pytest.skip(f"needs {name}, which is not installed here")
+
+
+def any_framework() -> str:
+    """The first that is installed, or a skip."""
+    if not FRAMEWORKS:
+        pytest.skip("needs a framework other than NumPy, and none is installed here")
+    return FRAMEWORKS[0]
 
 
 def with_64_bit(name: str, on: bool = True) -> AbstractContextManager[Any]:

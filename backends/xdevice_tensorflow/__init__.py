@@ -338,7 +338,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # versions before 2.21 may not track the CPU's; None is what the contract has for that
+        except ValueError:  # only oneDNN's allocator counts on the CPU, and TensorFlow's BFC
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -346,7 +346,10 @@ class TensorflowBackend(
         try:
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
-            super().reset_peak(device)
+            raise self.unsupported(
+                f"counting the memory of {device} with the allocator that it uses without oneDNN",
+                "set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported",
+            ) from None
 
     # virtual GPUs
 

@@ -11,7 +11,7 @@ import re
 import numpy as np
 import pytest
 from process_runs import Zygote
-from support import BACKENDS, ROOT, python
+from support import BACKENDS, ROOT, needs, python
 
 import xdevice
 
@@ -33,6 +33,7 @@ def train():
 def trained(request, tmp_path):
     """The state after training by so many processes, and what rank 0 printed."""
     backend, floats = request.param
+    needs(backend, "torch")
     modules = ("xdevice_torch.processes", "sklearn.datasets", "several_processes")
     with Zygote(backend, *modules, PYTHONPATH=path(), XDEVICE_FLOATS=floats) as zygote:
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
-from support import NEEDS_PROC, family, python, wait_for
+from support import NEEDS_PROC, family, needs, python, wait_for
 
 from xdevice.cli import main as cli
 from xdevice.contract.collectives import address
@@ -124,6 +124,7 @@ def path_with(folder):
     ],
 )
 def test_what_cannot_be_started_is_wrong_usage(arguments, said):
+    needs(*{"paddle"}.intersection(arguments))
     done = CliRunner().invoke(cli.main, ["launch", *arguments])
     assert done.exit_code == 2
     assert said in done.output

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from process_runs import LATE, Zygote, took
-from support import sampled
+from support import needs, sampled
 
 DAMP = 1.5
 """Seconds beyond a promise that a loaded machine may take."""
@@ -22,6 +22,7 @@ DAMP = 1.5
 
 @pytest.fixture(scope="module")
 def zygote():
+    needs("torch")  # whose engine NumPy takes
     with Zygote("numpy", "torch", "world_cases", PYTHONPATH=_path()) as found:
         yield found
 

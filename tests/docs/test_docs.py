@@ -10,7 +10,7 @@ import re
 import textwrap
 
 import pytest
-from support import BACKENDS, ROOT, printed, python, sampled
+from support import BACKENDS, ROOT, needs, printed, python, sampled
 
 import xdevice
 
@@ -31,6 +31,8 @@ def test_the_examples_of_docstrings_run(module, backend):
     with xdevice.use(backend):
         names = {"xdevice": xdevice, "Device": xdevice.Device}
         found = doctest.DocTestFinder(exclude_empty=True).find(module, extraglobs=names)
+        if any('use("torch")' in example.docstring for example in found):
+            needs("torch")
         for example in found:
             result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(example)
             assert result.failed == 0, example.name

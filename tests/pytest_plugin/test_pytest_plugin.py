@@ -116,6 +116,25 @@ def test_a_device_that_is_not_there_is_a_skip_under_auto_and_a_run_of_skips_fail
     assert closing(result).startswith("xdevice: no backend was run, which is a failure; not run: gpu, torch (not inst")
 
 
+def test_with_virtual_gpus_numpy_is_tested_on_the_cpu(project, monkeypatch):
+    monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "2")
+    write(
+        project,
+        """
+def test_device(xd_device, xd_devices):
+    assert xd_devices == [xd_device] == [xdevice.cpu()]
+
+@pytest.mark.xd_needs_gpu
+def test_gpu(xd): raise AssertionError
+""",
+    )
+    hide_all_but_numpy(project)
+    result = project.spawn()
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*needs 1 GPU, and numpy sees 0: *"])
+    project.spawn("--xd-device=gpu:1").assert_outcomes(skipped=2)
+
+
 def test_a_difference_is_red_and_named(project):
     write(
         project,

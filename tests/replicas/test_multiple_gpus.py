@@ -16,7 +16,7 @@ from itertools import cycle, islice, product
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, NO_KERNELS, ROOT, python, sampled
+from support import FRAMEWORKS, NO_KERNELS, ROOT, needs, python, sampled
 
 import xdevice
 from xdevice.containers.trees import Tree
@@ -206,6 +206,7 @@ LOSSES = {
 
 
 def run(chapter, name, *flags, **environment):
+    needs(name)
     if name in NO_KERNELS:
         pytest.skip(f"{name} has no kernels for this GPU")
     done = python(EXAMPLES / f"{chapter}.py", *flags, **{"XDEVICE_BACKEND": name, **environment})

@@ -22,7 +22,7 @@ def memory(device: object) -> Memory:
     | backend | on a GPU | on the CPU |
     |---|---|---|
     | torch | all four | nothing |
-    | tensorflow | allocated and peak | allocated and peak, of all CPU devices together |
+    | tensorflow | allocated and peak | allocated and peak, of all CPU devices together, where oneDNN is on |
     | mxnet | total and free | nothing |
     | paddle | all four | allocated and peak |
     | jax | all four; `total` is the share that JAX takes | allocated, of arrays that are alive |
