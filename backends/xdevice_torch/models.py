@@ -200,7 +200,8 @@ def _moved(value: Any, native: torch.device) -> Any:
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     """An optimizer around another one, or with tensors as attributes, which nobody else moves."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    own = {name: value for name, value in vars(optimizer).items() if name not in ("state", "param_groups")}
+    known = ("state", "param_groups", "defaults")  # a rate may be a tensor, which is where the user has put it
+    own = {name: value for name, value in vars(optimizer).items() if name not in known}
     for x in _pytree.tree_leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
             raise UnsupportedError(

@@ -672,9 +672,14 @@ def failing(name):
     return fail
 
 
+class Closed(type):
+    __dict__ = property(failing("__dict__"))
+
+
 HOSTILE = {
     "a type without a hash": Unhashable("Hostile", (), {}),
     "a type that is not to be asked": Unasked("Hostile", (), {}),
+    "a type without a __dict__": Closed("Hostile", (), {}),
     "__class__": type("Hostile", (), {"__class__": property(failing("__class__"))}),
     "__dict__": type("Hostile", (), {"__dict__": property(failing("__dict__"))}),
     "__repr__": type("Hostile", (), {"__repr__": failing("__repr__")}),

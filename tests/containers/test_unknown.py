@@ -590,7 +590,8 @@ def test_a_device_that_an_object_notes_goes_along(backend, there):
     def note(place):
         return backend.to_native(place)
 
-    for noted in (note, lambda place: place):
+    forms = [lambda place: place] if isinstance(note(there), str) else [note, lambda place: place]  # texts stay
+    for noted in forms:
         cache = Cache(ones(backend), noted(xdevice.cpu()), noted(xdevice.cpu()), noted(xdevice.cpu()))
         for verb in (xdevice.to_device, xdevice.copy_to):
             moved = verb([cache], there)[0]

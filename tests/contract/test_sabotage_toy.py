@@ -1783,6 +1783,7 @@ swap(
     "ordinary_tensors_are_dense",
     lambda _, adapter: lambda x: 0 not in x.shape,
 )
+swap("is_host_bound", "keeps numbers", "ordinary_tensors_are_dense", lambda _, adapter: lambda x: True)
 swap("leaf", "gives the tensor itself", _LEAF, lambda _, adapter: lambda x, device: adapter.samples().marked(x))
 swap(
     "leaf",
@@ -2658,6 +2659,8 @@ _OUR_OWN = {
     "refuse_if_frozen",
 }  # fmt: skip
 """What the core decides for all adapters."""
+_OF_THE_FRAMEWORK = {"on_choice"}
+"""What a framework does for itself alone: tests/arithmetic/test_mxnet_semantics.py has what MXNet does."""
 _OF_PROCESSES = {"engines", "start_engine", "why_no_engine", "gradients"}
 """What one process cannot check: tests/distributed/test_sabotage_processes.py has the faults of these."""
 _NEED_THREE = (
@@ -2694,7 +2697,7 @@ def test_the_docs_have_the_list():
 
 def test_every_method_has_a_fault():
     """A method that is added to the contract gets its checks and its faults."""
-    left = HOOKS.keys() - _OUR_OWN - _OF_PROCESSES - {fault.method for fault in FAULTS}
+    left = HOOKS.keys() - _OUR_OWN - _OF_THE_FRAMEWORK - _OF_PROCESSES - {fault.method for fault in FAULTS}
     assert left == {"samples"}  # what the checks stand on
     for method in _NEED_THREE:
         found = [fault for fault in FAULTS if fault.method == method]

@@ -244,7 +244,7 @@ def test_arrays_on_several_devices_are_told_apart_by_which():
 
 def test_the_state_of_an_optimizer_moves_whatever_containers_it_is_in(torch):
     p = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([p])
+    optimizer = torch.optim.SGD([p], lr=torch.tensor(0.1))
     state = {"pair": (torch.ones(1), torch.zeros(1)), "inner": {"m": [torch.ones(1)]}, "step": torch.ones(())}
     optimizer.state[p] = state
     xdevice.to_device(optimizer, "meta")

@@ -59,6 +59,7 @@ class Several(Suite):
     def test_ordinary_tensors_are_dense(self) -> None:
         for name, x in self.odd_tensors().items():
             assert self.adapter.is_dense(x) is True, name
+            assert self.adapter.is_host_bound(x) is False, name
 
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
         self.needs_kernels()
