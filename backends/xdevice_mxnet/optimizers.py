@@ -184,16 +184,16 @@ class MxnetOptimizers(Optimizers):
             take_state(optimizer, state)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        optimizer = optimizer._optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
-        kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
-        settings = _settings(optimizer, kind)
+        rule = optimizer._optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer
+        kind = terms.kind_of(rule, _KINDS, self.unsupported)
+        settings = _settings(rule, kind)
         parameters: list[terms.Parameter] = []
-        if optimizer is not optimizer:
+        if rule is not optimizer:
             _require_plain(optimizer, self)
             parameters += (
-                _parameter(optimizer, kind, settings, index, parameter)
+                _parameter(rule, kind, settings, index, parameter)
                 for index, parameter in enumerate(optimizer._params)
                 if parameter.grad_req != "null"
             )
         arguments = _NAMES[kind] | _COMMON_NAMES | {"clip": "clip_gradient is the value to clip to"}
-        return terms.Optimizer(kind, type(optimizer).__name__, settings, tuple(parameters), arguments)
+        return terms.Optimizer(kind, type(rule).__name__, settings, tuple(parameters), arguments)

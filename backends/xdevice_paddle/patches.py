@@ -88,6 +88,7 @@ PRIVATE: Final = (
     ),
     Private("paddle.nn.layer.norm", ("_BatchNormBase",), "the same"),
     Private("paddle.nn.Layer", ("_sub_layers",), "whether a layer holds others"),
+    Private("paddle.optimizer.Optimizer", ("_param_groups",), "an optimizer that keeps tensors elsewhere is refused"),
     Private("paddle.nn.AdaptiveAvgPool2D", ("_output_size",), "what a layer without parameters is set to"),
     Private("paddle.nn.ELU", ("_alpha",), "the same"),
     Private("paddle.nn.GELU", ("_approximate",), "the same"),

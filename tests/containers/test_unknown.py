@@ -7,6 +7,7 @@ import collections
 import contextvars
 import dataclasses
 import queue
+import sys
 import weakref
 
 import pytest
@@ -289,7 +290,7 @@ def test_what_is_held_weakly_is_named_and_not_lost(backend, there):
     x = ones(backend)
     try:
         weak = [weakref.WeakValueDictionary(a=x), weakref.WeakSet([x])]
-    except TypeError:
+    except (TypeError, NotImplementedError):  # MXNet's arrays refuse to be hashed so
         pytest.skip(f"no weak references to tensors of {backend.name}")
     for inside in weak:
         for batch in (inside, [inside, x]):
@@ -412,7 +413,10 @@ def test_no_depth_gives_a_raw_error(backend, depth, tmp_path):
         lambda: list(xdevice.prefetch([x], "cpu")),
     ]
     refused = sum(map(is_refused, verbs))
-    assert refused == 0 if depth == 200 else refused > len(verbs) // 2 or depth < 500
+    if depth == 200:
+        assert refused == 0
+    if depth > sys.getrecursionlimit():  # which some frameworks raise
+        assert refused > len(verbs) // 2
 
 
 def is_refused(verb):
@@ -493,11 +497,12 @@ def test_a_model_with_parameters_on_meta_is_said_to_have_moved_in_part():
 # texts of TensorFlow
 
 
+@pytest.mark.virtual
 def test_a_tensor_of_texts_stays_on_the_host_in_a_batch():
     tf = registry.load("tensorflow").framework
-    there = registry.load("tensorflow").samples().other_device()
-    if there is None:
-        pytest.skip("TensorFlow has one device here")
+    if not registry.load("tensorflow").count("gpu"):
+        pytest.skip("tensorflow has no GPU here")
+    there = xdevice.gpu()
     with tf.device("CPU:0"):
         batch = {"x": tf.ones((2, 2)), "text": tf.constant(["a", "b"]), "ragged": tf.ragged.constant([["a"], []])}
     for verb in (xdevice.to_device, xdevice.copy_to, lambda x, there: next(iter(xdevice.prefetch([x], there)))):

@@ -13,7 +13,7 @@ import xdevice
 from xdevice.distributed import control, hub, launchers, wire
 from xdevice.distributed.hub import Hub, Terms
 
-PLACE = launchers.Place("xdevice launch", 1, 2, 1, 2, "127.0.0.1", None, "a run")
+PLACE = launchers.Launch("xdevice launch", 1, 2, 1, 2, "127.0.0.1", None, "a run")
 
 
 @pytest.fixture

@@ -305,7 +305,10 @@ def test_a_recording_is_a_copy_of_each_frameworks_tensor(backend, tmp_path):
     assert leaf.owner == f"{backend} {chosen.version}"
     assert recording.header["versions"][backend] == chosen.version
     if network is not None:
-        assert compare_readings(recording.entries[1].read(), readings.read(network), Rule(0, 0)).ok
+        state = xdevice.convert_state(network, "numpy")  # in PyTorch's layouts, as recordings are
+        values = {reading.path: reading.value for reading in recording.entries[1].read()}
+        assert state.keys() == values.keys()
+        assert all((values[name] == x).all() for name, x in state.items())
 
 
 def test_a_line_cut_short_by_a_crash_is_not_read(tmp_path):

@@ -44,6 +44,9 @@ class Backend:
     def is_all_on(self, model, device):
         return all(place is device for _, place in self.model_devices(model))
 
+    def is_host_bound(self, x):
+        return False
+
     def model_parts(self, model):
         return [model.weight]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
 """Whether a function runs here whose gradient `value_and_grad` was asked for."""
 
-_owners: dict[type, Backend] = {}
+_backends: dict[type, Backend] = {}
 """Of the types of tensors that have been parameters so far."""
 _are_floats: set[Any] = set()
 """The frameworks' dtypes of `FLOATS`, as far as they have been seen."""
@@ -176,7 +176,7 @@ def _differentiated(
         if has_aux:
             loss, aux = _parted(loss)
             others.append(trees.Tree(aux))
-        if _owners.get(type(loss)) is not backend or loss.dtype is not _usual or len(loss.shape):
+        if _backends.get(type(loss)) is not backend or loss.dtype is not _usual or len(loss.shape):
             loss = registry.as_array(loss)
             _require_loss(loss, backend)
         return loss, others[0].leaves if has_aux else []
@@ -199,13 +199,13 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         raise _two_backends("params", backend, "grads", owner)
     if not tree.has_keys_of(other):
         gradients = _paired(tree, other, gradients)
-    if all(map(_owners.__contains__, map(type, leaves + gradients))):
+    if all(map(_backends.__contains__, map(type, leaves + gradients))):
         places, others = list(map(backend.device_of, leaves)), list(map(backend.device_of, gradients))
         if places != others:
             raise _elsewhere(places, others, tree)
     new = backend.update(leaves, gradients, rule, _inside.get())
     for i, (x, made) in enumerate(zip(leaves, new, strict=True)):
-        if type(made) not in _owners or made.shape != x.shape or made.dtype is not x.dtype:
+        if type(made) not in _backends or made.shape != x.shape or made.dtype is not x.dtype:
             new[i] = _checked(x, made, backend, tree, i)
     return tree.rebuilt(new)
 
@@ -222,7 +222,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
     """The backend of a container of parameters, and its tensors."""
     backend = None
     for x in tree.leaves:
-        owner = _owners.get(type(x))
+        owner = _backends.get(type(x))
         if owner is None or (backend is not None and owner is not backend):
             break
         if has_floats and not ((x.dtype is _usual or x.dtype in _are_floats) and owner.is_dense(x)):
@@ -258,7 +258,7 @@ def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Bac
                 raise backend.unsupported(
                     f"gradients of {name}{tree.path(i)}, which is not dense", "make it dense first"
                 )
-            _owners[type(x)] = backend
+            _backends[type(x)] = backend
         leaves.append(x)
     if backend is None:
         raise NotATensorError(f"{name} hold no tensor: {shown(tree.rebuilt(tree.leaves))}")
@@ -347,7 +347,7 @@ def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list
 
 
 def _zeros(x: Any, backend: Backend) -> Any:
-    if type(x) in _owners:
+    if type(x) in _backends:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
     return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))  # where a function is traced
 

@@ -62,7 +62,7 @@ members: Final[Any] = type.__dict__["__dict__"].__get__
 """What a class states itself. `vars` asks its metaclass, which may raise."""
 
 
-class Held(NamedTuple):
+class Inner(NamedTuple):
     """A tensor or model in an object."""
 
     path: str
@@ -71,7 +71,7 @@ class Held(NamedTuple):
     kind: Kind
 
 
-class Keys(tuple[Any, ...]):
+class MappingKeys(tuple[Any, ...]):
     """The keys of a mapping, which no others can stand for: the program looks things up by them."""
 
     __slots__ = ()
@@ -88,7 +88,7 @@ class _View(NamedTuple):
     fields: tuple[str, ...]
 
 
-def held(x: Any) -> list[Held]:
+def held(x: Any) -> list[Inner]:
     """The tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError` for one
     with too much in it."""
     inside = _objects(x, _kind(type(x)))
@@ -216,7 +216,7 @@ def beside(x: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if _kind(type(value)) is not None or held(value)}
 
 
-def _held(x: Any) -> Iterator[Held]:
+def _held(x: Any) -> Iterator[Inner]:
     seen = {id(x)}
     # no recursion: a list may be linked by thousands of objects
     way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
@@ -228,7 +228,7 @@ def _held(x: Any) -> Iterator[Held]:
             found = _kind(cls)
             inside = _objects(child, found) if found is not None else None
             if found is not None and inside is None:
-                yield Held("".join(_code(*step) for step in (*way[1:], (form, key))), child, *found)
+                yield Inner("".join(_code(*step) for step in (*way[1:], (form, key))), child, *found)
             elif (inside is not None or can_hold(cls)) and id(child) not in seen:
                 if len(seen) == _MOST:
                     raise _too_large(x)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend, Way
 
-    from .looks import Held
+    from .looks import Inner
 
 
 _staying: Final[dict[int, frozenset[str]]] = {}
@@ -35,7 +35,7 @@ _staying: Final[dict[int, frozenset[str]]] = {}
 class Stranger:
     """An object and the tensors in it."""
 
-    def __init__(self, x: Any, way: Way | None, held: list[Held]) -> None:
+    def __init__(self, x: Any, way: Way | None, held: list[Inner]) -> None:
         self.x = x
         self.way = way
         self.held = held
@@ -124,7 +124,7 @@ class Stranger:
         inside = "pass what is in it among the values of a list or dict"
         if registry.owner_of(cls) is not None and looks.has_method(cls, "load_state_dict"):
             return "make another one there, and give it the state of this one: new.load_state_dict(old.state_dict())"
-        if cls.__module__ == "builtins" or cls is looks.Keys or registry.owner_of(cls) is not None:
+        if cls.__module__ == "builtins" or cls is looks.MappingKeys or registry.owner_of(cls) is not None:
             return inside
         if looks.is_closed(cls):
             return f"{inside}, or say how: xdevice.register({cls.__qualname__}, flatten=..., rebuild=...)"
@@ -201,7 +201,7 @@ def find(x: Any, way: Way | None) -> Stranger | None:
     there is nothing in it to be moved."""
     if way is not None and way.tensors is not None:
         owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
-        held = [looks.Held(name, value, *found) for name, value, found in owned if found]
+        held = [looks.Inner(name, value, *found) for name, value, found in owned if found]
         return Stranger(x, way, held) if held or way.move is not None else None
     held = [one for one in looks.held(x) if not one.backend.is_host_only]
     return Stranger(x, way, held) if held or way is not None else None
@@ -215,7 +215,7 @@ def _is_variable(backend: Backend, model: Any) -> bool:
         return False
 
 
-def _mover(x: Any, held: list[Held]) -> Backend | None:
+def _mover(x: Any, held: list[Inner]) -> Backend | None:
     first = held[0].backend if held else None
     if first is None or first.moves_by is None or any(one.backend is not first for one in held):
         return None

@@ -17,7 +17,7 @@ from xdevice.errors import ContainerError, shown
 
 from . import looks, strangers
 from .batches import PLAIN
-from .ways import Entry, Whole, code, registered, way_into
+from .ways import Walk, Whole, code, registered, way_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
 _NOTHING: Final[Any] = {}
-_ways: dict[int, Entry | Whole | None] = {}
+_ways: dict[int, Walk | Whole | None] = {}
 """By the `id` of a type, as `registry.remember` keeps it."""
 
 
@@ -44,7 +44,7 @@ class _Node(NamedTuple):
     """A container on the way."""
 
     container: Any
-    entry: Entry
+    entry: Walk
     keys: Iterable[Any]
     children: Sequence[Any]
     inner: dict[int, _Node]
@@ -167,7 +167,7 @@ def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
     return tree.rebuilt(change(tree.leaves))
 
 
-def _way(x: Any, whole: bool) -> Entry | None:
+def _way(x: Any, whole: bool) -> Walk | None:
     cls = type(x)
     way: Any = _ways.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
@@ -192,7 +192,7 @@ def stranger(x: Any) -> strangers.Stranger | None:
     return strangers.find(x, way.way if type(way) is Whole else None)
 
 
-def _walk(x: Any, entry: Entry, whole: bool, found: list[Any]) -> _Node:
+def _walk(x: Any, entry: Walk, whole: bool, found: list[Any]) -> _Node:
     keys, children = entry.read(x)
     tensors = registry.probes
     try:

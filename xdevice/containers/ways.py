@@ -28,7 +28,7 @@ from . import looks, strangers
 from .batches import PLAIN
 from .looks import attributes, beside
 
-Keys = Iterable[Any]
+Names = Iterable[Any]
 Children = Sequence[Any]
 
 
@@ -48,11 +48,11 @@ _FIELDS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
 
-class Entry(NamedTuple):
+class Walk(NamedTuple):
     """The way into a container of one type."""
 
-    read: Callable[[Any], tuple[Keys, Children]]
-    write: Callable[[Any, Keys, Children], Any]
+    read: Callable[[Any], tuple[Names, Children]]
+    write: Callable[[Any, Names, Children], Any]
     """Rebuilds it with other children; what is neither child nor key comes from the old one."""
     is_plain: bool = False
     """Whether it is rebuilt with the same children too, so that a copy of what it is in does not share it."""
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 class Whole(NamedTuple):
     """An object that moves itself, or may: it is a leaf where things are moved, and walked elsewhere if it can be."""
 
-    inside: Entry | None
+    inside: Walk | None
     way: Way | None
     """As it was registered; None for one that has a method of its own, to be used if it holds tensors."""
 
@@ -77,10 +77,10 @@ registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
 """What users have registered, for subclasses too."""
 
 
-def way_into(x: Any) -> Entry | Whole | None:
+def way_into(x: Any) -> Walk | Whole | None:
     """The way into things of the type of `x`; None for a leaf."""
     cls = type(x)
-    if cls is looks.Keys or not looks.answers(x):
+    if cls is looks.MappingKeys or not looks.answers(x):
         return None
     own = next((registered[base] for base in cls.__mro__ if base in registered), None)
     if own is not None:
@@ -115,17 +115,17 @@ def _offered(x: Any) -> Way | None:
     return next((way for way in (backend.container_way(x) for backend in asked) if way is not None), None)
 
 
-def _as_registered(way: Way, x: Any) -> Entry | Whole:
+def _as_registered(way: Way, x: Any) -> Walk | Whole:
     if way.move is not None:
         return Whole(_inside(x), way)
     return _entry(way)
 
 
-def _entry(way: Way) -> Entry:
+def _entry(way: Way) -> Walk:
     return _by_functions(way) if way.flatten is not None else ATTRIBUTES
 
 
-def _inside(x: Any) -> Entry | None:
+def _inside(x: Any) -> Walk | None:
     exact = EXACT.get(type(x))
     if exact is not None:
         return exact
@@ -139,13 +139,13 @@ def _inside(x: Any) -> Entry | None:
     return None
 
 
-def _by_functions(way: Way) -> Entry:
+def _by_functions(way: Way) -> Walk:
     """A way by a pair of functions: the children are a mapping or a sequence, and are handed back as one."""
     flatten, rebuild = way.flatten, way.rebuild
     assert flatten is not None
     assert rebuild is not None
 
-    def read(x: Any) -> tuple[Keys, Children]:
+    def read(x: Any) -> tuple[Names, Children]:
         children = flatten(x)
         if isinstance(children, Mapping):
             return children.keys(), list(children.values())
@@ -156,10 +156,10 @@ def _by_functions(way: Way) -> Entry:
             "expected a dict of what is in it, or a list"
         )
 
-    def write(x: Any, keys: Keys, children: Children) -> Any:
+    def write(x: Any, keys: Names, children: Children) -> Any:
         return rebuild(x, list(children) if isinstance(keys, range) else dict(zip(keys, children, strict=True)))
 
-    return Entry(read, write)
+    return Walk(read, write)
 
 
 # attributes
@@ -175,14 +175,14 @@ def _put(new: Any, name: str, value: Any) -> None:
         object.__setattr__(new, name, value)
 
 
-def _read_attributes(x: Any) -> tuple[Keys, Children]:
+def _read_attributes(x: Any) -> tuple[Names, Children]:
     named = [field.name for field in fields(x)] if is_dataclass(x) else ()
     found = {name: getattr(x, name) for name in named if hasattr(x, name)}
     found.update((name, value) for name, value in attributes(x).items() if name not in found)
     return [Attribute(name) for name in found], list(found.values())
 
 
-def _write_attributes(x: Any, keys: Keys, children: Children) -> Any:
+def _write_attributes(x: Any, keys: Names, children: Children) -> Any:
     try:
         new = object.__new__(type(x))
     except TypeError:  # its memory is laid out by C
@@ -209,32 +209,32 @@ def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
     return owner.to_native(moves.pop()[1]) if owner is not None else moves.pop()[1]
 
 
-ATTRIBUTES: Final = Entry(_read_attributes, _write_attributes)
+ATTRIBUTES: Final = Walk(_read_attributes, _write_attributes)
 
 
 # items, and the attributes beside them
 
 
-def _and_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Keys, Children]:
+def _and_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
     more = beside(x)
     return [*keys, *map(Attribute, more)], [*items, *more.values()]
 
 
-def _and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Keys, Children]:
+def _and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
     names, children = list(keys), list(values)
     if PLAIN.issuperset(map(id, map(type, names))):
         return names, children
-    found = looks.Keys(names)
+    found = looks.MappingKeys(names)
     return (names, children) if strangers.find(found, None) is None else ([*names, _KEYS], [*children, found])
 
 
-def _read_dict(x: Any) -> tuple[Keys, Children]:
+def _read_dict(x: Any) -> tuple[Names, Children]:
     if PLAIN.issuperset(map(id, map(type, x))):
         return x, list(x.values())
     return _and_keys(x, x.values())
 
 
-def _read_keyed(x: Any) -> tuple[Keys, Children]:
+def _read_keyed(x: Any) -> tuple[Names, Children]:
     stored = _stored(x)
     items = dict(x.items()) if stored is None else stored
     return _and_beside(x, *_and_keys(items, items.values()))
@@ -259,7 +259,7 @@ def _tensors(x: Any) -> set[int]:
     return {id(one.value) for one in looks.held(x)}
 
 
-def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
+def _write_keyed(x: Any, keys: Names, children: Children) -> Any:
     if _stored(x) is not None:
         return _write_stored(x, keys, children)
     new = copy.copy(x)
@@ -282,7 +282,7 @@ def _write_keyed(x: Any, keys: Keys, children: Children) -> Any:
     return _checked(new, keys, children)
 
 
-def _write_stored(x: Any, keys: Keys, children: Children) -> Any:
+def _write_stored(x: Any, keys: Names, children: Children) -> Any:
     """Past the methods of its own: a dict with other values, and the attributes."""
     cls = type(x)
     base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
@@ -294,7 +294,7 @@ def _write_stored(x: Any, keys: Keys, children: Children) -> Any:
     return new
 
 
-def _read_frozen(x: Any) -> tuple[Keys, Children]:
+def _read_frozen(x: Any) -> tuple[Names, Children]:
     items = list(x.items())  # some have several of one key
     names, values = _and_keys([key for key, _ in items], [value for _, value in items])
     if _tensors(x) <= _tensors([*values]):
@@ -302,7 +302,7 @@ def _read_frozen(x: Any) -> tuple[Keys, Children]:
     return _and_beside(x, names, values)
 
 
-def _write_frozen(x: Any, keys: Keys, children: Children) -> Any:
+def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
     given = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
     items = [(key, child) for key, child in given if type(key) is not Attribute]
     new = _made(x, [items] if len(dict(items)) < len(items) else [dict(items), items], items)
@@ -360,7 +360,7 @@ def _is_as(found: Any, given: Any) -> bool:
     return found is given or (type(found) is type(given) and registry.kind_of(type(given)) is None)
 
 
-def _write_copied(x: Any, keys: Keys, children: Children) -> Any:
+def _write_copied(x: Any, keys: Names, children: Children) -> Any:
     """Of a mapping that says how it is copied, by putting each item. The copy that Python makes of another holds the
     very same dict, and one with several values of a key would lose them."""
     items = list(x.items())
@@ -369,7 +369,7 @@ def _write_copied(x: Any, keys: Keys, children: Children) -> Any:
     return _write_keyed(x, keys, children)
 
 
-def _checked(new: Any, keys: Keys, children: Children) -> Any:
+def _checked(new: Any, keys: Names, children: Children) -> Any:
     """`new`, if it has taken the children as they are: some mappings convert what they are given."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
@@ -377,11 +377,11 @@ def _checked(new: Any, keys: Keys, children: Children) -> Any:
     return new
 
 
-def _refuse_weak(x: Any, keys: Keys, children: Children) -> Any:
+def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
     raise ContainerError("what is in it lives only as long as something else holds it")
 
 
-def _read_listed(x: Any) -> tuple[Keys, Children]:
+def _read_listed(x: Any) -> tuple[Names, Children]:
     items = _items(x)
     return _and_beside(x, range(len(items)), items)
 
@@ -391,20 +391,20 @@ def _items(x: Any) -> list[Any]:
     return list(iter(x))
 
 
-def _write_listed(x: Any, keys: Keys, children: Children) -> Any:
+def _write_listed(x: Any, keys: Names, children: Children) -> Any:
     new = copy.copy(x)
     count = len(_items(x))
     new[:] = children[:count]
     return _with_beside(new, count, keys, children)
 
 
-def _with_beside(new: Any, count: int, keys: Keys, children: Children) -> Any:
+def _with_beside(new: Any, count: int, keys: Names, children: Children) -> Any:
     for name, child in list(zip(keys, children, strict=True))[count:]:
         _put(new, name, child)
     return new
 
 
-def _read_tuple(x: Any) -> tuple[Keys, Children]:
+def _read_tuple(x: Any) -> tuple[Names, Children]:
     names = getattr(x, "_fields", None)
     if hasattr(x, "n_sequence_fields"):  # time.struct_time, torch.return_types
         names = type(x).__match_args__
@@ -414,7 +414,7 @@ def _read_tuple(x: Any) -> tuple[Keys, Children]:
     return _and_beside(x, range(len(items)), items)
 
 
-def _write_tuple(x: Any, keys: Keys, children: Children) -> Any:
+def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
     if hasattr(x, "n_sequence_fields"):
         return type(x)(children)
     count = len(_items(x))
@@ -424,32 +424,32 @@ def _write_tuple(x: Any, keys: Keys, children: Children) -> Any:
     return _with_beside(new, count, keys, children)
 
 
-def _read_partial(x: Any) -> tuple[Keys, Children]:
+def _read_partial(x: Any) -> tuple[Names, Children]:
     more = attributes(x)
     return [*_PARTIAL, *map(Attribute, more)], [x.func, x.args, x.keywords or None, *more.values()]
 
 
-def _write_partial(x: Any, keys: Keys, children: Children) -> Any:
+def _write_partial(x: Any, keys: Names, children: Children) -> Any:
     new = copy.copy(x)
     more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
     new.__setstate__((*children[: len(_PARTIAL)], {str(name): child for name, child in more}))
     return new
 
 
-def _read_elements(x: Any) -> tuple[Keys, Children]:
+def _read_elements(x: Any) -> tuple[Names, Children]:
     elements = _items(x)
     return range(len(elements)), elements
 
 
-def _remake(x: Any, keys: Keys, children: Children) -> Any:
+def _remake(x: Any, keys: Names, children: Children) -> Any:
     return type(x)(children)
 
 
-def _remake_set(x: Any, keys: Keys, children: Children) -> Any:
+def _remake_set(x: Any, keys: Names, children: Children) -> Any:
     return _made(x, [children], children)
 
 
-def _write_deque(x: Any, keys: Keys, children: Children) -> Any:
+def _write_deque(x: Any, keys: Names, children: Children) -> Any:
     new = type(x)(children, x.maxlen)
     lost = looks.lost(x, new)
     if lost:
@@ -457,33 +457,31 @@ def _write_deque(x: Any, keys: Keys, children: Children) -> Any:
     return new
 
 
-EXACT: Final[dict[type, Entry]] = {
+EXACT: Final[dict[type, Walk]] = {
     # what comes behind the values stands for the keys
-    dict: Entry(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
-    OrderedDict: Entry(_read_dict, lambda x, keys, new: OrderedDict(zip(x, new, strict=False)), True),
-    defaultdict: Entry(
-        _read_dict, lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)), True
-    ),
-    list: Entry(lambda x: (range(len(x)), x), lambda x, keys, new: list(new), True),
-    tuple: Entry(lambda x: (range(len(x)), x), lambda x, keys, new: tuple(new)),
-    deque: Entry(lambda x: (range(len(x)), list(x)), lambda x, keys, new: deque(new, x.maxlen), True),
-    set: Entry(_read_elements, _remake, True),
-    frozenset: Entry(_read_elements, _remake),
-    slice: Entry(lambda x: (_SLICE, (x.start, x.stop, x.step)), lambda x, keys, new: slice(*new)),
+    dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
+    OrderedDict: Walk(_read_dict, lambda x, keys, new: OrderedDict(zip(x, new, strict=False)), True),
+    defaultdict: Walk(_read_dict, lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)), True),
+    list: Walk(lambda x: (range(len(x)), x), lambda x, keys, new: list(new), True),
+    tuple: Walk(lambda x: (range(len(x)), x), lambda x, keys, new: tuple(new)),
+    deque: Walk(lambda x: (range(len(x)), list(x)), lambda x, keys, new: deque(new, x.maxlen), True),
+    set: Walk(_read_elements, _remake, True),
+    frozenset: Walk(_read_elements, _remake),
+    slice: Walk(lambda x: (_SLICE, (x.start, x.stop, x.step)), lambda x, keys, new: slice(*new)),
 }
 
-_SUBCLASSES: Final[tuple[tuple[Any, Entry], ...]] = (
-    (dict | UserDict, Entry(_read_keyed, _write_keyed)),
-    (list | UserList, Entry(_read_listed, _write_listed)),
-    (deque, Entry(_read_elements, _write_deque)),
-    (tuple, Entry(_read_tuple, _write_tuple)),
+_SUBCLASSES: Final[tuple[tuple[Any, Walk], ...]] = (
+    (dict | UserDict, Walk(_read_keyed, _write_keyed)),
+    (list | UserList, Walk(_read_listed, _write_listed)),
+    (deque, Walk(_read_elements, _write_deque)),
+    (tuple, Walk(_read_tuple, _write_tuple)),
     # nothing but its dict makes a view, so it comes back as a list
-    (MappingView, Entry(_read_elements, lambda x, keys, new: list(new))),
+    (MappingView, Walk(_read_elements, lambda x, keys, new: list(new))),
     (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
-    (WeakValueDictionary, Entry(_read_frozen, _refuse_weak)),
-    (WeakSet, Entry(_read_elements, _refuse_weak)),
-    (MutableMapping, Entry(_read_frozen, _write_copied)),
-    (Mapping, Entry(_read_frozen, _write_frozen)),
-    (Set, Entry(_read_elements, _remake_set)),
-    (partial, Entry(_read_partial, _write_partial)),
+    (WeakValueDictionary, Walk(_read_frozen, _refuse_weak)),
+    (WeakSet, Walk(_read_elements, _refuse_weak)),
+    (MutableMapping, Walk(_read_frozen, _write_copied)),
+    (Mapping, Walk(_read_frozen, _write_frozen)),
+    (Set, Walk(_read_elements, _remake_set)),
+    (partial, Walk(_read_partial, _write_partial)),
 )

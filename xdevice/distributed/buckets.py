@@ -9,7 +9,7 @@ from xdevice.base.dtypes import host_dtype
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, shown
-from xdevice.replicas.held import Held, dtype_of, read, shape_of
+from xdevice.replicas.operands import Operand, dtype_of, read, shape_of
 
 if TYPE_CHECKING:
     from .carrying import Carrier, Weight
@@ -22,7 +22,7 @@ class Gradient(NamedTuple):
     """A gradient by its name, or None where there is none."""
 
     name: str
-    held: Held | None
+    held: Operand | None
 
 
 def gradients_in(x: Any) -> list[Gradient]:
@@ -39,19 +39,19 @@ def gradients_in(x: Any) -> list[Gradient]:
     return [Gradient(name, None if value is None else _held(name, value)) for name, value in pairs]
 
 
-def _held(name: str, value: Any) -> Held:
+def _held(name: str, value: Any) -> Operand:
     owner = registry.kind_of(type(value))
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(
             f"{name} is {shown(value)} of type {type(value).__qualname__}, expected a gradient: a tensor or None"
         )
-    return Held(name, value, *owner)
+    return Operand(name, value, *owner)
 
 
-def filled(gradients: list[Held]) -> list[list[Held]]:
+def filled(gradients: list[Operand]) -> list[list[Operand]]:
     """Buckets of gradients of one dtype, backend and device, in the same order on all ranks; each object once."""
-    buckets: list[list[Held]] = []
-    open_ones: dict[tuple[Any, ...], tuple[list[Held], int]] = {}
+    buckets: list[list[Operand]] = []
+    open_ones: dict[tuple[Any, ...], tuple[list[Operand], int]] = {}
     for held in {id(held.value): held for held in gradients}.values():
         kind = held.backend.name, dtype_of(held), held.backend.device_of(read(held))
         size = prod(shape_of(held)) * host_dtype(kind[1]).itemsize
@@ -64,7 +64,7 @@ def filled(gradients: list[Held]) -> list[list[Held]]:
     return buckets
 
 
-def averaged(carrier: Carrier, bucket: list[Held], weight: Weight | None) -> dict[int, Any]:
+def averaged(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> dict[int, Any]:
     """The mean over the ranks of each gradient of a bucket, by `id`: itself where it can be written."""
     if len(bucket) == 1:
         return {id(bucket[0].value): carrier.reduced(bucket[0], "mean", weight)}

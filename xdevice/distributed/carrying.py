@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.arithmetic.namespace import array_namespace
 from xdevice.base.dtypes import FLOATS, SHORT_FLOATS
 from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
-from xdevice.replicas.held import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
+from xdevice.replicas.operands import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
 from xdevice.tensors.conversion import convert
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
     from xdevice.contract.processes import Engine
-    from xdevice.replicas.held import Held
+    from xdevice.replicas.operands import Operand
 
 OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
@@ -30,7 +30,7 @@ _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
 """What 16-bit floats are summed as."""
 
 
-def check_op(held: Held, op: str) -> None:
+def check_op(held: Operand, op: str) -> None:
     """Raises for a dtype that has no such sum."""
     dtype = dtype_of(held)
     if op in ("max", "min"):
@@ -65,7 +65,7 @@ class Carrier:
         self.device = device
         self._known: set[tuple[str, Any, str, str | None]] = set()
 
-    def require(self, held: Held, verb: str, op: str | None = None) -> None:
+    def require(self, held: Operand, verb: str, op: str | None = None) -> None:
         """Raises for a tensor that cannot go, before anything is said to the others."""
         backend, x = held.backend, read(held)
         key = backend.name, x.dtype, verb, op
@@ -82,7 +82,7 @@ class Carrier:
                 f"{held.name} is on {place}, and this process works on {self.device}, as world.device says; move it"
             )
 
-    def _require_dtype(self, held: Held, verb: str, op: str | None) -> None:
+    def _require_dtype(self, held: Operand, verb: str, op: str | None) -> None:
         dtype = dtype_of(held)
         if op is not None:
             check_op(held, op)
@@ -103,12 +103,12 @@ class Carrier:
 
     # verbs
 
-    def reduced(self, held: Held, op: str, weight: Weight | None) -> Any:
+    def reduced(self, held: Operand, op: str, weight: Weight | None) -> Any:
         y, is_own = self._lent(held)
         total = self.summed(y, dtype_of(held), op, weight, "all_reduce")
         return self._given(held, y, is_own, total)
 
-    def scattered(self, held: Held, op: str) -> Any:
+    def scattered(self, held: Operand, op: str) -> Any:
         y, is_own = self._lent(held)
         if is_own:  # the engine may write into it, and the verb must not
             y = self.backend.copy(y, self.backend.device_of(y))
@@ -143,11 +143,11 @@ class Carrier:
             return self.backend.full(tuple(y.shape), 0.0, self.backend.device_of(y), dtype)
         return self.engine.times(y, own)
 
-    def broadcast(self, held: Held, root: int) -> Any:
+    def broadcast(self, held: Operand, root: int) -> Any:
         y, is_own = self._lent(held)
         return self._given(held, y, is_own, self.engine.broadcast(y, root))
 
-    def gathered(self, held: Held, lengths: list[int] | None) -> Any:
+    def gathered(self, held: Operand, lengths: list[int] | None) -> Any:
         y = self.read_only(held)
         if lengths is None:
             parts = self.engine.all_gather(y)
@@ -165,23 +165,23 @@ class Carrier:
         more = self.backend.full((longest - length, *rest), 0, self.backend.device_of(y), dtype)
         return self.backend.join([y, more])
 
-    def send(self, found: list[Held], to: int) -> None:
+    def send(self, found: list[Operand], to: int) -> None:
         for held in found:
             self.engine.send(self.read_only(held), to)
 
-    def received(self, held: Held, source: int) -> Any:
+    def received(self, held: Operand, source: int) -> Any:
         y, is_own = self._lent(held)
         return self._given(held, y, is_own, self.engine.recv(y, source))
 
     # in and out
 
-    def read_only(self, held: Held) -> Any:
+    def read_only(self, held: Operand) -> Any:
         """The tensor as one of the engine's, which is only read."""
         x = read(held)
         held.backend.finish(x)
         return convert(x, self.backend)
 
-    def _lent(self, held: Held) -> tuple[Any, bool]:
+    def _lent(self, held: Operand) -> tuple[Any, bool]:
         """The tensor as one of the engine's that may be written, and whether that is in the tensor's own memory."""
         backend, x = held.backend, read(held)
         backend.finish(x)
@@ -195,7 +195,7 @@ class Carrier:
         except SharingError:
             return convert(plain, self.backend, copy=True), False
 
-    def _given(self, held: Held, y: Any, is_own: bool, new: Any) -> Any:
+    def _given(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
         """What the verb gives: what came in, written, or a new tensor where it cannot be written."""
         if is_own:
             if new is not y:
@@ -203,7 +203,7 @@ class Carrier:
             return held.value
         return self.placed(held, new)
 
-    def placed(self, held: Held, new: Any) -> Any:
+    def placed(self, held: Operand, new: Any) -> Any:
         """A tensor of the engine's written into what came in, or as a new one where that cannot be written."""
         back = self._back(new, held.backend)
         if held.kind != "model" and not held.backend.can_write(held.backend.detached(held.value)):
@@ -215,7 +215,7 @@ class Carrier:
         return new if backend is self.backend else convert(new, backend)
 
 
-def signatures(found: list[Held], but_lengths: Sequence[bool] = ()) -> str:
+def signatures(found: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
     """What is voted on of tensors. One that comes twice goes once, which has to be so on all ranks."""
     first: dict[int, int] = {}
     told = []
@@ -226,7 +226,7 @@ def signatures(found: list[Held], but_lengths: Sequence[bool] = ()) -> str:
     return "; ".join(told)
 
 
-def signature(held: Held, but_length: bool = False) -> str:
+def signature(held: Operand, but_length: bool = False) -> str:
     """Of one: dtype, shape, and the kind of its device."""
     shape = shape_of(held)
     told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))

@@ -26,7 +26,7 @@ from .wire import Conn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .launchers import Place
+    from .launchers import Launch
 
 TOKEN: Final = "XDEVICE_TOKEN"
 SOCKET: Final = "XDEVICE_SOCKET"
@@ -58,7 +58,7 @@ class Line:
         self._clock = Clock(4 * self._beat)
         self._heard = 0.0
         self._lock = threading.RLock()
-        """Held by who reads: the program's thread, or the engine's while it starts."""
+        """Operand by who reads: the program's thread, or the engine's while it starts."""
         self._poll = _poller(self._vote)
         self._answers = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -262,7 +262,7 @@ def _short(call: str, calls: list[str], most: int = 300) -> str:
 # joining
 
 
-def join(place: Place, timeout: float, join_timeout: float) -> Line:
+def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     """Opens the control connection of this process, rank 0's after all others have come.
 
     Raises:
@@ -290,7 +290,7 @@ def join(place: Place, timeout: float, join_timeout: float) -> Line:
     return line
 
 
-def _served(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _served(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
@@ -325,7 +325,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _listener(place: Place, terms: Terms) -> socket.socket:
+def _listener(place: Launch, terms: Terms) -> socket.socket:
     key = place.host, place.port, place.run
     if key not in _listeners:
         _listeners[key] = _inherited() or _bound(place, terms)
@@ -342,7 +342,7 @@ def _inherited() -> socket.socket | None:
     return sock
 
 
-def _bound(place: Place, terms: Terms) -> socket.socket:
+def _bound(place: Launch, terms: Terms) -> socket.socket:
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in _addresses(place.host, port, passive=True):
@@ -370,7 +370,7 @@ def _addresses(host: str, port: int, passive: bool = False) -> list[Any]:
         raise LaunchError(f"the host {shown(host)} of rank 0 is not known here: {error}") from None
 
 
-def _joined(place: Place, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _joined(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     until = time.monotonic() + join_timeout
     while True:
         for port in place.ports():
@@ -392,7 +392,7 @@ def _joined(place: Place, terms: Terms, timeout: float, join_timeout: float) -> 
         time.sleep(0.05)
 
 
-def _connected(place: Place, port: int, terms: Terms, line: str) -> socket.socket | None:
+def _connected(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
     """A connection to the hub of this run; None where there is none at this port."""
     try:
         family, kind, protocol, _, address = _addresses(place.host, port)[0]
@@ -420,7 +420,7 @@ def _connected(place: Place, port: int, terms: Terms, line: str) -> socket.socke
     raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
 
 
-def _greet(sock: socket.socket, place: Place, terms: Terms, line: str) -> dict[str, Any] | None:
+def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[str, Any] | None:
     """Shows that this process belongs here, and sees that the other side does; gives why it was refused."""
     kind, text = _read(sock)
     greeting = wire.GREETING.decode()

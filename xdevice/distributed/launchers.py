@@ -1,4 +1,4 @@
-"""What the environment says of this process and the others: `Place`, read from what launchers set.
+"""What the environment says of this process and the others: `Launch`, read from what launchers set.
 
 Of two launchers the inner one counts, as in `xdevice.local_device`.
 """
@@ -25,7 +25,7 @@ _PORTS: Final = 12768
 _TRIES: Final = 16
 
 
-class Place(NamedTuple):
+class Launch(NamedTuple):
     """What a launcher has told this process."""
 
     launcher: str
@@ -48,7 +48,7 @@ class Place(NamedTuple):
         return [_FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)]
 
 
-def place() -> Place | None:
+def place() -> Launch | None:
     """Where this process stands among those that a launcher has started; None where no launcher says anything.
 
     | launcher | what it says | address of rank 0 |
@@ -202,7 +202,7 @@ def _numbers(
     )
 
 
-def _checked(said: _Said) -> Place:
+def _checked(said: _Said) -> Launch:
     (rank_name, rank), (size_name, size) = said.rank, said.size
     if size < 1 or rank >= size:
         raise LaunchError(f"{rank_name} is {rank} and {size_name} is {size}: ranks are 0 to {size_name} - 1")
@@ -225,7 +225,7 @@ def _checked(said: _Said) -> Place:
                 "set XDEVICE_ADDRESS=host:port, the same for all, with a free port of rank 0's machine"
             )
         host = LOOPBACK
-    return Place(
+    return Launch(
         said.launcher,
         rank,
         size,

@@ -30,9 +30,9 @@ from xdevice.errors import (
     UnsupportedError,
     shown,
 )
-from xdevice.replicas import held as helds
-from xdevice.replicas.held import Held, rebuilt
+from xdevice.replicas import operands
 from xdevice.replicas.launch import local_device
+from xdevice.replicas.operands import Operand, rebuilt
 
 from . import buckets, carrying, control, endings, engines, launchers
 from .carrying import OPS, Carrier, Weight, signatures
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
     from .control import Line
-    from .launchers import Place
+    from .launchers import Launch
 
 _SLOWEST: Final = 10e6
 """Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
@@ -55,7 +55,7 @@ _LONGEST: Final = 60
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The verbs of engines that all ranks call."""
 _NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
-_ALONE: Final = launchers.Place("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
+_ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
 
 _current: World | None = None
 
@@ -214,7 +214,7 @@ class World:
         self._line: Line | None = None
         self._carrier: Carrier | None = None
         self._runner: Runner | None = None
-        self._waits: tuple[Callable[[], str], list[Held]] = str, []
+        self._waits: tuple[Callable[[], str], list[Operand]] = str, []
         self.busy = threading.Lock()
         self.verb = ""
         self._in_first = False
@@ -249,7 +249,7 @@ class World:
         self._depth += 1
         return self
 
-    def _open(self, place: Place) -> None:
+    def _open(self, place: Launch) -> None:
         if _failed is not None:
             raise _failed
         if self.size == 1:
@@ -362,12 +362,12 @@ class World:
             return x
         return self._all_reduce(x, found, op, own)
 
-    def _all_reduce(self, x: Any, found: list[Held], op: str, own: float | None) -> Any:
+    def _all_reduce(self, x: Any, found: list[Operand], op: str, own: float | None) -> Any:
         carrier = self._ready("all_reduce")
         for held in found:
             carrier.require(held, "all_reduce", op)
         if len(found) > 1:
-            helds.refuse_overlaps(found)
+            operands.refuse_overlaps(found)
 
         def call() -> str:
             return f"all_reduce {op}{' weighted' if own is not None else ''}: {signatures(found)}"
@@ -403,11 +403,11 @@ class World:
         if self.size == 1 and _is_known(x, "all_gather"):
             return x
         x = registry.as_array(x)
-        helds.refuse_strangers(x)
-        found = _ordered(helds.leaves_in(x, "x"))
+        operands.refuse_strangers(x)
+        found = _ordered(operands.leaves_in(x, "x"))
         if not found:
-            helds.tensors_in(x, "x", "broadcast")
-        helds.require_built(found)
+            operands.tensors_in(x, "x", "broadcast")
+        operands.require_built(found)
         if self.size == 1:
             _know(x, "all_gather")
             return x
@@ -439,18 +439,18 @@ class World:
         if self.size == 1 and _is_known(x, "all_gather"):
             return x
         x = registry.as_array(x)
-        found = _ordered(helds.tensors_in(x, "x", "all_gather"))
+        found = _ordered(operands.tensors_in(x, "x", "all_gather"))
         for held in found:
-            helds.refuse_symbol(held)
+            operands.refuse_symbol(held)
         if self.size == 1:
-            numbers = [held for held in found if not helds.shape_of(held)]
+            numbers = [held for held in found if not operands.shape_of(held)]
             new = {id(held.value): held.backend.join([held.value]) for held in numbers}
             _know(x, "all_gather")
             return rebuilt(x, found, [new.get(id(held.value), held.value) for held in found]) if new else x
         carrier = self._ready("all_gather")
         for held in found:
             carrier.require(held, "all_gather")
-        uneven = [not even and bool(helds.shape_of(held)) for held in found]
+        uneven = [not even and bool(operands.shape_of(held)) for held in found]
 
         def call() -> str:
             return f"all_gather: {signatures(found, uneven)}{_unsent(x)}"
@@ -467,9 +467,9 @@ class World:
             )
         return rebuilt(x, found, new_ones)
 
-    def _lengths(self, call: str, found: list[Held]) -> list[list[int] | None]:
+    def _lengths(self, call: str, found: list[Operand]) -> list[list[int] | None]:
         """For each tensor the length that each rank has, which are told in the vote."""
-        own = [helds.shape_of(held)[:1] for held in found]
+        own = [operands.shape_of(held)[:1] for held in found]
         rows = [json.loads(text) for text in self._said(call, json.dumps(own))]
         return [[row[i][0] for row in rows] if own[i] else None for i in range(len(found))]
 
@@ -487,7 +487,7 @@ class World:
         found = _ordered(_summands(x))
         for held in found:
             carrying.check_op(held, op)
-            length = helds.length_of([held])
+            length = operands.length_of([held])
             if length % self.size:
                 raise ShapeError(
                     f"{held.name} has {length} along its first axis, which {self.size} ranks do not divide evenly"
@@ -524,7 +524,7 @@ class World:
         if other == self.rank:
             raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
         x = registry.as_array(x)
-        found = _ordered(helds.tensors_in(x, "x", verb))
+        found = _ordered(operands.tensors_in(x, "x", verb))
         carrier = self._ready(verb)
         for held in found:
             carrier.require(held, verb)
@@ -562,8 +562,8 @@ class World:
         if self.size == 1 and _is_known(x, "all_gather"):
             return x
         x = registry.as_array(x)
-        found = helds.tensors_in(x, "x", "split")
-        sizes = helds.sizes_of(helds.length_of(found), self.size, even, "ranks")
+        found = operands.tensors_in(x, "x", "split")
+        sizes = operands.sizes_of(operands.length_of(found), self.size, even, "ranks")
         if self.size == 1:
             _know(x, "all_gather")
             return x
@@ -700,7 +700,7 @@ class World:
             self._needed_line().started += 1
         return None
 
-    def _through(self, verb: str, call: Callable[[], str], job: Callable[[], Any], found: list[Held]) -> Any:
+    def _through(self, verb: str, call: Callable[[], str], job: Callable[[], Any], found: list[Operand]) -> Any:
         """What the engine gives, unless a rank fails; `verb` is the engine's."""
         self._waits = call, found
         try:
@@ -754,13 +754,13 @@ def _know(x: Any, what: str) -> None:
         _known.add((type(x), x.dtype, what))
 
 
-def _summands(x: Any) -> list[Held]:
+def _summands(x: Any) -> list[Operand]:
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
-        return [Held("x", x, *owner)]
-    found = helds.summands_in(x, "x", "this rank")
+        return [Operand("x", x, *owner)]
+    found = operands.summands_in(x, "x", "this rank")
     if not found:
-        helds.tensors_in(x, "x", "all_reduce")
+        operands.tensors_in(x, "x", "all_reduce")
     return found
 
 
@@ -781,14 +781,14 @@ def _same_everywhere(value: Any) -> str:
     return f"a {type(value).__qualname__}"
 
 
-def _ordered(found: list[Held]) -> list[Held]:
+def _ordered(found: list[Operand]) -> list[Operand]:
     """By their places: a dict is the same whatever the order in which a rank has filled it."""
     return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
 
 
-def _shared(parts: list[Held]) -> str:
+def _shared(parts: list[Operand]) -> str:
     """Two tensors that share memory, which has to be so on all ranks: the second one written changes the first."""
-    twins = helds.first_overlap(parts) if len(parts) > 1 else None
+    twins = operands.first_overlap(parts) if len(parts) > 1 else None
     return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
 
 
@@ -798,25 +798,25 @@ def _short(text: str) -> str:
     return f"{text[:_LONGEST]}... ({len(text)} characters, sha256 {hashlib.sha256(text.encode()).hexdigest()[:16]})"
 
 
-def _variables(held: Held) -> list[Held]:
+def _variables(held: Operand) -> list[Operand]:
     """A tensor, or the variables of a model, each once."""
     backend = held.backend
     if held.kind != "model" or backend.tensor_of(held.value) is not None:
         return [held]
     unique = {id(value): (name, value) for name, value in backend.variables(held.value)}
-    return [Held(f"{held.name}.{name}", value, *_owner(value, held)) for name, value in unique.values()]
+    return [Operand(f"{held.name}.{name}", value, *_owner(value, held)) for name, value in unique.values()]
 
 
-def _owner(value: Any, held: Held) -> Sequence[Any]:
+def _owner(value: Any, held: Operand) -> Sequence[Any]:
     return registry.kind_of(type(value)) or (held.backend, "tensor")
 
 
-def _each(parts: list[Held], one: Callable[[Held], Any]) -> dict[int, Any]:
+def _each(parts: list[Operand], one: Callable[[Operand], Any]) -> dict[int, Any]:
     return {id(held.value): one(held) for held in {id(held.value): held for held in parts}.values()}
 
 
-def _bytes_of(found: list[Held]) -> int:
-    return sum(prod(helds.shape_of(held)) * host_dtype(helds.dtype_of(held)).itemsize for held in found)
+def _bytes_of(found: list[Operand]) -> int:
+    return sum(prod(operands.shape_of(held)) * host_dtype(operands.dtype_of(held)).itemsize for held in found)
 
 
 def _require_weight(total: float | None) -> None:

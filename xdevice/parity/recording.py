@@ -280,7 +280,7 @@ def _write_leaf(arrays: BufferedWriter, leaf: Reading) -> dict[str, Any]:
     return {**line, "shape": list(leaf.shape), "at": place}
 
 
-class Entry:
+class RecordedCall:
     """One call of `record`: its name and step, and its values, which are read from the file when asked for."""
 
     def __init__(
@@ -339,8 +339,8 @@ class Recording:
                 raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
             """What wrote it: xdevice, Python, the selected backend, the versions of the loaded ones."""
-            self.entries: list[Entry] = [
-                Entry(
+            self.entries: list[RecordedCall] = [
+                RecordedCall(
                     str(line["name"]),
                     int(line["step"]),
                     float(line["time"]),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from .comparing import Rule
     from .noise import Noise
-    from .recording import Entry
+    from .recording import RecordedCall
 
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
@@ -137,8 +137,8 @@ def worst(series: list[Finding]) -> Finding | None:
 
 
 def hold(
-    actual: Sequence[Entry],
-    expected: Sequence[Entry],
+    actual: Sequence[RecordedCall],
+    expected: Sequence[RecordedCall],
     rule: Rule,
     is_complete: bool = True,
     noise: Noise | None = None,
@@ -167,7 +167,7 @@ def hold(
     return found + list(_extra(actual, places))
 
 
-def _both(expected: Entry, actual: Entry | None, place: int, rule: Rule) -> Finding:
+def _both(expected: RecordedCall, actual: RecordedCall | None, place: int, rule: Rule) -> Finding:
     if actual is None:
         comparison = of_structure(f"{expected.name} has no step {expected.step} here, but the reference does")
     else:
@@ -176,7 +176,7 @@ def _both(expected: Entry, actual: Entry | None, place: int, rule: Rule) -> Find
     return Finding(expected.name, expected.step, (place,), comparison, line, expected.where)
 
 
-def _extra(actual: Sequence[Entry], places: dict[tuple[str, int], int]) -> Iterator[Finding]:
+def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -> Iterator[Finding]:
     last = -1.0
     for number, entry in enumerate(actual):
         place = places.get((entry.name, entry.step))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from .comparing import Rule
     from .noise import Noise
-    from .recording import Entry
+    from .recording import RecordedCall
 
 RUN: Final = "run.json"
 """What is known of a run beside its recordings: the reference, and how each backend's process ended."""
@@ -285,7 +285,7 @@ class Run(NamedTuple):
         """How much a backend has left: values recorded, and calls of models traced."""
         return len(self.entries(backend)) + (len(self.traces[backend].runs) if backend in self.traces else 0)
 
-    def entries(self, backend: str) -> list[Entry]:
+    def entries(self, backend: str) -> list[RecordedCall]:
         """What a backend has recorded, which may be nothing."""
         return self.recordings[backend].entries if backend in self.recordings else []
 
@@ -299,7 +299,7 @@ class Run(NamedTuple):
             return None
         return measured(self.entries(backend), self._variants())
 
-    def _variants(self) -> dict[str, list[Entry]]:
+    def _variants(self) -> dict[str, list[RecordedCall]]:
         return {variant: found.entries for variant, found in self.calibration.items()}
 
     def notes(self) -> list[str]:
@@ -353,7 +353,7 @@ def _calibration(folder: Path, ended: list[Ended]) -> dict[str, Recording]:
     return {variant: Recording(path) for variant, path in places.items()}
 
 
-def _float32_note(name: str, entries: list[Entry]) -> str:
+def _float32_note(name: str, entries: list[RecordedCall]) -> str:
     short = [f"{entry.name}{path}" for entry in entries for path, dtype in entry.dtypes().items() if dtype in _SHORT]
     if not short:
         return ""
@@ -441,7 +441,7 @@ def _did_not_run(run: Run, backend: str) -> bool:
     return not run.has(backend) or any(one.error for one in run.ended if one.backend == backend)
 
 
-def _of_traces(actual: Traces, expected: Traces, entries: list[Entry]) -> Iterator[Finding]:
+def _of_traces(actual: Traces, expected: Traces, entries: list[RecordedCall]) -> Iterator[Finding]:
     for name, one, comparison in traces.hold(actual, expected):
         before = sum(entry.time <= one.time for entry in entries)
         yield Finding(name, one.number, (before - 0.5, one.time), comparison)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from xdevice.tracing.layerwise import Place, Traced
+    from xdevice.tracing.layerwise import Divergence, Traced
 
-    from .recording import Entry
+    from .recording import RecordedCall
 
 
 class ModelRun(NamedTuple):
@@ -40,7 +40,7 @@ class ModelRun(NamedTuple):
     layers: list[dict[str, Any]]
     calls: list[list[Any]]
     channels_last: bool | None
-    entries: dict[str, Entry]
+    entries: dict[str, RecordedCall]
 
     @property
     def key(self) -> str:
@@ -176,7 +176,7 @@ def _compared(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> 
     return _off(place, most, len(pairs))
 
 
-def _off(place: Place, most: float, count: int) -> Comparison:
+def _off(place: Divergence, most: float, count: int) -> Comparison:
     error = place.error if math.isfinite(place.error) else None
     return Comparison(
         False, "values" if error is not None else "shape", place.path, None, None, None, error, error, None, most,

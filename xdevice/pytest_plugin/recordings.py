@@ -22,7 +22,7 @@ from .choice import backend_of, tolerances
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from xdevice.parity.recording import Entry, Recorder
+    from xdevice.parity.recording import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
 """The folder of a test that does not ask for `xd`."""
@@ -82,7 +82,7 @@ class Recordings:
         self._recorder.add(_ACTUAL, actual)
         self._recorder.add(_EXPECTED, expected)
 
-    def _compare(self, item: pytest.Item, entries: list[Entry], place: Path) -> None:
+    def _compare(self, item: pytest.Item, entries: list[RecordedCall], place: Path) -> None:
         folders = sorted(path.parent for path in place.parent.glob(f"*/{INDEX}"))
         if place in folders:
             folders = [place]
@@ -91,7 +91,7 @@ class Recordings:
         for folder in folders:
             self._compare_with(item, entries, folder)
 
-    def _compare_with(self, item: pytest.Item, entries: list[Entry], folder: Path) -> None:
+    def _compare_with(self, item: pytest.Item, entries: list[RecordedCall], folder: Path) -> None:
         from xdevice.parity.comparing import Rule, compare_readings
 
         expected = Recording(folder).entries
@@ -124,7 +124,7 @@ def _place(item: pytest.Item) -> Path:
     return Path(f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}", backend or WITHOUT_BACKEND)
 
 
-def _entries(folder: Path) -> list[Entry]:
+def _entries(folder: Path) -> list[RecordedCall]:
     """None where nothing was recorded: then there are no files."""
     return Recording(folder).entries if (folder / INDEX).exists() else []
 

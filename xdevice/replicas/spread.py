@@ -26,8 +26,8 @@ from xdevice.tensors import contents as containers
 from xdevice.tensors import leaves, verbs
 from xdevice.tensors.refusals import refuse_non_container
 
-from .held import (
-    Held,
+from .operands import (
+    Operand,
     check_sum,
     dtype_of,
     is_leaf,
@@ -297,27 +297,27 @@ def _listed(things: Iterable[Any], name: str) -> list[Any]:
     return listed
 
 
-def _require(found: Iterable[Held], places: list[Device]) -> None:
+def _require(found: Iterable[Operand], places: list[Device]) -> None:
     for backend in {held.backend for held in found}:
         for place in places:
             backend.require(place)
 
 
-def _on(held: Held, x: Any, place: Device, whole: Any) -> Any:
+def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:
     """`x` on a device; where it is, if it can be on the host alone, and comes in a container."""
     if held.kind == "tensor" and held.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(held.backend, held.kind, x, place)
 
 
-def _ids(column: Iterable[Held]) -> tuple[int, ...]:
+def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
     return tuple(id(held.value) for held in column)
 
 
 # checks
 
 
-def _check_structures(listed: list[Any], rows: list[list[Held]], name: str) -> None:
+def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
     paths = [[held.name.removeprefix(f"{name}[{i}]") for held in row] for i, row in enumerate(rows)]
     for i, own in enumerate(paths):
         if own == paths[0] and (own != [""] or is_leaf(listed[i]) is is_leaf(listed[0])):
@@ -357,7 +357,7 @@ def _but_length(shape: tuple[int, ...]) -> object:
     return len(shape), shape[1:]
 
 
-def _check_alike(column: Sequence[Held], alike: Callable[[tuple[int, ...]], object]) -> None:
+def _check_alike(column: Sequence[Operand], alike: Callable[[tuple[int, ...]], object]) -> None:
     first = column[0]
     shape, dtype = shape_of(first), dtype_of(first)
     for held in column[1:]:
@@ -374,9 +374,9 @@ def _check_alike(column: Sequence[Held], alike: Callable[[tuple[int, ...]], obje
             )
 
 
-def _check_ties(columns: Iterable[Sequence[Held]]) -> None:
+def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
     """A tensor that stands in two places is summed once, so it has to stand there in all replicas."""
-    seen: dict[int, Sequence[Held]] = {}
+    seen: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for held in column:
             other = seen.setdefault(id(held.value), column)
@@ -391,10 +391,10 @@ def _check_ties(columns: Iterable[Sequence[Held]]) -> None:
 # copies
 
 
-def _models(found: list[Held]) -> list[Held]:
+def _models(found: list[Operand]) -> list[Operand]:
     """The models to copy, each once, the larger ones first, so that what is part of another is not copied apart."""
-    owners: dict[int, Held] = {}
-    models: list[Held] = []
+    owners: dict[int, Operand] = {}
+    models: list[Operand] = []
     unique = {id(held.value): held for held in found if held.kind == "model"}.values()
     sized = [(held, [] if _is_alone(found) else [id(v) for _, v in _variables(held)]) for held in unique]
     for held, variables in sorted(sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])):
@@ -411,15 +411,15 @@ def _models(found: list[Held]) -> list[Held]:
     return models
 
 
-def _is_alone(found: list[Held]) -> bool:
+def _is_alone(found: list[Operand]) -> bool:
     return len({id(held.value) for held in found}) == 1
 
 
-def _variables(held: Held) -> Iterable[tuple[str, Any]]:
+def _variables(held: Operand) -> Iterable[tuple[str, Any]]:
     return held.backend.variables(held.value)
 
 
-def _replica(x: Any, found: list[Held], models: list[Held], place: Device) -> Any:
+def _replica(x: Any, found: list[Operand], models: list[Operand], place: Device) -> Any:
     new: dict[int, Any] = {}
     for held in models:
         twin = leaves.copy(held.backend, held.kind, held.value, place)
@@ -436,7 +436,7 @@ def _replica(x: Any, found: list[Held], models: list[Held], place: Device) -> An
 # sums
 
 
-def _reduced(column: Sequence[Held], op: str) -> list[Any]:
+def _reduced(column: Sequence[Operand], op: str) -> list[Any]:
     tensors = [read(held) for held in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for held, tensor, result in zip(column, tensors, results, strict=True):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     One = Callable[[Backend, str, Any, Device], Any]
 
-_owners = registry.movable
+_movable = registry.movable
 
 
 def transferred(x: Any, target: Device, one: One) -> Any:
@@ -36,16 +36,16 @@ def transferred(x: Any, target: Device, one: One) -> Any:
         if target in here and len(here) == 1:
             return x
         for cls in kinds:
-            _owners[cls].require(target)
+            _movable[cls].require(target)
     except (DeviceNotFoundError, UnsupportedError):
         return None
     if len(set(map(id, tensors))) < len(tensors):
         flat, tensors = None, list({id(tensor): tensor for tensor in tensors}.values())
     try:
         if one is leaves.move and target not in here and len(kinds) == 1:
-            moved = _owners[kinds.pop()].move_all(tensors, target)
+            moved = _movable[kinds.pop()].move_all(tensors, target)
         else:
-            moved = [one(_owners[type(tensor)], "tensor", tensor, target) for tensor in tensors]
+            moved = [one(_movable[type(tensor)], "tensor", tensor, target) for tensor in tensors]
     except UnsupportedError:  # one of texts, which stays
         return None
     if flat is not None:
@@ -63,7 +63,7 @@ def places_of_all(xs: tuple[Any, ...]) -> set[Device] | None:
     """Where the tensors among the arguments of a verb, and in the batches among them, are; None if one is neither."""
     if len(xs) == 1 and type(xs[0]) in batches.OWN:
         return places(xs[0])
-    if not all(type(x) in batches.OWN or type(x) in _owners for x in xs):
+    if not all(type(x) in batches.OWN or type(x) in _movable for x in xs):
         return None
     return _said(batches.tensors(xs))
 
@@ -81,4 +81,4 @@ def _places(tensors: list[Any], kinds: set[type]) -> set[Device]:
     if len(kinds) > 1:
         return {registry.probes[type(x)](x) for x in tensors}
     [cls] = kinds
-    return _owners[cls].devices_of(cls, tensors)
+    return _movable[cls].devices_of(cls, tensors)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
     from xdevice.core.owned import Owned
 
-    from .leaves import Place
+    from .leaves import Location
 
     One = Callable[[Backend, str, Any, Device], Any]
     _Owned = tuple[int, Any, Backend, str]
@@ -233,7 +233,7 @@ def _no_container(x: Any, verb: str, contents: _Contents) -> NotATensorError:
     )
 
 
-def places(x: Any, name: str) -> Iterator[Place]:
+def places(x: Any, name: str) -> Iterator[Location]:
     """Where every tensor and every variable of a model is in a container, as `leaves.places` says it."""
     contents = _Contents(x)
     tree = contents.tree

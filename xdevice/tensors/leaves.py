@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
-    Place = tuple[Callable[[], str], Device, str]
+    Location = tuple[Callable[[], str], Device, str]
     """How to name a tensor in an error, its device, and a hint."""
 
 
@@ -103,7 +103,7 @@ def _another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
     return made
 
 
-def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Place]:
+def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iterator[Location]:
     if kind == "tensor":
         yield name, backend.device_of(x), ""
     elif kind == "symbol":

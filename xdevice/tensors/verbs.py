@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
 
-    from .leaves import Place
+    from .leaves import Location
 
     T = TypeVar("T")
 
 _probes = registry.probes
-_owners = registry.movable
+_movable = registry.movable
 
 
 # devices
@@ -214,7 +214,7 @@ def copy_to(x: T, device: object) -> T:
 
 
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
-    owner = _owners.get(type(x))
+    owner = _movable.get(type(x))
     if owner is not None:
         owner.require(target)
         return one(owner, "tensor", x, target)
@@ -290,7 +290,7 @@ def same_device(*xs: object) -> bool:
         if type(x) is not cls:
             break
     else:
-        owner = _owners.get(cls)
+        owner = _movable.get(cls)
         if owner is not None:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
@@ -337,7 +337,7 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
     return _common(_argument_places(xs, named))
 
 
-def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Place]:
+def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
         if registry.kind_of(type(array)) is None:
@@ -345,7 +345,7 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
         yield from _places(array, name)
 
 
-def _places(x: object, name: str) -> Iterator[Place]:
+def _places(x: object, name: str) -> Iterator[Location]:
     """Where every tensor and model variable in `x` is: how to name it in an error, its device, and a hint."""
     found = registry.kind_of(type(x))
     if found is None:
@@ -355,8 +355,8 @@ def _places(x: object, name: str) -> Iterator[Place]:
     return leaves.places(*found, x, lambda: name)
 
 
-def _common(places: Iterable[Place]) -> Device | None:
-    first: Place | None = None
+def _common(places: Iterable[Location]) -> Device | None:
+    first: Location | None = None
     for place in places:
         if first is None:
             first = place
@@ -365,6 +365,6 @@ def _common(places: Iterable[Place]) -> Device | None:
     return first[1] if first is not None else None
 
 
-def _mismatch(place: Place, first: Place) -> DeviceMismatchError:
+def _mismatch(place: Location, first: Location) -> DeviceMismatchError:
     hint = place[2] or first[2] or f"move it with xdevice.to_device(..., {str(first[1])!r})"
     return DeviceMismatchError(f"{place[0]()} is on {place[1]}, expected {first[1]} where {first[0]()} is; {hint}")

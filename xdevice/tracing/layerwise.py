@@ -47,7 +47,7 @@ class Traced(NamedTuple):
     """What the model returned, with its channels where the other run has them: they are compared in their places."""
 
 
-class Place(NamedTuple):
+class Divergence(NamedTuple):
     """Where two runs part."""
 
     path: str
@@ -76,7 +76,7 @@ class _Gap(NamedTuple):
 
 def first_difference(
     actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
-) -> Place | None:
+) -> Divergence | None:
     """Where they first differ. With `strict`, where the greatest step up is, for the outputs are known to differ."""
     most = limit(expected)
     found, errors = [], []
@@ -127,7 +127,7 @@ def worst(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
     return max((error for error in errors if error is not None), default=0.0)
 
 
-def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Place | None:
+def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]) -> Divergence | None:
     """Where the gradients that reach the outputs of paired layers first differ, going backward."""
     outputs = [step for step in steps(actual, expected, pairs) if not step.is_input]
     behind = None
@@ -143,7 +143,7 @@ def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer
                 f"{_pair(actual, expected, step.actual, step.expected)}, off by {error:.2g} of its largest value: the "
                 f"cause lies between it and {end}"
             )
-            return Place(step.expected.path, text, error)
+            return Divergence(step.expected.path, text, error)
         behind = step
     return None
 
@@ -180,13 +180,13 @@ def _error(ours: Sequence[Array], theirs: Sequence[Array], *, padded: bool = Fal
 # words
 
 
-def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) -> Place:
+def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) -> Divergence:
     error = step.error or 0.0
     text = (
         f"the first layer that differs is {_pair(actual, expected, step.actual, step.expected)}: it is given the same, "
         f"and its output is {_far(error, step.actual.outputs, step.expected.outputs)}"
     )
-    return Place(step.expected.path, f"{text}{f'; {settings}' if settings else ''}", error)
+    return Divergence(step.expected.path, f"{text}{f'; {settings}' if settings else ''}", error)
 
 
 def _gap(
@@ -230,7 +230,7 @@ def _index(run: Traced, call: LayerCall | None, none: int = 0) -> int:
     return next(number for number, one in enumerate(run.calls) if one is call)
 
 
-def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: float) -> Place:
+def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: float) -> Divergence:
     start = f"behind {_pair(actual, expected, *gap.before)}" if gap.before else "at the beginning"
     if gap.behind:
         what = f"what {_pair(actual, expected, *gap.behind)} is given"
@@ -241,7 +241,7 @@ def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: 
         far = _far(error, actual.outputs, expected.outputs)
     ours, theirs = _narrowed(gap, most)
     text = f"the first difference lies {start}: {what} is {far}; between them are {_listed(actual, ours)}, "
-    return Place(path, text + f"and {_listed(expected, theirs)}", error)
+    return Divergence(path, text + f"and {_listed(expected, theirs)}", error)
 
 
 def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 
-class Held(NamedTuple):
+class Operand(NamedTuple):
     """A tensor or model inside of an argument: how to name it in an error, and whose it is."""
 
     name: str
@@ -33,16 +33,16 @@ class Held(NamedTuple):
     kind: str
 
 
-def leaves_in(x: Any, name: str) -> list[Held]:
+def leaves_in(x: Any, name: str) -> list[Operand]:
     """The tensors and models in `x`."""
     found = registry.kind_of(type(x))
     if found is not None:
-        return [Held(name, x, *found)]
+        return [Operand(name, x, *found)]
     owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in trees.leaves(x)]
-    return [Held(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
+    return [Operand(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
 
 
-def tensors_in(x: Any, name: str, verb: str) -> list[Held]:
+def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     """The tensors in `x`, of which there is one at least, and no models."""
     refuse_strangers(x)
     found = leaves_in(x, name)
@@ -59,7 +59,7 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Held]:
     return found
 
 
-def summands_in(x: Any, name: str, who: str = "this replica") -> list[Held]:
+def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
     """The tensors and variables in `x`; everything in it has to be one."""
     found = registry.kind_of(type(x))
     every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
@@ -76,7 +76,7 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Held]:
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}, expected a tensor or a variable; "
                 "of a model pass the gradients or the parameters, as a list"
             )
-        held = Held(name + path, value, *owner)
+        held = Operand(name + path, value, *owner)
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, "all_reduce")
@@ -90,12 +90,12 @@ def refuse_strangers(x: Any) -> None:
         trees.Tree(x).refuse_strangers()
 
 
-def refuse_symbol(held: Held) -> None:
+def refuse_symbol(held: Operand) -> None:
     if held.kind == "symbol":
         raise traced(held.backend, held.name)
 
 
-def refuse_sparse(held: Held, verb: str) -> None:
+def refuse_sparse(held: Operand, verb: str) -> None:
     if not held.backend.is_dense(held.value):
         raise held.backend.unsupported(
             f"{verb} of {held.name}, a {type(held.value).__qualname__} that is not dense",
@@ -103,17 +103,17 @@ def refuse_sparse(held: Held, verb: str) -> None:
         )
 
 
-def require_built(found: Iterable[Held]) -> None:
+def require_built(found: Iterable[Operand]) -> None:
     for held in found:
         if held.kind == "model":
             held.backend.require_built(held.value)
 
 
-def read(held: Held) -> Any:
+def read(held: Operand) -> Any:
     return held.backend.tensor_of(held.value) if held.kind == "model" else held.value
 
 
-def rebuilt(x: Any, row: list[Held], new: list[Any]) -> Any:
+def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
     """`x` with its tensors replaced; `x` itself where they are the same ones."""
     by_id = {id(held.value): value for held, value in zip(row, new, strict=True)}
     if id(x) in by_id:
@@ -121,7 +121,7 @@ def rebuilt(x: Any, row: list[Held], new: list[Any]) -> Any:
     return trees.map_leaves(x, lambda values: [by_id.get(id(value), value) for value in values])
 
 
-def length_of(found: list[Held]) -> int:
+def length_of(found: list[Operand]) -> int:
     first = found[0]
     for held in found:
         shape = tuple(held.value.shape)
@@ -151,15 +151,15 @@ def is_leaf(x: Any) -> bool:
     return registry.kind_of(type(x)) is not None
 
 
-def shape_of(held: Held) -> tuple[int, ...]:
+def shape_of(held: Operand) -> tuple[int, ...]:
     return tuple(held.value.shape)
 
 
-def dtype_of(held: Held) -> str:
+def dtype_of(held: Operand) -> str:
     return leaves.dtype_of(held.backend, held.value)
 
 
-def check_sum(held: Held, op: str) -> None:
+def check_sum(held: Operand, op: str) -> None:
     dtype = dtype_of(held)
     if dtype == "bool":
         raise DTypeError(f"{held.name} is bool, which has no {op}; make it int32 first")
@@ -169,7 +169,7 @@ def check_sum(held: Held, op: str) -> None:
         raise DTypeError(f"{held.name} is {dtype}, which cannot hold a mean; make it float32 first, or take the sum")
 
 
-def refuse_overlaps(found: list[Held]) -> None:
+def refuse_overlaps(found: list[Operand]) -> None:
     """What is written into a tensor must change no other one, of the same replica or of another."""
     twins = first_overlap(found)
     if twins is not None:
@@ -179,7 +179,7 @@ def refuse_overlaps(found: list[Held]) -> None:
         )
 
 
-def first_overlap(found: list[Held]) -> tuple[str, str] | None:
+def first_overlap(found: list[Operand]) -> tuple[str, str] | None:
     """The names of two tensors of which one would be changed by what is written into the other."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for held in found:
@@ -194,7 +194,7 @@ def first_overlap(found: list[Held]) -> tuple[str, str] | None:
     return None
 
 
-def _block(held: Held, tensor: Any) -> overlaps.Block | None:
+def _block(held: Operand, tensor: Any) -> overlaps.Block | None:
     shape = shape_of(held)
     memory = held.backend.memory_of(tensor) if 0 not in shape else None
     if memory is None:
