@@ -1,7 +1,8 @@
-"""`try_gpu` and `try_all_gpus` that give the framework's own device objects: a drop-in for those of d2l.ai."""
+"""`try_gpu`, `gpu` and others that give the framework's own device objects: a drop-in for those of d2l.ai."""
 
 from __future__ import annotations
 
+from .core import selection
 from .tensors import verbs
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -40,3 +41,51 @@ def try_all_gpus() -> list[Any]:
         ['cpu']
     """
     return [device.native for device in verbs.try_all_gpus()]
+
+
+def device(spec: object) -> Any:
+    """The selected backend's own object for a device, whether it exists or not: a description, as
+    `torch.device("cuda:1")` is one on any machine.
+
+    `Device.native` asks first whether the device exists; use this where a list of devices is only written down.
+
+    Args:
+        spec: as `xdevice.device` takes it.
+
+    Raises:
+        DeviceError: it names no device.
+        DeviceNotFoundError: the backend has no devices of this kind: "gpu:1" on NumPy.
+        UnsupportedError: the device does not exist, and the framework makes no object without it: JAX, and Paddle,
+            whose `CUDAPlace` ends the process.
+
+    Example:
+        >>> with xdevice.use("numpy"):
+        ...     xdevice.native.device("cpu")
+        'cpu'
+    """
+    place, backend = verbs.device(spec), selection.current()
+    if place.kind not in backend.kinds:
+        backend.require(place)
+    return backend.to_native(place) if backend.has(place) else backend.describe_missing(place)
+
+
+def cpu(i: int = 0) -> Any:
+    """The selected backend's own object for `cpu:i`.
+
+    Example:
+        >>> with xdevice.use("torch"):
+        ...     xdevice.native.cpu().type
+        'cpu'
+    """
+    return verbs.cpu(i).native
+
+
+def gpu(i: int = 0) -> Any:
+    """The selected backend's own object for `gpu:i`, whether it exists or not; see `device`.
+
+    Example:
+        >>> with xdevice.use("torch"):
+        ...     xdevice.native.gpu(1).index
+        1
+    """
+    return device(verbs.gpu(i))

@@ -161,6 +161,9 @@ class MxnetBackend(
             return mx.Context("cpu", device.index + 1)
         return mx.Context(device.kind, device.index)
 
+    def describe_missing(self, device: Device) -> Any:
+        return self.to_native(device)
+
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, mx.Context):
             return None

@@ -341,6 +341,8 @@ class PaddleBackend(
         paddle.set_device("cpu")
         self._natives = {_CPU: self._natives[_CPU]}
         self._gpus = n
+        for index in range(n):  # what paddle.get_device() gives goes back in
+            devices.spell(f"{virtual_gpus.KIND}:{index}", devices.of("gpu", index))
         self.short_floats = frozenset()  # Tensor.view, which makes them, has no kernel then
         # of 1,500 forward passes of a network on two virtual GPUs by two threads at once, 10 gave other numbers
         self.threads = "one"

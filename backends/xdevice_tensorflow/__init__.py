@@ -152,6 +152,9 @@ class TensorflowBackend(
             native = self._natives[device] = f"/{kind.upper()}:{index}"
         return native
 
+    def describe_missing(self, device: Device) -> str:
+        return f"/{device.kind.upper()}:{device.index}"
+
     def from_native(self, native: Any) -> Device | None:
         if isinstance(native, tf.DeviceSpec):
             return devices.parse(native.to_string()) if native.device_type else None

@@ -146,6 +146,9 @@ class TorchBackend(
             self._natives[device] = native
         return native
 
+    def describe_missing(self, device: Device) -> torch.device:
+        return self.to_native(device)
+
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, torch.device):
             return None
@@ -411,6 +414,7 @@ class TorchBackend(
         self._gpu, self._gpus = virtual_gpus.NAME, n
         self._places.clear()
         self._natives.clear()
+        devices.spell(virtual_gpus.NAME, devices.of("gpu"))  # as "cuda" is: what `device.type` gives goes back in
         for index in range(n):
             devices.spell(f"{virtual_gpus.NAME}:{index}", devices.of("gpu", index))
 

@@ -305,6 +305,18 @@ swap(
     lambda to_native, adapter: lambda device: object(),
 )
 swap(
+    "describe_missing",
+    "gives the first GPU for all",
+    "a_missing_device_can_be_described_or_is_refused",
+    lambda describe, adapter: lambda device: describe(devices.of(device.kind)),
+)
+swap(
+    "describe_missing",
+    "gives a text that names it, where devices are objects",
+    "a_missing_device_can_be_described_or_is_refused",
+    lambda _, adapter: str,
+)
+swap(
     "from_native",
     "takes any object for cpu:0",
     "every_device_goes_to_its_native_object_and_back",
@@ -382,6 +394,17 @@ def _(adapter, patch, suite):
 
 
 swap("scope_reach", "says that scopes are the process's", "a_scope_holds_for_one_thread", lambda *_: "process")
+
+
+@wrong("scope", "does not end", "set_device_holds_until_it_is_told_otherwise")
+def _(adapter, patch, suite):
+    patch.setattr(toy().state, "place", toy().CPU)
+    patch.setattr(adapter, "scope", lambda device: _Staying(adapter, device))
+
+
+class _Staying(_Forgetful):
+    def __exit__(self, *error):
+        pass
 
 
 @wrong("require", "lets a device pass that does not exist", "a_missing_device_is_refused_before_anything_happens")

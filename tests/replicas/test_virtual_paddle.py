@@ -87,6 +87,8 @@ def test_paddles_own_names_are_taken_and_mixed_devices_are_found():
         x = paddle.to_tensor([1.0, 1.0], place=gpu.native)
         assert xdevice.device_of(x) is xdevice.device(x.place) is gpu
         assert xdevice.to_device(x, x.place) is x
+        with gpu:
+            assert xdevice.device(paddle.get_device()) is gpu
         assert xdevice.device_of(x.clone().to("vgpu:2")) is xdevice.gpu(2)
         assert (x[1:] + 1).tolist() == [2]
         for made in (xdevice.ones(0, 3, device=gpu), xdevice.rand(0, device=gpu)):

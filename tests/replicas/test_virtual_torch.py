@@ -329,6 +329,7 @@ def test_scopes_hold_for_one_thread(gpu):
     with torch.vgpu.device(3):
         assert torch.ones(1, device="vgpu").device.index == 3
         assert xdevice.device(torch.device("vgpu")) is xdevice.gpu(3)
+    assert xdevice.device(gpu.type) is xdevice.gpu(0)
     assert seen == [(HOST, 0)]
     assert torch.vgpu.current_device() == 0
 

@@ -1,4 +1,4 @@
-"""The command line: `xdevice info`, `tour`, `bench`, `parity`, `compare` and `launch`."""
+"""The command line: `xdevice info`, `tour`, `bench`, `parity`, `compare`, `launch`, `scan`, `lint` and `port`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from xdevice.base.version import __version__
 from xdevice.contract import environment
 from xdevice.core import registry, selection
 from xdevice.errors import BackendNotFoundError, UnsupportedError, XDeviceError
+
+from . import lint, scripts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -285,6 +287,11 @@ def launch(
     if not is_module and not Path(program[0]).is_file():
         raise click.UsageError(f"there is no file {program[0]}")
     sys.exit(launching.run(program, is_module, size, host, via, told))
+
+
+main.add_command(scripts.scan)
+main.add_command(scripts.port)
+main.add_command(lint.lint)
 
 
 def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:

@@ -167,6 +167,13 @@ class Primitives(ABC):
     def to_native(self, device: Device) -> Any:
         """The framework's own object for a device."""
 
+    def describe_missing(self, device: Device) -> Any:
+        """The framework's own object for a device that is not here, where it makes one without asking the hardware."""
+        raise self.unsupported(
+            f"a native object for {device}, which is not here",
+            f"keep xdevice.device({str(device)!r}), and take its .native where the device exists",
+        )
+
     @abstractmethod
     def from_native(self, native: Any) -> Device | None:
         """The device of a framework's own object; None if that object is not a device."""

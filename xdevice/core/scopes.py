@@ -31,9 +31,62 @@ _cancelled: set[Any] = set()
 
 
 def current() -> Device | None:
-    """The device of the innermost `with device:` of this thread or task."""
+    """The device of the innermost `with device:` of this thread or task, else that of `set_device`."""
     stack = _entered.get()
-    return stack[-1].key if stack else None
+    return stack[-1].key if stack else _threads.device
+
+
+def current_device() -> Device:
+    """Where this thread makes tensors: of the innermost `with device:`, else of `set_device`, else `cpu:0`.
+
+    Young: it may change in a minor version.
+
+    That is the device of xdevice's creators where no `device=` is given. What a framework's own functions have set,
+    `torch.set_default_device` for instance, does not count.
+
+    Example:
+        >>> xdevice.current_device()
+        Device('cpu:0')
+    """
+    return current() or devices.CPU
+
+
+def set_device(device: object) -> None:
+    """Makes a device that of the creation functions, xdevice's and the selected framework's own, for this thread.
+
+    It holds as `with device:` does, but until the thread ends, or until another call; with None, what held before the
+    first call holds again. A `with device:` inside of it takes precedence. In Paddle, the framework's own creators of
+    other threads are affected too, as by `paddle.set_device`.
+
+    Young: it may change in a minor version.
+
+    Raises:
+        DeviceError: it is not a device; expected is what `xdevice.device` takes, or None.
+        DeviceNotFoundError: the selected backend has no such device.
+        ScopeError: a `with device:` or `with stream:` of this thread is open. In each case nothing changes.
+
+    Example:
+        >>> xdevice.set_device("cpu")
+        >>> xdevice.current_device()
+        Device('cpu:0')
+        >>> xdevice.set_device(None)
+    """
+    chosen = None if device is None else devices.parse(device)
+    if _threads.open:
+        raise ScopeError(
+            f"set_device({device}) inside of `with {_threads.open[-1].key}:`, which would end it; "
+            f"call it before the block, or write `with {device}:` instead"
+        )
+    if chosen is not None:
+        backend = selection.current()
+        backend.require(chosen)
+    before, _threads.native, _threads.device = _threads.native, None, None
+    if before is not None:
+        before.__exit__(None, None, None)
+    if chosen is not None:
+        native = backend.scope(chosen)
+        native.__enter__()
+        _threads.native, _threads.device = native, chosen
 
 
 def enter(device: Device) -> None:
@@ -67,10 +120,13 @@ def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException 
 
 
 class _Threads(_thread._local):
-    """The blocks that a thread has open with its framework, in the order in which they were entered."""
+    """The blocks that a thread has open with its framework, in the order in which they were entered; and below them
+    what `set_device` has entered."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []
+        self.device: Device | None = None
+        self.native: AbstractContextManager[Any] | None = None
 
 
 _threads = _Threads()

@@ -104,6 +104,22 @@ class Devices(Suite):
         assert xdevice.native.try_gpu(n) == xdevice.cpu().native
         assert xdevice.native.try_all_gpus() == [device.native for device in xdevice.try_all_gpus()]
 
+    def test_a_missing_device_can_be_described_or_is_refused(self) -> None:
+        for device in self.adapter.devices():
+            assert xdevice.native.device(device) == device.native
+        missing = xdevice.gpu(self.adapter.count("gpu") + 3)
+        if "gpu" not in self.adapter.kinds:
+            with pytest.raises(xdevice.DeviceNotFoundError, match=str(missing)):
+                xdevice.native.gpu(missing.index)
+            return
+        native, refusal = None, ""
+        try:
+            native = xdevice.native.gpu(missing.index)
+        except xdevice.UnsupportedError as error:
+            refusal = str(error)
+        assert str(missing) in refusal or xdevice.device(native) is missing
+        assert refusal or type(native) is type(xdevice.cpu().native)
+
     @pytest.mark.parametrize("missing", ["gpu:999", "cpu:99999", "tpu:77"])
     def test_a_missing_device_is_refused_before_anything_happens(self, missing: str) -> None:
         x = self.make()
@@ -119,6 +135,7 @@ class Devices(Suite):
             lambda: xdevice.sync(missing),
             lambda: xdevice.device(missing).native,
             lambda: xdevice.device(missing).__enter__(),
+            lambda: xdevice.set_device(missing),
         ]
         tries += [lambda make=make: xdevice.to_device(make(), missing) for make in self.samples.models().values()]  # type: ignore[misc]
         for attempt in tries:
@@ -206,3 +223,24 @@ class Devices(Suite):
     def placed_in(self, device: Device) -> None:
         with xdevice.use(self.backend), device:
             assert xdevice.device_of(self.native_ones()) is device
+
+    def test_set_device_holds_until_it_is_told_otherwise(self) -> None:
+        here, there = self.here(), self.there()
+        before = xdevice.device_of(self.native_ones())
+        try:
+            for device in (there, here, there):
+                xdevice.set_device(device)
+                assert xdevice.current_device() is device
+                assert xdevice.device_of(self.native_ones()) is device
+                assert xdevice.device_of(xdevice.tensor([1.0])) is device
+            with here:
+                assert xdevice.current_device() is here
+                assert xdevice.device_of(self.native_ones()) is here
+                with pytest.raises(xdevice.ScopeError, match="set_device"):
+                    xdevice.set_device(there)
+            assert xdevice.device_of(self.native_ones()) is there
+            assert in_thread(self.placed_by_default, self.patience) is devices.CPU
+        finally:
+            xdevice.set_device(None)
+        assert xdevice.current_device() is devices.CPU
+        assert xdevice.device_of(self.native_ones()) is before

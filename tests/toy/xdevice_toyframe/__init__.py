@@ -70,6 +70,9 @@ class ToyBackend(Backend):
     def to_native(self, device):
         return toyframe.Place(device.kind, device.index)
 
+    def describe_missing(self, device):
+        return self.to_native(device)
+
     def from_native(self, native):
         return devices.of(native.kind, native.index) if isinstance(native, toyframe.Place) else None
 

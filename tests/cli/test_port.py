@@ -1,0 +1,66 @@
+"""`xdevice scan` and `xdevice port`: what they print, write and return."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from xdevice.cli.main import main
+
+SCRIPT = "import torch\nx = torch.ones(1).item()\nnet = torch.nn.DataParallel(net)\n"
+PORTED = (
+    'import xdevice\n\nxdevice.set_backend("torch")\nimport torch\nx = xdevice.item(torch.ones(1))\n'
+    "net = torch.nn.DataParallel(net)\n"
+)
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "main.py").write_bytes(SCRIPT.encode())
+    return tmp_path
+
+
+def run(*arguments, **options):
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
+
+
+def test_port_shows_a_diff_and_changes_nothing(project):
+    done = run("port", project)
+    assert done.exit_code == 0
+    assert "+x = xdevice.item(torch.ones(1))" in done.stdout
+    assert "main.py:3: XD153 torch.nn.DataParallel" in done.stderr
+    assert (project / "main.py").read_text() == SCRIPT
+
+
+def test_port_writes_and_a_second_run_has_nothing_to_do(project):
+    assert run("port", "--check", project).exit_code == 1
+    assert run("port", "--write", project).exit_code == 0
+    assert (project / "main.py").read_text() == PORTED
+    again = run("port", "--check", "--quiet", project)
+    assert (again.exit_code, again.output) == (0, "")
+
+
+def test_port_of_the_standard_input_goes_to_the_output():
+    done = run("port", "-", input=SCRIPT)
+    assert done.stdout == PORTED
+
+
+def test_a_file_that_cannot_be_read_is_told_and_the_rest_is_written(project):
+    (project / "bad.py").write_text("def f(:\n")
+    done = run("port", "--write", project)
+    assert done.exit_code == 2
+    assert "bad.py: not read" in done.stderr
+    assert (project / "main.py").read_text() == PORTED
+
+
+def test_a_path_that_is_not_there_is_wrong_usage(tmp_path):
+    assert run("port", tmp_path / "nothing").exit_code == 2
+
+
+@pytest.mark.parametrize("by", ["code", "file", "idiom"])
+def test_scan_counts_what_port_would_do(project, by):
+    done = run("scan", "--by", by, project)
+    assert done.exit_code == 0
+    assert "2 sites in 1 files" in done.stdout
+    assert "50.0 %" in done.stdout
+    assert (project / "main.py").read_text() == SCRIPT

@@ -1,0 +1,125 @@
+"""Files in every form: what is outside of the edits stays byte for byte."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from ported_text import examined
+
+from xdevice.scripts import engine, sources
+
+NOTEBOOK = """{
+ "cells": [
+  {"cell_type": "markdown", "source": ["import torch\\n", "x.to(d)"]},
+  {"cell_type": "code", "id": "a1", "metadata": {"k": 1.50}, "outputs": [{"text": "训练\\u8bad"}],
+   "source": [
+    "%matplotlib inline\\n",
+    "import torch\\n",
+    "x = torch.ones(2)  # 训练"
+   ]},
+  {"cell_type": "code", "source": "y = x.item(); z = (x\\n .cpu())", "execution_count": null},
+  {"cell_type": "code", "source": ["def broken(:\\n", "  x.item()"]},
+  {"cell_type": "code", "source": []},
+  {"cell_type": "code", "source": ["%%bash\\n", "ls x.item()"]},
+  {"cell_type": "code", "source": ["w = torch.device(\\n", "    'cuda:1'\\n", ")"]}
+ ],
+ "metadata": {}, "nbformat": 4,
+ "nbformat_minor": 5
+}"""
+
+
+def test_a_notebook_changes_in_the_sources_of_its_cells_alone():
+    made = examined(NOTEBOOK, names=("a.ipynb",))
+    (source,) = made.sources
+    new = made.ported(source).decode()
+    expected = (
+        NOTEBOOK.replace(
+            '    "import torch\\n",\n    "x = torch',
+            '    "import xdevice\\n",\n    "\\n",\n    "xdevice.set_backend(\\"torch\\")\\n",\n'
+            '    "import torch\\n",\n    "x = torch',
+        )
+        .replace(
+            "y = x.item(); z = (x\\n .cpu())", "y = xdevice.item(x); z = (xdevice.to_device(x\\n , xdevice.cpu()))"
+        )
+        .replace('"w = torch.device(\\n", "    \'cuda:1\'\\n", ")"', '"w = xdevice.native.gpu(1)"')
+    )
+    assert json.loads(new)
+    assert new == expected
+    assert made.sites[-1].idiom == "torch.device"
+    broken = [site for site in made.sites if site.code == "XD160"]
+    assert [site.verdict for site in broken] == ["open"]
+    again = examined(new, names=("a.ipynb",))
+    assert again.ported(again.sources[0]).decode() == new
+
+
+def test_the_place_in_a_notebook_is_a_line_of_the_file_and_a_cell():
+    made = examined(NOTEBOOK, names=("a.ipynb",))
+    site = next(site for site in made.sites if site.idiom == ".item()")
+    assert made.sources[0].place(site.line) == (10, 2)
+
+
+@pytest.mark.parametrize("encoding", ["gbk", "latin-1", "utf-8"])
+def test_an_encoding_is_kept(encoding):
+    comment = "训练" if encoding != "latin-1" else "über"
+    raw = f"# -*- coding: {encoding} -*-\nimport torch\ny = torch.ones(1).item()  # {comment}\n".encode(encoding)
+    made = examined(raw)
+    new = made.ported(made.sources[0])
+    assert f"y = xdevice.item(torch.ones(1))  # {comment}".encode(encoding) in new
+
+
+def test_what_is_not_rewritten_is_the_same_object():
+    raw = b"\xef\xbb\xbfimport torch\r\nx = 1\r"
+    made = examined(raw)
+    assert made.ported(made.sources[0]) is made.sources[0].raw
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
+    (tmp_path / "bad.py").write_bytes(b"def f(:\n")
+    (tmp_path / "nul.py").write_bytes(b"x = '\0'\n")
+    (tmp_path / "wrong.ipynb").write_bytes(b"{}")
+    (tmp_path / "good.py").write_bytes(b"import torch\ny = torch.ones(1).item()\n")
+    made = engine.examine([tmp_path])
+    assert [path for path, _ in made.unreadable] == ["bad.py", "nul.py", "wrong.ipynb"]
+    assert [site.file for site in made.sites] == ["good.py"]
+
+
+def test_hidden_folders_and_builds_are_not_entered(tmp_path):
+    for folder in (".git", "build", "src"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text("import torch\n")
+    assert [source.path for source in engine.examine([tmp_path]).sources] == ["src/a.py"]
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.slow)])
+def test_files_of_installed_packages_parse_after_port(count):
+    """Scripts of packages that use frameworks, or have nothing to do with them, as one project."""
+    packages = Path(sysconfig.get_paths()["purelib"])
+    chosen = [
+        path for name in ("torch", "paddle", "mxnet", "keras", "jax", "pip") for path in _scripts(packages / name)
+    ]
+    read = [
+        sources.read(path, path.relative_to(packages).as_posix()) for path in chosen[:: len(chosen) // count][:count]
+    ]
+    made = engine.Examined(packages, "likely", sources=read)
+    engine.judge(made)
+    news = {source.path: made.ported(source) for source in made.sources}
+    again = engine.Examined(packages, "likely", sources=[sources.parse(new, path) for path, new in news.items()])
+    engine.judge(again)
+    assert len(read) == count
+    assert {source.path: again.ported(source) for source in again.sources} == news
+
+
+def _scripts(folder):
+    return islice((path for path in sorted(folder.rglob("*.py")) if 500 < path.stat().st_size < 15_000), 200)
+
+
+def test_no_framework_and_no_numpy_is_loaded():
+    read = f"from xdevice.scripts import engine; engine.examine([{str(Path(__file__).parent)!r}])"
+    code = f"import sys; {read}; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,105 @@
+"""`xdevice lint`: which files are read, and what becomes of what is found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from xdevice.scripts.engine import Examined
+    from xdevice.scripts.lint import Choice, Finding
+    from xdevice.scripts.sources import Source
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--select", metavar="CODE,CODE", help="Only these codes, or those that begin so: XD2,XD401.")
+@click.option("--ignore", metavar="CODE,CODE", help="Not these codes, or those that begin so.")
+@click.option("--diff", "revision", metavar="REV", help="Only lines that were added since this revision of Git.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Only what this file does not have.")
+@click.option("--write-baseline", "baseline_to", type=click.Path(path_type=Path),
+              help="Write what is found into this file, and exit with 0.")  # fmt: skip
+@click.option("--format", "shape", type=click.Choice(("text", "github", "json", "sarif")), default="text",
+              show_default=True, help="How findings are written.")  # fmt: skip
+def lint(
+    paths: tuple[Path, ...], select: str | None, ignore: str | None, revision: str | None, baseline: Path | None,
+    baseline_to: Path | None, shape: str,
+) -> None:  # fmt: skip
+    """What is wrong in the device code of scripts, or bound to one vendor.
+
+    Reads .py, .ipynb and the .md of d2l.ai, and imports none of it; a PATH may be a folder, or - for the input. A
+    comment `# xdevice: ignore[XD202]` ignores a line, `# xdevice: off` and `on` ignore several; [tool.xdevice] of
+    pyproject.toml has select, ignore and per-file-ignores. The exit status is 0 if nothing is found, 1 if something is,
+    and 2 if a file could not be read or an option is wrong.
+    """
+    from xdevice.scripts import lint as rules
+
+    if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
+        raise click.UsageError("--diff, --baseline and --write-baseline go one at a time")
+    root = Path.cwd()
+    try:
+        choice = _choice(select, ignore, root)
+        examined = _examined(paths, root) if shape == "sarif" or rules.needs_engine(choice) else None
+        read, unreadable = (examined.sources, examined.unreadable) if examined else _read(paths, root)
+        found = [one for source in read for one in rules.findings(source, choice)]
+        for path, why in unreadable:
+            click.echo(f"{path}: not read: {why}", err=True)
+        if baseline_to is not None:
+            baseline_to.write_text(rules.baseline(found), encoding="utf-8")
+            click.echo(f"{len(found)} written to {baseline_to}", err=True)
+            sys.exit(2 if unreadable else 0)
+        if revision is not None:
+            found = rules.added(found, revision, root)
+        elif baseline is not None:
+            found = rules.beyond(found, baseline)
+    except rules.OptionError as error:
+        raise click.UsageError(str(error)) from error
+    _show(list(rules.with_fixes(found, examined)) if shape == "sarif" and examined else found, shape)
+    sys.exit(2 if unreadable else 1 if found else 0)
+
+
+def _show(found: list[Finding], shape: str) -> None:
+    from xdevice.scripts.lint_formats import FORMATS
+
+    click.echo(FORMATS[shape](found), nl=False)
+
+
+def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
+    """What the project has set, and what the command says above it."""
+    from xdevice.scripts import lint as rules
+
+    choice = rules.configured(root)
+    selected = rules.codes(select, "--select") if select else choice.select
+    return choice._replace(select=selected, ignore=(*choice.ignore, *rules.codes(ignore or "", "--ignore")))
+
+
+def _examined(paths: Iterable[Path], root: Path) -> Examined:
+    from xdevice.scripts import engine
+
+    return engine.examine(paths, root=root)
+
+
+def _read(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
+    from xdevice.scripts import sources
+
+    read, unreadable = [], []
+    for path in sources.found(paths):
+        shown = _shown(path, root)
+        try:
+            is_input = str(path) == "-"
+            read.append(sources.parse(sys.stdin.buffer.read(), "<stdin>") if is_input else sources.read(path, shown))
+        except sources.UnreadableError as error:
+            unreadable.append((shown, str(error)))
+    return read, unreadable
+
+
+def _shown(path: Path, root: Path) -> str:
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()

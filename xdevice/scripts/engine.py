@@ -1,0 +1,178 @@
+"""All of it: from paths to sites, and from sites to new files."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import porting, sources
+from .idioms import SETS_CURRENT
+from .inference import Inference
+from .project import Project, Unit
+from .rules import Rules, origins_in_text
+from .sites import GRADES, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .sites import Grade
+    from .sources import Source
+
+
+@dataclass
+class Examined:
+    """What was found in one call. `sites` are sorted; `unreadable` holds (path, why).
+
+    `ported(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
+    attribute `means`, the set of what it may be (see `values`), which rules of lint may ask.
+    """
+
+    root: Path
+    only: Grade
+    backend: str | None = None
+    sources: list[Source] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    units: list[Unit] = field(default_factory=list)
+    inference: Inference | None = None
+
+    def of(self, source: Source) -> list[Site]:
+        """The sites of one file."""
+        return [site for site in self.sites if site.file == source.path]
+
+    def ported(self, source: Source) -> bytes:
+        """The file as `port` would write it: `source.raw` if nothing is rewritten in it."""
+        made = [site for site in self.of(source) if site.verdict == "rewritten"]
+        if not made:
+            return source.raw
+        units = [unit for unit in self.units if unit.module.source is source]
+        added = porting.import_edits(source, units, made, self.backend)
+        return source.written([*(edit for site in made for edit in site.edits), *added])
+
+    def diff(self, source: Source) -> str:
+        """What `port` would change in one file, as a unified diff; empty if nothing."""
+        old, new = (text.decode(source.encoding) for text in (source.raw, self.ported(source)))
+        lines = difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{source.path}", f"b/{source.path}"
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def examine(
+    paths: Iterable[Path | str], only: Grade = "proven", root: Path | None = None, backend: str | None = None
+) -> Examined:
+    """All files under the paths as one project, with a verdict for each site.
+
+    `only` is the level of `port`; `root` is where imports resolve and paths are shown from (by default the folder that
+    all paths share); `backend` is what is written into `set_backend`, by default the one framework that a file uses.
+    The path "-" is a script on the standard input. A file that cannot be read is told in `unreadable`.
+    """
+    wanted = [Path(path) for path in paths]
+    root = root or _shared(wanted)
+    made = Examined(root, only, backend)
+    for path in sources.found(wanted):
+        _read(path, made)
+    judge(made)
+    return made
+
+
+def _read(path: Path, made: Examined) -> None:
+    shown = _shown(path, made.root)
+    try:
+        if str(path) == "-":
+            made.sources.append(sources.parse(sys.stdin.buffer.read(), "<stdin>"))
+        else:
+            made.sources.append(sources.read(path, shown))
+    except sources.UnreadableError as error:
+        made.unreadable.append((shown, str(error)))
+
+
+def judge(made: Examined) -> None:
+    """Fills in the sites of what was read."""
+    project = Project([module for source in made.sources for module in source.modules])
+    inference = made.inference = Inference(project)
+    inference.run()
+    made.units = project.units
+    in_text = origins_in_text(project.units, inference)
+    current = _set_currents(project.units, inference)
+    found: dict[tuple[str, int, int, str], Site] = {}
+    for unit in project.units:
+        for site in Rules(unit, inference, in_text, unit in current).sites():
+            site.tabs = (unit.tab,) if unit.tab else ()
+            old = found.get(site.key)
+            found[site.key] = _agreed(old, site) if old is not None else site
+    for source in made.sources:
+        for line, why in source.broken:
+            found[source.path, line, 0, "cell"] = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why)
+    made.sites = sorted(_at_level(site, made.only) for site in found.values())
+    by_path = {source.path: source for source in made.sources}
+    for site in made.sites:
+        if site.edits:
+            site.after = _after(by_path[site.file], site)
+
+
+def _agreed(one: Site, other: Site) -> Site:
+    """Two tabs on one use: the same edits, by the weaker grade; else it is open."""
+    tabs = (*one.tabs, *other.tabs)
+    if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
+        weaker = max(one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1)
+        return replace(weaker, tabs=tabs)
+    if not one.edits and not other.edits:
+        return replace(one if one.verdict == "open" else other, tabs=tabs)
+    loser = other if one.edits else one
+    why = f"the tabs disagree: {loser.tabs[0]} says {loser.why}"
+    return replace(one, verdict="open", code="XD164", grade=None, edits=(), why=why, tabs=tabs)
+
+
+def _at_level(site: Site, only: Grade) -> Site:
+    if site.grade is None or GRADES.index(site.grade) <= GRADES.index(only):
+        return site
+    return replace(site, verdict="open", why=f"{site.why} (--only {site.grade} rewrites it)")
+
+
+def _after(source: Source, site: Site) -> str:
+    """What the whole expression becomes by the edits of this site alone."""
+    from .edits import splice
+    from .sites import Edit
+
+    first = min(edit.start for edit in site.edits)
+    line, col = site.line, site.col
+    start = min(first, source.offset(line, col))
+    end = max(source.offset(*site.end), *(edit.end for edit in site.edits))
+    shifted = [Edit(e.start - start, e.rank, e.end - start, e.text) for e in site.edits]
+    return splice(source.text[start:end], shifted).decode()
+
+
+def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
+    """The modules of programs that set the current device: they, and those that they import or that import them."""
+    import ast
+
+    setting = set()
+    for unit in units:
+        for node in ast.walk(unit.tree):
+            if isinstance(node, ast.Call) and inference.full(node.func) in SETS_CURRENT:
+                setting.add(unit)
+    waiting = list(setting)
+    while waiting:
+        unit = waiting.pop()
+        for other in inference.imports.get(unit, ()):
+            if other not in setting:
+                setting.add(other)
+                waiting.append(other)
+    return setting
+
+
+def _shared(paths: list[Path]) -> Path:
+    folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
+    return Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
+
+
+def _shown(path: Path, root: Path) -> str:
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()

@@ -1,0 +1,205 @@
+"""Which uses of the frameworks are sites, as tables: what each is called, its code, and the way it is rewritten.
+
+A way is the name of a function of `rules`, and what it gets. Replacements have no quotes, colons or backslashes in
+them, so that they may stand inside of any f-string.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Idiom:
+    """One kind of use. `name` is what reports call it; `way` is a function of `rules`; `text` is its template."""
+
+    name: str
+    code: str
+    way: str
+    text: str = ""
+    why: str = ""
+    link: str = ""
+
+
+def _calls(code: str, way: str, text: str, names: str, why: str = "", link: str = "") -> dict[str, Idiom]:
+    return {name: Idiom(re.sub(r"^d2l\.\w+\.", "d2l.", name), code, way, text, why, link) for name in names.split()}
+
+
+_WRAPPERS: Final = "no neutral word: split_batch, replicate and all_reduce do by hand what this does"
+_GUIDE: Final = "docs/guides/wrappers.md"
+_MIXED: Final = "docs/guides/mixed_precision.md"
+
+CALLS: Final[dict[str, Idiom]] = {
+    # choose
+    **_calls("XD101", "torch_device", "", "torch.device"),
+    **_calls("XD101", "accelerator", "xdevice.native.gpu()", "torch.accelerator.current_accelerator"),
+    **_calls("XD101", "indexed", "xdevice.native.gpu", """
+        mxnet.gpu mxnet.npx.gpu mxnet.context.gpu mxnet.device.gpu paddle.CUDAPlace d2l.mxnet.gpu d2l.torch.gpu
+        d2l.paddle.gpu d2l.jax.gpu
+    """),
+    **_calls("XD101", "indexed", "xdevice.native.cpu", """
+        mxnet.cpu mxnet.npx.cpu mxnet.context.cpu mxnet.device.cpu paddle.CPUPlace d2l.mxnet.cpu d2l.torch.cpu
+        d2l.paddle.cpu d2l.jax.cpu
+    """),
+    **_calls("XD101", "renamed", "xdevice.native.try_gpu", """
+        d2l.torch.try_gpu d2l.mxnet.try_gpu d2l.paddle.try_gpu d2l.jax.try_gpu
+    """),
+    **_calls("XD101", "renamed", "xdevice.native.try_all_gpus", """
+        d2l.torch.try_all_gpus d2l.mxnet.try_all_gpus d2l.paddle.try_all_gpus d2l.jax.try_all_gpus
+    """),
+    **_calls("XD101", "scope", "xdevice.try_gpu", "d2l.tensorflow.try_gpu"),
+    **_calls("XD101", "scope", "xdevice.gpu", "d2l.tensorflow.gpu"),
+    **_calls("XD101", "scope", "xdevice.cpu", "d2l.tensorflow.cpu"),
+    **_calls("XD101", "scope", "", "tensorflow.device"),
+    **_calls("XD101", "none", "", """
+        d2l.tensorflow.try_all_gpus mxnet.Context mxnet.context.Context
+    """, "a list or an object for which TensorFlow and MXNet have rules of their own"),
+    # count
+    **_calls("XD102", "whole", "xdevice.num_gpus() > 0", """
+        torch.cuda.is_available torch.accelerator.is_available tensorflow.test.is_gpu_available
+    """),
+    **_calls("XD102", "whole", "xdevice.num_gpus()", """
+        torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
+        mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
+        d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
+    """),
+    **_calls("XD102", "listed", "", """
+        tensorflow.config.list_physical_devices tensorflow.config.experimental.list_physical_devices
+        tensorflow.config.list_logical_devices jax.devices
+    """),
+    # move, wait, read, time, split, memory
+    **_calls("XD103", "put", "xdevice.to_device", "jax.device_put"),
+    **_calls("XD105", "waited", "xdevice.sync", """
+        torch.cuda.synchronize torch.accelerator.synchronize mxnet.npx.waitall mxnet.nd.waitall
+        mxnet.ndarray.waitall mxnet.waitall paddle.device.cuda.synchronize paddle.device.synchronize
+        jax.effects_barrier_
+    """),
+    **_calls("XD106", "renamed", "xdevice.to_numpy", """
+        d2l.torch.numpy d2l.mxnet.numpy d2l.tensorflow.numpy d2l.paddle.numpy d2l.jax.numpy
+    """),
+    **_calls("XD108", "renamed", "xdevice.Timer", """
+        d2l.torch.Timer d2l.mxnet.Timer d2l.tensorflow.Timer d2l.paddle.Timer d2l.jax.Timer
+    """),
+    **_calls("XD108", "renamed", "xdevice.Benchmark", """
+        d2l.torch.Benchmark d2l.mxnet.Benchmark d2l.tensorflow.Benchmark d2l.paddle.Benchmark d2l.jax.Benchmark
+    """),
+    **_calls("XD109", "loaded", "xdevice.split_batch", "mxnet.gluon.utils.split_and_load"),
+    **_calls("XD109", "split", "xdevice.split_batch", """
+        d2l.torch.split_batch d2l.mxnet.split_batch d2l.paddle.split_batch
+    """),
+    **_calls("XD110", "memory", "allocated", """
+        torch.cuda.memory_allocated paddle.device.cuda.memory_allocated torch.accelerator.memory_allocated
+    """),
+    **_calls("XD110", "memory", "peak", """
+        torch.cuda.max_memory_allocated paddle.device.cuda.max_memory_allocated
+        torch.accelerator.max_memory_allocated
+    """),
+    **_calls("XD151", "placed", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    # no neutral word
+    **_calls("XD151", "none", "", """
+        torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
+        torch.set_default_tensor_type torch.accelerator.set_device_index torch.accelerator.set_device_idx
+        torch.accelerator.current_device_index torch.accelerator.device_index torch.cuda.device
+        paddle.get_device paddle.device.get_device
+        mxnet.current_context mxnet.context.current_context mxnet.npx.current_device
+        tensorflow.config.set_soft_device_placement torch.cuda.device_of
+    """, "the default device: `with device:` sets it for a block"),
+    **_calls("XD152", "none", "", """
+        mxnet.cpu_pinned mxnet.npx.cpu_pinned paddle.CUDAPinnedPlace mxnet.context.cpu_pinned
+    """, "xdevice pins memory by itself"),
+    **_calls("XD153", "none", "", """
+        torch.nn.DataParallel torch.nn.parallel.DataParallel torch.nn.parallel.DistributedDataParallel
+        torch.nn.parallel.scatter torch.nn.parallel.gather torch.nn.parallel.replicate
+        torch.nn.parallel.parallel_apply torch.nn.parallel.data_parallel
+        torch.nn.parallel.DistributedDataParallelCPU torch.distributed.fsdp.fully_shard
+        torch.distributed.fsdp.FullyShardedDataParallel torch.distributed.tensor.parallel.parallelize_module
+        paddle.DataParallel gluoncv.utils.parallel.DataParallelModel tensorflow.distribute.OneDeviceStrategy
+        tensorflow.distribute.MirroredStrategy tensorflow.distribute.TPUStrategy
+        tensorflow.distribute.MultiWorkerMirroredStrategy
+        tensorflow.distribute.experimental.CentralStorageStrategy
+        tensorflow.distribute.experimental.MultiWorkerMirroredStrategy
+        tensorflow.distribute.experimental.ParameterServerStrategy jax.pmap flax.jax_utils.replicate
+        mxnet.kv.create
+    """, _WRAPPERS, _GUIDE),
+    **_calls("XD154", "none", "", """
+        torch.autocast torch.amp.autocast torch.amp.GradScaler torch.cuda.amp.autocast torch.cuda.amp.GradScaler
+        paddle.amp.auto_cast paddle.amp.GradScaler paddle.amp.decorate
+        tensorflow.keras.mixed_precision.set_global_policy mxnet.contrib.amp.init mxnet.amp.init
+    """, "mixed precision is the framework's own, beside xdevice", _MIXED),
+    **_calls("XD155", "none", "", """
+        tensorflow.config.set_visible_devices tensorflow.config.set_logical_device_configuration
+        tensorflow.config.get_visible_devices tensorflow.config.experimental.set_virtual_device_configuration
+        tensorflow.config.experimental.list_logical_devices mxnet.test_utils.list_gpus jax.local_devices
+        jax.device_count jax.local_device_count
+    """, "lists or configures devices in the framework's own way"),
+    **_calls("XD156", "none", "", """
+        torch.cuda.is_bf16_supported torch.cuda.get_device_properties torch.cuda.get_device_name
+        torch.cuda.get_device_capability torch.cuda.mem_get_info torch.cuda.memory_reserved
+        torch.cuda.max_memory_reserved torch.cuda.memory_stats torch.cuda.memory_summary
+        paddle.device.cuda.get_device_capability paddle.device.cuda.get_device_properties
+        paddle.device.cuda.max_memory_reserved paddle.device.is_compiled_with_cuda paddle.is_compiled_with_cuda
+        paddle.is_compiled_with_xpu tensorflow.test.is_built_with_cuda torch.backends.mps.is_available
+        torch.backends.mps.is_built torch.xpu.is_available torch.npu.is_available
+        torch.distributed.is_nccl_available jax.default_backend torch.cuda.Event torch.cuda.Stream
+        torch.cuda.current_stream torch.cuda.stream torch.xpu.memory_allocated torch.npu.memory_allocated
+        torch.xpu.max_memory_allocated torch.npu.max_memory_allocated
+    """, "a property of one vendor's device"),
+    **_calls("XD157", "none", "", """
+        torch.cuda.empty_cache torch.accelerator.empty_cache torch.xpu.empty_cache torch.npu.empty_cache
+        torch.mps.empty_cache paddle.device.cuda.empty_cache tensorflow.config.experimental.set_memory_growth
+        torch.cuda.reset_max_memory_allocated torch.xpu.reset_max_memory_allocated
+        torch.npu.reset_max_memory_allocated torch.cuda.reset_peak_memory_stats torch.cuda.ipc_collect
+    """, "the framework's own cache"),
+    **_calls("XD158", "none", "", """
+        torch.cuda.manual_seed torch.cuda.manual_seed_all torch.xpu.manual_seed_all torch.npu.manual_seed_all
+    """, "xdevice.random draws other numbers than the framework's generator"),
+}  # fmt: skip
+"""Calls of what has a full name."""
+
+METHODS: Final[dict[str, Idiom]] = {
+    "to": Idiom(".to()", "XD103", "to"),
+    "cuda": Idiom(".cuda()", "XD103", "vendor", "xdevice.gpu"),
+    "cpu": Idiom(".cpu()", "XD103", "vendor", "xdevice.cpu"),
+    "as_in_ctx": Idiom(".as_in_ctx()", "XD103", "to"),
+    "as_in_context": Idiom(".as_in_context()", "XD103", "to"),
+    "as_in_device": Idiom(".as_in_device()", "XD103", "to"),
+    "reset_ctx": Idiom(".reset_ctx()", "XD103", "reset"),
+    "reset_device": Idiom(".reset_device()", "XD103", "reset"),
+    "copyto": Idiom(".copyto()", "XD104", "copied"),
+    "wait_to_read": Idiom(".wait_to_read()", "XD105", "awaited"),
+    "block_until_ready": Idiom(".block_until_ready()", "XD105", "awaited"),
+    "numpy": Idiom(".numpy()", "XD106", "read", "xdevice.to_numpy"),
+    "asnumpy": Idiom(".asnumpy()", "XD106", "read", "xdevice.to_numpy"),
+    "tolist": Idiom(".tolist()", "XD106", "listed_values"),
+    "item": Idiom(".item()", "XD107", "read", "xdevice.item"),
+    "asscalar": Idiom(".asscalar()", "XD107", "read", "xdevice.item"),
+    "pin_memory": Idiom(".pin_memory()", "XD152", "none", why="xdevice pins memory by itself"),
+}
+"""Methods of tensors and models, in modules that use a framework."""
+
+ONLY_MXNET: Final = {"as_in_ctx", "as_in_context", "asnumpy", "asscalar", "wait_to_read", "reset_ctx"}
+"""Methods that only arrays and parameters of MXNet have: the name proves the receiver."""
+
+KEYWORDS: Final = {"device", "ctx", "ctx_list", "context", "place", "places", "map_location", "num_gpus"}
+"""Arguments that say where something is to be made or loaded."""
+
+WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}
+"""Attributes that say where something is."""
+
+HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
+"""Functions of the project that are called as d2l's are: what is in them is rewritten, and calling them is neutral."""
+
+SETS_CURRENT: Final = set(
+    """
+    torch.cuda.set_device torch.accelerator.set_device_index torch.accelerator.set_device_idx
+    torch.accelerator.device_index torch.cuda.device paddle.set_device paddle.device.set_device
+    accelerate.Accelerator accelerate.PartialState deepspeed.initialize deepspeed.init_distributed lightning.Fabric
+    horovod.torch.init
+    """.split()
+)
+"""After these "cuda" without an index is no longer the first GPU."""
+
+OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
+"""Packages whose arrays have methods of MXNet's names."""

@@ -1,0 +1,253 @@
+"""What calls and attributes of packages outside of the project give, as tables. What is in no table is not known."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .values import ARRAY, AVAILABLE, BOOL, FLOAT, INT, NONE, STR, TENSOR, Value, of, tuple_of
+
+FRAMEWORKS: Final = {
+    "torch": "torch",
+    "torchvision": "torch",
+    "torchaudio": "torch",
+    "torch_xla": "torch",
+    "tensorflow": "tensorflow",
+    "keras": "tensorflow",
+    "paddle": "paddle",
+    "mxnet": "mxnet",
+    "gluoncv": "mxnet",
+    "gluonnlp": "mxnet",
+    "jax": "jax",
+    "flax": "jax",
+    "optax": "jax",
+}
+"""The packages of each framework. d2l's helpers belong to the one that their module is named after."""
+
+_D2L: Final = {
+    "d2l.torch": "torch",
+    "d2l.mxnet": "mxnet",
+    "d2l.tensorflow": "tensorflow",
+    "d2l.paddle": "paddle",
+    "d2l.jax": "jax",
+}
+
+
+def framework_of(full: str) -> str | None:
+    """The framework that a full name belongs to."""
+    two = ".".join(full.split(".")[:2])
+    return _D2L.get(two) or FRAMEWORKS.get(full.split(".")[0])
+
+
+_MAKERS: Final = """
+zeros ones empty full rand randn randint randperm arange linspace eye tensor as_tensor from_numpy normal bernoulli
+zeros_like ones_like empty_like full_like rand_like randn_like randint_like cat concat stack hstack vstack matmul mm
+bmm mv dot einsum exp log log2 log1p sqrt rsqrt abs sign sin cos tan tanh sigmoid relu softmax log_softmax sum mean std
+var max min argmax argmin prod cumsum cumprod clamp clip where nonzero gather index_select masked_select reshape
+transpose permute flatten squeeze unsqueeze unsqueeze expand_dims tile repeat_interleave repeat flip roll sort_ pow add
+sub subtract mul multiply div divide square norm outer tril triu diag flatten floor ceil round eq ne lt le gt ge
+isnan isinf multinomial one_hot add_n addmm broadcast_to cast reduce_sum reduce_mean reduce_max reduce_min random_normal
+concatenate swapaxes squeeze matmul tensordot power maximum minimum pad logical_and logical_or logical_not split_ copy
+cross_entropy mse_loss nll_loss binary_cross_entropy binary_cross_entropy_with_logits l1_loss smooth_l1_loss kl_div
+dropout max_pool2d avg_pool2d adaptive_avg_pool2d conv2d conv1d linear embedding normalize interpolate log_sigmoid
+numel size rank acos asin atan atan2 cosh sinh topk_ gather_nd reduce_prod reduce_any reduce_all
+cardinality logsigmoid softplus gelu elu leaky_relu silu hardtanh batch_norm layer_norm constant
+convert_to_tensor
+"""
+_TENSOR_ROOTS: Final = (
+    "torch",
+    "torch.nn.functional",
+    "torch.linalg",
+    "torch.special",
+    "torch.fft",
+    "paddle",
+    "paddle.nn.functional",
+    "paddle.linalg",
+    "tensorflow",
+    "tensorflow.nn",
+    "tensorflow.math",
+    "tensorflow.linalg",
+    "mxnet.nd",
+    "mxnet.ndarray",
+    "jax.nn",
+    "jax.random",
+    "jax.lax",
+    "mxnet.nd.random",
+    "tensorflow.random",
+    "mxnet.npx",
+    "tensorflow.data.experimental",
+)
+_ALL_TENSORS: Final = tuple(
+    """
+    mxnet.np mxnet.numpy jax.numpy mxnet.np.random mxnet.np.linalg mxnet.nd mxnet.ndarray mxnet.npx jax.numpy.linalg
+    """.split()
+)
+_NO_TENSORS: Final = set(
+    """
+    waitall set_np reset_np num_gpus cpu gpu array_ is_np_array topk_ contrib current_device load save dtype shape
+    ndim size float32 float64 int32 int64 random linalg seed shuffle pi inf nan newaxis set_printoptions issubdtype
+    finfo iinfo savez array_equal allclose isscalar iscomplexobj result_type split meshgrid array_split vectorize
+    unique histogram where
+    """.split()
+)
+
+_CALLS: Final[dict[str, Value]] = {
+    **{f"{root}.{name}": TENSOR for root in _TENSOR_ROOTS for name in _MAKERS.split()},
+    **dict.fromkeys(
+        tuple(
+            """
+            torch.autograd.Variable torch.Tensor torch.FloatTensor torch.LongTensor torch.nn.Parameter
+            paddle.to_tensor paddle.uniform paddle.create_parameter paddle.randn mxnet.nd.array mxnet.nd.NDArray
+            mxnet.image.imread mxnet.image.imdecode mxnet.image.imresize torchvision.utils.make_grid
+            tensorflow.Variable tensorflow.range jax.random.PRNGKey jax.random.uniform mxnet.random.uniform
+            mxnet.random.normal torch.nn.utils.rnn.pad_sequence
+            """.split()
+        ),
+        TENSOR,
+    ),
+    **dict.fromkeys(("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])),
+    **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
+    **dict.fromkeys(("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"), BOOL),
+    **dict.fromkeys(
+        tuple(
+            """
+            torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
+            mxnet.device.num_gpus paddle.device.cuda.device_count jax.device_count jax.local_device_count
+            xdevice.num_gpus torch.cuda.current_device torch.accelerator.current_device_index
+            torch.distributed.get_rank torch.distributed.get_world_size paddle.distributed.get_rank
+            paddle.distributed.get_world_size torch.distributed.get_node_local_rank horovod.mxnet.local_rank
+            horovod.torch.local_rank
+            """.split()
+        ),
+        INT,
+    ),
+    **dict.fromkeys(("xdevice.to_numpy",), ARRAY),
+    **dict.fromkeys(("xdevice.item", "time.time", "math.exp", "math.sqrt", "math.log", "random.random"), FLOAT),
+    **dict.fromkeys(("os.environ.get", "os.getenv", "os.path.join"), STR),
+    "xdevice.sync": NONE,
+    "random.randint": INT,
+    "platform.system": STR,
+    "copy.deepcopy": of("same"),
+    "copy.copy": of("same"),
+}
+
+MODULES: Final = (
+    "torch.nn",
+    "paddle.nn",
+    "mxnet.gluon.nn",
+    "mxnet.gluon.rnn",
+    "mxnet.gluon.loss",
+    "tensorflow.keras.layers",
+    "tensorflow.keras.losses",
+    "keras.layers",
+    "tensorflow.keras",
+    "keras",
+)
+"""Where the classes are layers, models and losses."""
+_NO_MODULES: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Layer_", "Input", "InputSpec"}
+_NETS: Final = tuple(
+    """
+    torchvision.models paddle.vision.models gluoncv.model_zoo mxnet.gluon.model_zoo timm.create_model
+    tensorflow.keras.applications torch.hub
+    """.split()
+)
+_SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCell", "Embedding_"}
+"""Layers that give more than one tensor."""
+_DATASETS: Final = ("torchvision.datasets", "mxnet.gluon.data.vision", "paddle.vision.datasets")
+
+BASES: Final = set(
+    """
+    torch.nn.Module torch.nn.Sequential paddle.nn.Layer mxnet.gluon.Block mxnet.gluon.HybridBlock
+    mxnet.gluon.nn.Block mxnet.gluon.nn.HybridBlock mxnet.gluon.nn.Sequential mxnet.gluon.nn.HybridSequential
+    tensorflow.keras.Model tensorflow.keras.layers.Layer tensorflow.keras.Sequential tensorflow.Module
+    paddle.nn.Sequential torch.nn.ModuleList
+    """.split()
+)
+"""The bases that make a class a model."""
+IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
+
+LOADERS: Final = {
+    "torch.utils.data.DataLoader": True,
+    "paddle.io.DataLoader": True,
+    "mxnet.gluon.data.DataLoader": True,
+    "torch_geometric.loader.DataLoader": False,
+}
+TENSOR_SETS: Final = {"torch.utils.data.TensorDataset", "mxnet.gluon.data.ArrayDataset", "paddle.io.TensorDataset"}
+
+_SAME: Final = """
+to cuda cpu xpu npu detach clone contiguous float half double long int bool bfloat16 type type_as view reshape
+transpose permute flatten squeeze unsqueeze expand expand_as repeat t sum mean std var prod cumsum abs exp log sqrt pow
+square sin cos tanh sigmoid relu softmax log_softmax argmax argmin clamp clip clamp_ add sub mul div add_ sub_ mul_
+div_ matmul mm bmm mv dot eq ne lt le gt ge masked_fill masked_fill_ gather index_select masked_select scatter scatter_
+zero_ fill_ normal_ uniform_ requires_grad_ detach_ pin_memory copy_ norm any all flip roll round floor ceil neg
+astype as_in_ctx as_in_context copyto copy asnumpy_ as_nd_ndarray as_np_ndarray swapaxes expand_dims tile slice_axis
+broadcast_to argsort reshape_like zeros_like ones_like cast unsqueeze_ squeeze_ tril triu diag new_zeros new_ones
+new_full new_empty new_tensor sign isnan nonzero item_ bernoulli multinomial index_copy index_add lerp min_ view_as
+reciprocal rsqrt outer cross cumprod bitwise_and logical_not logical_and bool_ narrow select unfold movedim gather_nd
+value read_value assign assign_add assign_sub block_until_ready numpy_ set dot norm_ clone_ true_divide byte erf
+attach_grad_ baddbmm histc exponential_ random_ T
+"""
+METHODS: Final[dict[str, Value]] = {
+    **dict.fromkeys(_SAME.split(), TENSOR),
+    **dict.fromkeys(("numpy", "asnumpy"), ARRAY),
+    **dict.fromkeys(("item", "asscalar"), FLOAT),
+    **dict.fromkeys(("dim", "numel", "nelement", "get_device", "ndimension", "element_size", "__len__"), INT),
+    **dict.fromkeys(("backward", "wait_to_read", "attach_grad", "retain_grad", "register_hook"), NONE),
+    **dict.fromkeys(("is_contiguous", "is_floating_point"), BOOL),
+}
+"""What methods of a tensor give; `max`, `min`, `sort` and `topk` depend on their arguments."""
+LISTS: Final = {"split", "chunk", "unbind", "tolist"}
+"""Methods of a tensor that give several."""
+ATTRIBUTES: Final[dict[str, Value]] = {
+    **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
+    **dict.fromkeys(("device", "ctx", "context", "place"), of(("device", "", None))),
+    **dict.fromkeys(("ndim", "size_", "nbytes", "itemsize"), INT),
+    **dict.fromkeys(("requires_grad", "is_cuda", "is_leaf"), BOOL),
+    "dtype": of("dtype"),
+}
+MODULE_METHODS: Final = set(
+    """
+    to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type
+    """.split()
+)
+"""Methods of a model of PyTorch that give the model itself."""
+_MADE: Final[dict[tuple[str, str], Value]] = {
+    ("accelerate.Accelerator", "device"): of(("device", "torch", None)),
+    ("accelerate.PartialState", "device"): of(("device", "torch", None)),
+    ("torch.distributed.device_mesh", "device_type"): STR,
+}
+
+
+def attribute(made: str, name: str) -> Value | None:
+    """An attribute of what a call gave."""
+    return _MADE.get((made, name))
+
+
+def result(full: str) -> Value | None:
+    """What calling a full name gives; None if no table knows."""
+    found = _CALLS.get(full)
+    if found is not None:
+        return found
+    root, _, name = full.rpartition(".")
+    if root in MODULES and name[:1].isupper() and name not in _NO_MODULES:
+        return of(("module", full))
+    if full.startswith(_NETS):
+        return of(("module", full))
+    if root in _ALL_TENSORS and name not in _NO_TENSORS and name[:1].islower():
+        return TENSOR
+    if full.startswith("numpy.") and name not in {"random", "load", "load_txt"}:
+        return ARRAY
+    if root in {"torch.optim", "paddle.optimizer", "tensorflow.keras.optimizers"}:
+        return of("optimizer")
+    if root in _DATASETS and name[:1].isupper():
+        return of(("made", "dataset"))
+    return None
+
+
+def called(full: str) -> Value | None:
+    """What a layer of a framework gives when it is called."""
+    root, _, name = full.rpartition(".")
+    if name in _SEVERAL or root not in MODULES:
+        return None
+    if full in BASES - {"torch.nn.Sequential"} and not name.endswith("Sequential"):
+        return None
+    return TENSOR

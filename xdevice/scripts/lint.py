@@ -1,0 +1,362 @@
+"""What lint tells: hits of the rules that are selected, but for what comments ignore and what was there before."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import io
+import json
+import re
+import subprocess
+import tokenize
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from . import lint_rules, porting
+from .lint_rules import RULES
+from .report import column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from .engine import Examined
+    from .sites import Site
+    from .sources import Module, Source
+
+_COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
+_SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
+
+
+class OptionError(Exception):
+    """What was asked for cannot be done: a code that does not exist, a file that cannot be read, a revision."""
+
+
+class Change(NamedTuple):
+    """The characters from `start` to `end` become `text`; lines and columns are from 1."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """One place: `line` and `end` are those of the file, `col` is from 1, in characters; `text` is its first line with
+    single spaces, by which a baseline knows it again."""
+
+    path: str
+    line: int
+    col: int
+    code: str
+    message: str = field(compare=False)
+    text: str = field(compare=False, default="")
+    end: tuple[int, int] = field(compare=False, default=(0, 0))
+    cell: int | None = field(compare=False, default=None)
+    lines: range = field(compare=False, default=range(0))  # of the whole statement
+    fix: tuple[Change, ...] = field(compare=False, default=())
+
+
+class Choice(NamedTuple):
+    """Which codes are told, in which files."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def takes(self, code: str, path: str) -> bool:
+        ignored = (*self.ignore, *(code for glob, codes in self.per_file if _matches(path, glob) for code in codes))
+        if code.startswith(ignored or "-"):
+            return False
+        return code.startswith(self.select) if self.select else RULES[code].on
+
+
+def _matches(path: str, glob: str) -> bool:
+    return fnmatch.fnmatch(path, glob) or fnmatch.fnmatch(f"/{path}", f"*/{glob}")
+
+
+def codes(text: str, of: str) -> tuple[str, ...]:
+    """The codes, or beginnings of codes, of an option or a comment.
+
+    Raises:
+        OptionError: one of them begins no code.
+    """
+    found = tuple(code for code in re.split(r"[,\s]+", text.strip()) if code)
+    for code in found:
+        if not any(known.startswith(code) for known in RULES):
+            raise OptionError(f"{of}: there is no code {code!r}; the codes are {', '.join(RULES)}")
+    return found
+
+
+# what a project has set
+
+
+def configured(root: Path) -> Choice:
+    """What `[tool.xdevice]` of the nearest pyproject.toml says: select, ignore, per-file-ignores.
+
+    Raises:
+        OptionError: it cannot be read, or says what is not known.
+    """
+    file = next((folder / "pyproject.toml" for folder in (root, *root.parents) if _has_pyproject(folder)), None)
+    text = file.read_text(encoding="utf-8") if file is not None else ""
+    if not _SECTION.search(text):
+        return Choice()
+    try:
+        import tomllib
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            f"{file} has [tool.xdevice], which takes Python 3.11 to read, for its tomllib; "
+            f"give --select and --ignore instead, or run lint with a newer Python"
+        ) from error
+    try:
+        given = tomllib.loads(text)["tool"]["xdevice"]
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"{file}: {error}") from error
+    unknown = set(given) - {"select", "ignore", "per-file-ignores"}
+    if unknown:
+        raise OptionError(f"{file}: [tool.xdevice] has select, ignore and per-file-ignores, not {', '.join(unknown)}")
+    per_file = given.get("per-file-ignores", {})
+    return Choice(
+        _listed(given.get("select", []), f"{file}: select"),
+        _listed(given.get("ignore", []), f"{file}: ignore"),
+        tuple((glob, _listed(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
+    )
+
+
+def _has_pyproject(folder: Path) -> bool:
+    return (folder / "pyproject.toml").is_file()
+
+
+def _listed(given: Any, of: str) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(code, str) for code in given):
+        raise OptionError(f"{of} is a list of codes, such as ['XD202'], not {given!r}")
+    return codes(" ".join(given), of)
+
+
+def needs_engine(choice: Choice) -> bool:
+    """Whether a rule is selected that asks what expressions mean across the project, which takes far longer."""
+    return "XD212".startswith(choice.select or "-")
+
+
+# one file
+
+
+def findings(source: Source, choice: Choice) -> list[Finding]:
+    """What is to be told of a file, in order; what two tabs of a text share is told once.
+
+    Raises:
+        OptionError: a comment names a code that does not exist.
+    """
+    found = {finding for module in source.modules for finding in _all(module)}
+    chosen = [finding for finding in sorted(found) if choice.takes(finding.code, source.path)]
+    ignores = list(_ignores(source))
+    told = [finding for finding in chosen if not _ignored(finding, ignores)]
+    if choice.takes("XD401", source.path):
+        told += _unused(source, ignores, choice)
+    return sorted(told)
+
+
+def _all(module: Module) -> Iterator[Finding]:
+    source = module.source
+    spans = _Spans(module)
+    for hit in lint_rules.hits(module):
+        node: Any = hit.node
+        line, cell = source.place(node.lineno)
+        end = source.place(node.end_lineno)[0], column(source, node.end_lineno, node.end_col_offset)
+        first, last = spans.of(node)
+        yield Finding(
+            source.path, line, column(source, node.lineno, node.col_offset), hit.code, hit.text,
+            " ".join(source.line_text(node.lineno).split()), end, cell,
+            range(source.place(first)[0], source.place(last)[0] + 1),
+        )  # fmt: skip
+
+
+class _Spans:
+    """The lines of the statement that a node stands in, and of a compound one those of its head."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._statements: list[tuple[int, int]] | None = None
+
+    def of(self, node: Any) -> tuple[int, int]:
+        if self._statements is None:
+            self._statements = sorted(_heads(self._module.tree), key=lambda span: span[1] - span[0])
+        inside = (span for span in self._statements if span[0] <= node.lineno and node.end_lineno <= span[1])
+        return next(inside, (node.lineno, node.end_lineno))
+
+
+def _heads(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = max(node.lineno, body[0].lineno - 1) if isinstance(body, list) else node.end_lineno
+            assert last is not None
+            yield node.lineno, last
+
+
+def with_fixes(found: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
+    """The findings, with what `port` would write where that mends one; of notebooks nothing is said."""
+    changes: dict[object, tuple[Source, Site]] = {}
+    for source, site in _rewritten(examined):  # a site of a method begins at its name, as a finding does not
+        changes["start", site.file, site.line, column(source, site.line, site.col)] = source, site
+        changes["end", site.file, site.end[0], column(source, *site.end)] = source, site
+    for one in found:
+        there = changes.get(("end", one.path, *one.end)) or changes.get(("start", one.path, one.line, one.col))
+        if there is None or one.code not in lint_rules.BY_PORT:
+            yield one
+            continue
+        source, site = there
+        units = [unit for unit in examined.units if unit.module.source is source]
+        edits = sorted({*site.edits, *porting.import_edits(source, units, [site], examined.backend)})
+        made = (Change(_at(source, edit.start), _at(source, edit.end), edit.text) for edit in edits)
+        yield replace(one, fix=tuple(made))
+
+
+def _rewritten(examined: Examined) -> Iterator[tuple[Source, Site]]:
+    by_path = {source.path: source for source in examined.sources if not source.tokens}
+    for site in examined.sites:
+        if site.verdict == "rewritten" and site.file in by_path:
+            yield by_path[site.file], site
+
+
+def _at(source: Source, offset: int) -> tuple[int, int]:
+    line, col = source.position(offset)
+    return line, column(source, line, col)
+
+
+# comments that ignore
+
+
+@dataclass
+class _Ignore:
+    line: int  # of the file, as the next two
+    lines: range
+    cell: int | None
+    codes: tuple[str, ...]
+    used: bool = False
+
+
+def _ignores(source: Source) -> Iterator[_Ignore]:
+    opened: tuple[int, int | None, tuple[str, ...]] | None = None
+    last = len(source.starts)
+    for line, comment in _comments(source):
+        match = _COMMENT.match(comment)
+        if match is None:
+            continue
+        place, cell = source.place(line)
+        named = codes(match[2] or "", f"{source.path}:{place}")
+        if match[1] == "ignore":
+            yield _Ignore(place, range(place, place + 1), cell, named)
+        elif match[1] == "off" and opened is None:
+            opened = place, cell, named
+        elif match[1] == "on" and opened is not None:
+            yield _Ignore(opened[0], range(opened[0], place + 1), opened[1], opened[2])
+            opened = None
+    if opened is not None:
+        yield _Ignore(opened[0], range(opened[0], source.place(last)[0] + 1), opened[1], opened[2])
+
+
+def _comments(source: Source) -> Iterator[tuple[int, str]]:
+    if b"xdevice:" not in source.text:
+        return
+    parts = [(1, source.text.decode())] if source.cells is None else [(c.line, c.text) for c in source.cells]
+    for first, text in parts:
+        # what is left of a cell for IPython has no findings either where it is not Python
+        with suppress(tokenize.TokenError, SyntaxError):
+            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+                if token.type == tokenize.COMMENT:
+                    yield first + token.start[0] - 1, token.string
+
+
+def _ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
+    hit = False
+    for one in ignores:
+        touches = one.lines.start < finding.lines.stop and finding.lines.start < one.lines.stop
+        if touches and (not one.codes or finding.code.startswith(one.codes)):
+            hit = one.used = True
+    return hit
+
+
+def _unused(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
+    """Whether a code that is not looked for would be found is not known, so a comment for it is not told."""
+    for one in ignores:
+        looked_for = [code for code in one.codes if choice.takes(_first(code), source.path)]
+        if not one.used and (looked_for or (not one.codes and not choice.select)):
+            what = f" of {', '.join(one.codes)}" if one.codes else ""
+            text = " ".join(source.raw.decode(errors="replace").splitlines()[one.line - 1].split())
+            lines = range(one.line, one.line + 1)
+            yield Finding(
+                source.path, one.line, 1, "XD401", f"there is nothing to ignore here{what}; take the comment away",
+                text, (one.line, 1), one.cell, lines,
+            )  # fmt: skip
+
+
+def _first(beginning: str) -> str:
+    return next(code for code in RULES if code.startswith(beginning))
+
+
+# what was there before
+
+
+def baseline(told: Iterable[Finding]) -> str:
+    """What is there now, as a file: by path, code and the text of the line, so that lines may move."""
+    counts = Counter((one.path, one.code, one.text) for one in told)
+    rows = [{"path": p, "code": c, "line": text, "count": n} for (p, c, text), n in sorted(counts.items())]
+    return json.dumps({"version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
+
+
+def beyond(told: Iterable[Finding], file: Path) -> list[Finding]:
+    """What is told beyond a baseline: of equal lines, those that come last.
+
+    Raises:
+        OptionError: the file cannot be read, or is not a baseline.
+    """
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["findings"]
+        left = Counter({(row["path"], row["code"], row["line"]): int(row["count"]) for row in rows})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OptionError(f"{file} is not a baseline that --write-baseline has written: {error}") from error
+    new = []
+    for one in told:
+        key = one.path, one.code, one.text
+        left[key] -= 1
+        if left[key] < 0:
+            new.append(one)
+    return new
+
+
+def added(told: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
+    """What stands in lines that were added since a revision, and in files that Git does not know yet.
+
+    Raises:
+        OptionError: Git does not know the revision, or is not there.
+    """
+    text = _git(root, "diff", "-U0", "--no-color", "--no-ext-diff", "--relative", revision, "--", ".")
+    lines: dict[str, set[int]] = {}
+    path = ""
+    for line in text.splitlines():
+        if line.startswith("+++ "):
+            path = _path(line[4:])
+        elif line.startswith("@@"):
+            start, count = re.findall(r"\+(\d+)(?:,(\d+))?", line)[0]
+            lines.setdefault(path, set()).update(range(int(start), int(start) + int(count or 1)))
+    untracked = set(_git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0"))
+    return [one for one in told if one.path in untracked or lines.get(one.path, set()).intersection(one.lines)]
+
+
+def _path(name: str) -> str:
+    name = name.rstrip("\t")
+    return name.removeprefix("b/")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), "-c", "core.quotePath=false", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise OptionError("--diff asks git, which is not installed") from error
+    if done.returncode:
+        raise OptionError(f"--diff: {done.stderr.decode(errors='replace').strip().partition(chr(10))[0]}")
+    return done.stdout.decode(errors="replace")

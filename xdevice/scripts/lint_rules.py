@@ -1,0 +1,394 @@
+"""What lint looks for. A rule sees one module's tree and what its imports name; none needs the rest of the project.
+
+`RULES` says what each code means, and whether it is on by default: only what was right in nine of ten places that
+people have read (docs/reference/lint.md has the figures), or cannot be wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from .sources import Module
+
+    Found = Iterator[tuple[str, str]]
+    """Codes and messages."""
+
+
+class Rule(NamedTuple):
+    text: str
+    on: bool
+
+
+RULES: Final[dict[str, Rule]] = {
+    "XD201": Rule("a time is taken without waiting for the work", False),
+    "XD202": Rule("a device of one vendor, or of GPUs alone, is written down as text", True),
+    "XD203": Rule("`.cuda()` without an index in a program of several devices goes to the current one", False),
+    "XD204": Rule("a copy to the host that is not waited for can be read before it is there", False),
+    "XD205": Rule("torch.load without map_location wants the devices of the machine that saved", True),
+    "XD207": Rule("only the current GPU is waited for, where several work", False),
+    "XD208": Rule("the host reads a value in every step, and waits for the GPU", True),
+    "XD209": Rule("in TensorFlow, assigning in a `with` block copies nothing", False),
+    "XD210": Rule("a device object is compared with a text, which it never equals", False),
+    "XD211": Rule("a device is told by a piece of its name, which other frameworks and vendors spell otherwise", False),
+    "XD212": Rule("the result of a copy is thrown away", False),
+    "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
+    "XD217": Rule("what is asked for is of one vendor's devices, where there is a word for all", True),
+    "XD218": Rule("`.cuda()` moves to the GPUs of one vendor", True),
+    "XD401": Rule("a comment ignores what is not found", True),
+    "XD402": Rule("the host reads a value in some steps", False),
+    "XD403": Rule("a test names the devices of one vendor", False),
+}
+
+NEUTRAL: Final[dict[str, str]] = {
+    "torch.cuda.is_available": "xdevice.num_gpus() > 0, or torch.accelerator.is_available()",
+    "torch.cuda.device_count": "xdevice.num_gpus(), or torch.accelerator.device_count()",
+    "torch.cuda.synchronize": "xdevice.sync(), or torch.accelerator.synchronize()",
+    "torch.cuda.set_device": "xdevice.set_device(device), or torch.accelerator.set_device_index(i)",
+    "torch.cuda.current_device": "xdevice.current_device(), or torch.accelerator.current_device_index()",
+    "torch.cuda.max_memory_allocated": "xdevice.memory(device).peak",
+    "torch.cuda.memory_allocated": "xdevice.memory(device)",
+    "torch.cuda.reset_peak_memory_stats": "xdevice.reset_peak(device)",
+    "torch.cuda.manual_seed": "torch.manual_seed(seed), which seeds every device",
+    "torch.cuda.manual_seed_all": "torch.manual_seed(seed), which seeds every device",
+    "torch.cuda.Stream": "xdevice.Stream(device)",
+    "torch.cuda.Event": "xdevice.Event(), or xdevice.Timer() to take a time",
+    "torch.cuda.amp.autocast": "torch.autocast(device.type)",
+    "torch.cuda.amp.GradScaler": "torch.amp.GradScaler(device.type)",
+    "torch.cuda.FloatTensor": "torch.empty(..., device=device)",
+    "paddle.is_compiled_with_cuda": "xdevice.num_gpus() > 0",
+    "paddle.device.is_compiled_with_cuda": "xdevice.num_gpus() > 0",
+    "paddle.device.cuda.device_count": "xdevice.num_gpus()",
+    "paddle.device.cuda.synchronize": "xdevice.sync()",
+    "paddle.device.cuda.max_memory_allocated": "xdevice.memory(device).peak",
+    "paddle.device.cuda.memory_allocated": "xdevice.memory(device)",
+    "paddle.CUDAPlace": "xdevice.gpu(i).native",
+    "tensorflow.test.is_built_with_cuda": "xdevice.num_gpus() > 0",
+}
+"""The functions of XD217, and what is written instead."""
+
+BY_PORT: Final = {"XD217", "XD218"}
+"""What is mended where `port` rewrites the same expression; other rewritings keep what is found."""
+
+_TEXT: Final = re.compile(r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE)
+_OF_VENDORS: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
+"""What is a device wherever it is given; "gpu" means others to others, such as DALI's pipelines."""
+_TAKE_A_DEVICE: Final = {
+    "torch.device", "torch.set_default_device", "torch.autocast", "torch.amp.autocast", "torch.amp.GradScaler",
+    "paddle.set_device", "paddle.device.set_device", "tensorflow.device", "jax.devices", "jax.local_devices",
+}  # fmt: skip
+_KEYWORDS: Final = {"device", "device_type", "map_location", "place", "ctx"}
+_PLACES: Final = {"device", "context", "ctx", "place"}
+_READS: Final = {"item", "numpy", "asnumpy", "asscalar", "tolist"}
+_WAITS: Final = _READS | {
+    "synchronize", "waitall", "wait_to_read", "block_until_ready", "cpu", "sync", "print", "float", "hard_block",
+}  # fmt: skip
+_SYNCHRONIZE: Final = {"torch.cuda.synchronize", "paddle.device.cuda.synchronize"}
+_CLOCKS: Final = {"time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer", "time.process_time"}
+_SEVERAL: Final = {"DataParallel", "DistributedDataParallel", "device_ids", "local_rank", "try_all_gpus"}
+_GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|mps|xpu|npu", re.IGNORECASE)
+_OTHER_VENDORS: Final = re.compile(r"xpu|npu|mlu|musa|hpu|sdaa|mps|neuron|xla|tpu|hip\b", re.IGNORECASE)
+_FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
+_A_TENSOR: Final = frozenset(["tensor"])
+_TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
+_IN_TESTS: Final = {"XD202", "XD217", "XD218"}
+_CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx"}
+"""Names that a chapter uses where an earlier cell, in a file of its own, has imported them."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    code: str
+    node: ast.AST
+    text: str
+
+
+def hits(module: Module) -> Iterator[Hit]:
+    """What the rules find in a module, in no order."""
+    view = _View(module.tree)
+    is_test = _TESTS.search(module.source.path) is not None
+    for node in view.nodes:
+        for rule in _BY_TYPE.get(type(node), ()):
+            for code, text in rule(view, node):
+                if is_test and code in _IN_TESTS:
+                    code, text = "XD403", f"{text} (in a test)"
+                yield Hit(code, node, text)
+
+
+class _View:
+    """A tree with the parents of its nodes, and what its imports name."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.nodes: list[ast.AST] = [tree]
+        self.imports: dict[str, str] = {}
+        for node in self.nodes:
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                self.nodes.append(child)
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    name = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self.imports[alias.asname or name] = name
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                for alias in node.names:
+                    self.imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        self.words = {_last(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute | ast.keyword)}
+
+    def full(self, node: ast.AST) -> str:
+        """The full name of what an import has brought; empty for anything else."""
+        if isinstance(node, ast.Name):
+            return self.imports.get(node.id) or _CONVENTIONS.get(node.id, "")
+        if isinstance(node, ast.Attribute):
+            base = self.full(node.value)
+            return f"{base}.{node.attr}" if base else ""
+        return ""
+
+    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Each node around a node, up to its function, from the inside, and its child that holds the node."""
+        while node in self.parents:
+            child, node = node, self.parents[node]
+            yield node, child
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+                return
+
+    def is_guarded(self, node: ast.AST) -> bool:
+        """Whether a test that speaks of devices decides if a node runs."""
+        return any(
+            isinstance(outer, ast.If | ast.IfExp) and child is not outer.test and _speaks_of_devices(outer.test)
+            for outer, child in self.above(node)
+        )
+
+    def framework(self) -> str:
+        """The one framework that the module imports, else an empty text."""
+        names = {name.partition(".")[0] for name in self.imports.values()} & _FRAMEWORKS
+        return names.pop() if len(names) == 1 else ""
+
+    def knows_other_vendors(self, node: ast.AST) -> bool:
+        """Whether the tests around a node, or beside it in a chain of `elif`, name another vendor, too."""
+        for outer, _ in self.above(node):
+            if isinstance(outer, ast.If | ast.IfExp):
+                after = outer.orelse[0] if isinstance(outer, ast.If) and outer.orelse else outer
+                tests = [outer.test, *([after.test] if isinstance(after, ast.If) else [])]
+            else:
+                tests = [outer] if isinstance(outer, ast.BoolOp) else []
+            if any(_OTHER_VENDORS.search(_last(inner)) for test in tests for inner in ast.walk(test)):
+                return True
+        return False
+
+
+def _last(node: ast.AST) -> str:
+    """The last name of an expression, or the text that it is."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.keyword):
+        return node.arg or ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _speaks_of_devices(test: ast.expr) -> bool:
+    return any(_GUARD.search(_last(node)) for node in ast.walk(test))
+
+
+def _text_of(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
+    """The device text that an expression is, else an empty one."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.fullmatch(node.value):
+        return node.value
+    return ""
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _hard_coded(view: _View, call: ast.Call) -> Found:
+    name = view.full(call.func)
+    given = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
+    given += call.args[:1] if not name and _method(call) == "to" else []
+    texts = [_text_of(one, _OF_VENDORS) for one in given]
+    texts += [_text_of(one) for one in call.args[:1] if name in _TAKE_A_DEVICE]
+    for text in filter(None, texts):
+        if not view.is_guarded(call):
+            yield "XD202", f'"{text}" is not there on every machine; write xdevice.try_gpu(), or take it as an argument'
+
+
+def _cuda_method(view: _View, call: ast.Call) -> Found:
+    if _method(call) != "cuda" or not isinstance(call.func, ast.Attribute) or view.full(call.func.value):
+        return  # tvm.cuda() is a function of a module
+    if not view.knows_other_vendors(call):
+        yield "XD218", "`.cuda()` is of one vendor; write xdevice.to_device(x, device)"
+    if not call.args and not call.keywords and view.words & _SEVERAL and "set_device" not in view.words:
+        yield "XD203", "`.cuda()` goes to the current GPU, the first one unless set; name the device"
+
+
+def _load(view: _View, call: ast.Call) -> Found:
+    is_told = len(call.args) > 1 or any(keyword.arg in ("map_location", None) for keyword in call.keywords)
+    if view.full(call.func) == "torch.load" and not is_told:
+        yield "XD205", 'torch.load fails where the devices of the file are missing; write map_location="cpu"'
+
+
+def _early_copy(view: _View, call: ast.Call) -> Found:
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    flag = keywords.get("non_blocking")
+    target = call.args[0] if call.args else keywords.get("device")
+    to_host = _method(call) == "cpu" or (isinstance(target, ast.Constant) and target.value == "cpu")
+    is_asked = flag is not None and not (isinstance(flag, ast.Constant) and not flag.value)
+    if _method(call) in ("to", "cpu") and to_host and is_asked:
+        yield "XD204", "the host may read this before it is there; wait with xdevice.sync(x), or copy without the flag"
+
+
+def _one_of_several(view: _View, call: ast.Call) -> Found:
+    is_bare = not call.args and not call.keywords
+    if is_bare and view.full(call.func) in _SYNCHRONIZE and view.words & _SEVERAL:
+        yield "XD207", "synchronize() waits for the current GPU only; xdevice.sync() waits for all"
+
+
+def _host_read(view: _View, call: ast.Call) -> Found:
+    if _method(call) not in _READS or call.args or not view.framework():
+        return
+    if isinstance(call.func, ast.Attribute) and _is_on_host(call.func.value):
+        return
+    sometimes = False
+    for outer, _ in view.above(call):
+        if isinstance(outer, ast.If | ast.IfExp):
+            sometimes = True
+        if isinstance(outer, ast.For | ast.While | ast.AsyncFor):
+            if _trains(outer):
+                code = "XD402" if sometimes else "XD208"
+                yield code, f"`.{_method(call)}()` waits for the GPU; add up on the device, and read once in a while"
+            return
+
+
+def _is_on_host(node: ast.expr) -> bool:
+    """`x.numpy().tolist()` reads once."""
+    return any(isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node))
+
+
+def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
+    """Whether the loop itself, not one inside of it, has the backward pass."""
+    waiting: list[ast.AST] = list(loop.body)
+    for node in waiting:
+        if isinstance(node, ast.For | ast.While | ast.AsyncFor | ast.FunctionDef):
+            continue
+        if isinstance(node, ast.Call) and _method(node) in ("backward", "gradient", "apply_gradients"):
+            return True
+        waiting += ast.iter_child_nodes(node)
+    return False
+
+
+def _thrown_away(view: _View, statement: ast.Expr) -> Found:
+    call = statement.value
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return
+    means = getattr(call.func.value, "means", None)  # what the engine has found, where it was asked
+    if _method(call) in ("to", "cpu", "cuda", "as_in_ctx", "as_in_context") and means == _A_TENSOR:
+        yield "XD212", f"`.{_method(call)}()` gives a new tensor, and leaves this one where it is"
+
+
+def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
+    if not isinstance(node.ctx, ast.Load) or _is_annotation(view, node):
+        return
+    name = view.full(node)
+    if name in NEUTRAL and not view.knows_other_vendors(node):
+        yield "XD217", f"{name} is of one vendor; write {NEUTRAL[name]}"
+    if isinstance(node, ast.Attribute) and node.attr == "is_cuda" and not view.knows_other_vendors(node):
+        yield "XD217", 'is_cuda is false on other GPUs; write xdevice.device_of(x).kind == "gpu"'
+
+
+def _is_annotation(view: _View, node: ast.AST) -> bool:
+    parent = view.parents[node]
+    while isinstance(parent, ast.Subscript | ast.BinOp | ast.Tuple):
+        node, parent = parent, view.parents[parent]
+    return isinstance(parent, ast.arg | ast.AnnAssign) and parent.annotation is node
+
+
+def _compared(view: _View, node: ast.Compare) -> Found:
+    sides = [node.left, *node.comparators]
+    if len(sides) != 2:
+        return
+    for one, other in (sides, sides[::-1]):
+        text = _text_of(one)
+        if isinstance(node.ops[0], ast.Eq | ast.NotEq) and text and isinstance(other, ast.Attribute):
+            if other.attr == "type" and text == "cuda" and _last(other.value) in _PLACES:
+                if not view.knows_other_vendors(node):
+                    yield "XD217", 'type is that of one vendor\'s GPUs; write xdevice.device(...).kind == "gpu"'
+            elif other.attr in _PLACES and not view.full(other):
+                yield "XD210", f'a device is not equal to the text "{text}"; compare with xdevice.device("{text}")'
+    if isinstance(node.ops[0], ast.In) and _text_of(sides[0]) and "device" in _last(sides[1]):
+        yield "XD211", 'a device by a piece of its name; write xdevice.device(...).kind == "gpu"'
+
+
+def _ends_with(view: _View, call: ast.Call) -> Found:
+    if _method(call) in ("startswith", "endswith") and call.args and _text_of(call.args[0], _TEXT):
+        assert isinstance(call.func, ast.Attribute)
+        if "device" in _last(call.func.value):
+            yield "XD211", 'a device by a piece of its name; write xdevice.device(...).kind == "gpu"'
+
+
+def _copies_nothing(view: _View, node: ast.With) -> Found:
+    if view.framework() != "tensorflow" or len(node.body) != 1 or not isinstance(node.body[0], ast.Assign):
+        return
+    around = node.items[0].context_expr
+    name = _last(around.func) if isinstance(around, ast.Call) else _last(around)
+    if isinstance(node.body[0].value, ast.Name) and re.search("device|gpu|cpu", name):
+        yield "XD209", "this names the tensor once more and copies nothing; write xdevice.to_device(x, device)"
+
+
+def _too_late(view: _View, node: ast.Assign) -> Found:
+    target = node.targets[0]
+    if not isinstance(target, ast.Subscript) or view.full(target.value) != "os.environ":
+        return
+    if not (isinstance(target.slice, ast.Constant) and target.slice.value == "CUDA_VISIBLE_DEVICES"):
+        return
+    before = [n for n in view.nodes if isinstance(n, ast.Import | ast.ImportFrom) and n.lineno < node.lineno]
+    names = {alias.name for n in before if isinstance(n, ast.Import) for alias in n.names}
+    names |= {n.module or "" for n in before if isinstance(n, ast.ImportFrom)}
+    late = sorted({name.partition(".")[0] for name in names} & _FRAMEWORKS)
+    if late:
+        yield "XD214", f"{late[0]} was imported before, and may have read it already; set it above the import"
+
+
+def _timed(view: _View, node: ast.BinOp) -> Found:
+    if not (isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call) and isinstance(node.right, ast.Name)):
+        return
+    if view.full(node.left.func) not in _CLOCKS or view.framework() in ("", "tensorflow"):
+        return
+    between = list(_since(view, node, node.right.id))
+    calls = [inner for part in between for inner in ast.walk(part) if isinstance(inner, ast.Call)]
+    named = {_last(call.func) for call in calls}
+    if named & {"backward", "matmul", "mm", "dot", "step", "forward", "model", "net"} and not named & _WAITS:
+        yield "XD201", "the work may go on when this time is taken; use xdevice.Timer, or xdevice.sync() before"
+
+
+def _since(view: _View, node: ast.AST, name: str) -> Iterator[ast.stmt]:
+    """The statements from where a clock was read into a name to where it is read again, in one block."""
+    for outer, child in view.above(node):
+        body = getattr(outer, "body", None)
+        if not isinstance(body, list) or child not in body:
+            continue
+        end = body.index(child)
+        assigned = [_last(one.targets[0]) if isinstance(one, ast.Assign) else "" for one in body[:end]]
+        starts = [i for i, one in enumerate(assigned) if one == name]
+        if starts:
+            yield from body[starts[-1] + 1 : end]
+            return
+
+
+_BY_TYPE: Final[dict[type[ast.AST], tuple[Callable[[_View, Any], Found], ...]]] = {
+    ast.Call: (_hard_coded, _cuda_method, _load, _early_copy, _one_of_several, _host_read, _ends_with),
+    ast.Attribute: (_name_of_vendor,),
+    ast.Name: (_name_of_vendor,),
+    ast.Compare: (_compared,),
+    ast.With: (_copies_nothing,),
+    ast.Assign: (_too_late,),
+    ast.BinOp: (_timed,),
+    ast.Expr: (_thrown_away,),
+}

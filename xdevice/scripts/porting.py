@@ -1,0 +1,99 @@
+"""The new text of a file: which edits are made, and where `import xdevice` and `set_backend` go."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from .knowledge import framework_of
+from .sites import Edit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .project import Unit
+    from .sites import Site
+    from .sources import Source
+
+
+def import_edits(source: Source, units: Iterable[Unit], sites: list[Site], backend: str | None) -> list[Edit]:
+    """The lines that a file needs for the sites that are rewritten in it.
+
+    `set_backend` stands above the import of the framework: virtual GPUs of Paddle and TensorFlow, and MXNet beside a
+    newer NumPy, need the framework to be loaded by xdevice. It is left out where a file uses several frameworks.
+    """
+    edits = set()
+    for unit in units:
+        mine = [site for site in sites if _is_within(site, unit)]
+        if not mine or _has_import(unit.tree):
+            continue
+        where = _place(unit.tree, min(site.line for site in mine))
+        line = where.lineno if where is not None else 1
+        text = "import xdevice"
+        frameworks = _frameworks(unit.tree)
+        alone = not _is_shared(source, line, unit.tab)
+        name = backend or (min(frameworks) if len(frameworks) == 1 else None)
+        newline = source.newline
+        if name is not None and alone:
+            text += f'{newline}{newline}xdevice.set_backend("{name}")'
+        start = source.offset(line, 0)
+        if where is not None and where.col_offset:  # `import a; import b`, or a block
+            edits.add(
+                Edit(start + where.col_offset, 0, start + where.col_offset, text.replace(newline * 2, "; ") + "; ")
+            )
+            continue
+        edits.add(Edit(start, -len(source.text), start, text + newline))
+    return sorted(edits)
+
+
+def _is_within(site: Site, unit: Unit) -> bool:
+    return unit.module.source.path == site.file and (not site.tabs or unit.tab in site.tabs)
+
+
+def _has_import(tree: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.Import)
+        and any(alias.name.split(".")[0] == "xdevice" and not alias.asname for alias in node.names)
+        for node in tree.body
+    )
+
+
+def _place(tree: ast.Module, first_use: int) -> ast.stmt | None:
+    """The statement before which the import goes: the first import of a framework, if nothing that is rewritten stands
+    above it; else the first statement that is neither the docstring nor from `__future__`."""
+    plain = [node for i, node in enumerate(tree.body) if not _is_first(node, i)]
+    loads = next((node for node in plain if any(framework_of(name) for name in _names(node))), None)
+    return loads if loads is not None and loads.lineno <= first_use else plain[0] if plain else None
+
+
+def _is_first(node: ast.stmt, index: int) -> bool:
+    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+        return True
+    return (
+        index == 0
+        and isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and not node.level:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def _frameworks(tree: ast.Module) -> set[str]:
+    return {f for node in ast.walk(tree) for name in _names(node) if (f := framework_of(name)) is not None}
+
+
+def _is_shared(source: Source, line: int, tab: str | None) -> bool:
+    """Whether a cell belongs to other tabs, too, so that no framework may be named in it."""
+    if tab is None or source.cells is None:
+        return False
+    cell = next((cell for cell in reversed(source.cells) if cell.line <= line), None)
+    if cell is None or not cell.tabs:
+        return cell is not None and len(source.modules) > 1 and not cell.tabs and source.default_tabs != (tab,)
+    return cell.tabs != (tab,)

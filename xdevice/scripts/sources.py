@@ -1,0 +1,401 @@
+"""Files with Python in them: scripts, notebooks, and the texts of d2l with their tabs.
+
+Each is read into one text (`Source.text`, UTF-8), whose positions are the only ones that the rest of the room knows:
+lines from 1, columns and offsets in bytes. A script's text is the script. A notebook's is its cells of code, one after
+the other. A d2l text is the Markdown itself. Of that text `Source.modules` are what Python would run: one, or one for
+each tab, in which every line keeps its number and what is no code of that tab is blank.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import io
+import json
+import re
+import tokenize
+import warnings
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .edits import splice
+from .sites import Edit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SUFFIXES: Final = (".py", ".ipynb", ".md")
+SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
+"""Folders that are not entered, beside those that begin with a dot; one that is named itself is read."""
+
+_NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
+_TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
+_FENCE: Final = re.compile(rb"[ \t]*```\s*\{\.python\s+\.input")
+_MAGIC: Final = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
+_decode: Final = json.JSONDecoder().raw_decode
+_OTHER_LANGUAGES: Final = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|tab\b)")
+TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
+
+
+class UnreadableError(Exception):
+    """A file that is not read: its path, and why."""
+
+
+@dataclass(eq=False)
+class Module:
+    """What Python would run of a source: a script, a notebook, or one tab of a text."""
+
+    source: Source
+    tab: str | None
+    tree: ast.Module
+
+    def segment(self, node: ast.AST) -> str:
+        """The text of a node as it is written."""
+        return self.source.text[slice(*self.span(node))].decode()
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node begins and ends in `Source.text`, without brackets around it."""
+        at = self.source.offset
+        return at(node.lineno, node.col_offset), at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+
+@dataclass(eq=False)
+class Cell:
+    """Some lines of a source: from `line`, with the text, and the tabs they belong to (none: to all)."""
+
+    line: int
+    text: str
+    tabs: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Source:
+    """A file as it was read. `path` is what is shown: relative to the root of the call, with slashes."""
+
+    path: str
+    raw: bytes
+    text: bytes
+    encoding: str = "utf-8"
+    cells: list[Cell] | None = None  # None: a script
+    modules: list[Module] = field(default_factory=list)
+    broken: list[tuple[int, str]] = field(default_factory=list)  # lines of cells that are not Python, and why
+    default_tabs: tuple[str, ...] = ()  # of cells without a mark
+    tokens: list[_Token] = field(default_factory=list)  # of a notebook: the strings that the text was made of
+
+    def __post_init__(self) -> None:
+        self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
+
+    def offset(self, line: int, col: int) -> int:
+        return self.starts[line - 1] + col
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset."""
+        line = bisect_right(self.starts, offset)
+        return line, offset - self.starts[line - 1]
+
+    def line_text(self, line: int) -> str:
+        """A line without its end."""
+        end = self.starts[line] if line < len(self.starts) else len(self.text)
+        return self.text[self.starts[line - 1] : end].decode().rstrip("\r\n")
+
+    @property
+    def newline(self) -> str:
+        """The first end of a line, which added lines get too."""
+        match = _NEWLINE.search(self.text)
+        return match[0].decode() if match else "\n"
+
+    def place(self, line: int) -> tuple[int, int | None]:
+        """The line of the file, and of a notebook the number of the cell, from 1."""
+        if not self.tokens:
+            return line, None
+        token = max((t for t in self.tokens if t.line <= line), key=lambda t: t.line)
+        assert self.cells is not None
+        cell = max(i for i, cell in enumerate(self.cells, 1) if cell.line <= line)
+        return self.raw.decode("utf-8-sig").count("\n", 0, token.start) + 1, cell
+
+    def written(self, edits: Iterable[Edit]) -> bytes:
+        """The file with the edits made; without edits it is `raw`."""
+        edits = sorted(set(edits))
+        if not edits:
+            return self.raw
+        if self.tokens:
+            return _written_into_notebook(self, edits)
+        text = splice(self.text, edits).decode()
+        mark = codecs.BOM_UTF8 if self.raw.startswith(codecs.BOM_UTF8) else b""
+        return mark + text.encode(self.encoding.replace("-sig", ""))
+
+
+def found(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files of a call: those named, and those in the folders named, in order."""
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        inside = (p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
+        yield from sorted(p for p in inside if not _is_skipped(p.relative_to(path).parts[:-1]))
+
+
+def _is_skipped(folders: tuple[str, ...]) -> bool:
+    return any(folder.startswith(".") or folder in SKIPPED for folder in folders)
+
+
+def read(path: Path, shown: str) -> Source:
+    """A file with its modules.
+
+    Raises:
+        UnreadableError: it cannot be opened, is not text, or is no Python.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UnreadableError(error.strerror or str(error)) from error
+    return parse(raw, shown)
+
+
+def parse(raw: bytes, shown: str) -> Source:
+    """As `read`, of bytes; the suffix of `shown` says what they are, and that of a script is the default."""
+    try:
+        if shown.endswith(".ipynb"):
+            return _notebook(raw, shown)
+        if shown.endswith(".md"):
+            return _text_with_tabs(raw, shown)
+        return _script(raw, shown)
+    except SyntaxError as error:
+        raise UnreadableError(f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)) from error
+    except (ValueError, LookupError, RecursionError) as error:
+        raise UnreadableError(str(error)) from error
+
+
+def _script(raw: bytes, shown: str) -> Source:
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+    text = raw.decode(encoding)
+    source = Source(shown, raw, text.encode(), encoding)
+    source.modules = [Module(source, None, _tree(text))]
+    return source
+
+
+def _tree(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of escapes in strings, which are not ours to judge
+        flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
+    assert isinstance(tree, ast.Module)
+    return tree
+
+
+# texts with tabs
+
+
+def _text_with_tabs(raw: bytes, shown: str) -> Source:
+    text = raw.decode("utf-8-sig")
+    source = Source(shown, raw, text.encode(), "utf-8-sig")
+    source.cells = list(_fenced(source))
+    if not source.cells:
+        return source
+    default = source.default_tabs = _default_tabs(source.cells)
+    tabs = {tab for cell in source.cells for tab in cell.tabs if tab != "all"} | set(default)
+    for tab in (tab for tab in TABS if tab in tabs):
+        mine = [cell for cell in source.cells if tab in (cell.tabs or default) or "all" in cell.tabs]
+        _add_module(source, tab, mine)
+    return source
+
+
+def _fenced(source: Source) -> Iterator[Cell]:
+    lines = [source.line_text(i + 1) for i in range(len(source.starts))]
+    begin = None
+    for number, line in enumerate(lines, 1):
+        if begin is None:
+            begin = number + 1 if _FENCE.match(line.encode()) else None
+        elif line.strip().startswith("```"):
+            yield _cell(begin, lines[begin - 1 : number - 1])
+            begin = None
+
+
+def _cell(begin: int, lines: list[str]) -> Cell:
+    first = next((i for i, line in enumerate(lines) if line.strip()), 0)
+    marked = _TAB.match(lines[first]) if lines else None
+    if marked is None:
+        return Cell(begin, "\n".join(lines))
+    lines[first] = ""
+    return Cell(begin, "\n".join(lines), tuple(re.split(r"[ ,]+", marked[1].strip())))
+
+
+def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
+    """The tabs of cells without a mark: those that the text selects, else that of the framework which they import."""
+    plain = "\n".join(cell.text for cell in cells if not cell.tabs)
+    selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
+    if selected:
+        return tuple(re.findall(r"\w+", selected[1]))
+    names = {"mxnet": "mxnet", "torch": "pytorch", "tensorflow": "tensorflow", "paddle": "paddle", "jax": "jax"}
+    imported = re.findall(r"^\s*(?:from d2l import|import|from)\s+(\w+)", plain, re.MULTILINE)
+    return next(((names[name],) for name in imported if name in names), ("pytorch",))
+
+
+# notebooks
+
+
+@dataclass(eq=False)
+class _Token:
+    """A string of a notebook's file: where it stands, and where what it says begins in `Source.text`.
+
+    `last` is the end of the string before it in the same list, or None.
+    """
+
+    start: int
+    end: int
+    value: str
+    last: int | None = None
+    is_listed: bool = True
+    line: int = 0
+    at: int = 0
+
+
+def _notebook(raw: bytes, shown: str) -> Source:
+    file = raw.decode("utf-8-sig")
+    whole, _ = _json(file, 0)
+    if not isinstance(whole, dict) or not isinstance(whole.get("cells"), list):
+        raise ValueError("not a notebook of format 4")
+    parts: list[bytes] = []
+    cells, tokens, line, at = [], [], 1, 0
+    for cell in whole["cells"]:
+        if _value(cell.get("cell_type")) != "code":
+            continue
+        source = cell.get("source") or []
+        strings = source if isinstance(source, list) else [source]
+        text = "".join(token.value for token in strings)
+        cells.append(Cell(line, text))
+        for token, last in zip(strings, [None, *strings], strict=False):
+            token.line, token.at, token.is_listed = line, at, isinstance(source, list)
+            token.last = last.end if last is not None else None
+            parts.append(token.value.encode())
+            at += len(parts[-1])
+            line += len(_NEWLINE.findall(parts[-1]))
+            tokens.append(token)
+        if text and not text.endswith("\n"):
+            parts.append(b"\n")
+            at, line = at + 1, line + 1
+    made = Source(shown, raw, b"".join(parts), cells=cells, tokens=tokens)
+    _add_module(made, None, cells)
+    return made
+
+
+def _value(token: object) -> object:
+    return token.value if isinstance(token, _Token) else token
+
+
+def _json(text: str, at: int) -> tuple[object, int]:
+    """The value that begins at a place, with strings as tokens that know theirs, and where it ends."""
+    at = _space(text, at)
+    if text[at] in "[{":
+        return _container(text, at)
+    value, end = _decode(text, at)
+    return (_Token(at, end, value) if text[at] == '"' else value), end
+
+
+def _container(text: str, at: int) -> tuple[object, int]:
+    close = "]" if text[at] == "[" else "}"
+    items: list[object] = []
+    keys: list[str] = []
+    at = _space(text, at + 1)
+    while text[at] != close:
+        if close == "}":
+            key, at = _decode(text, at)
+            keys.append(key)
+            at = _space(text, at) + 1
+        item, at = _json(text, at)
+        items.append(item)
+        at = _space(text, at)
+        if text[at] == ",":
+            at = _space(text, at + 1)
+    return (items if close == "]" else dict(zip(keys, items, strict=True))), at + 1
+
+
+def _space(text: str, at: int) -> int:
+    while text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
+    file = source.raw.decode("utf-8-sig")
+    out, done, waiting = [], 0, list(edits)
+    tokens = source.tokens
+    first = 0
+    while waiting and first < len(tokens):
+        token = tokens[first]
+        end = token.at + len(token.value.encode())
+        touched = [edit for edit in waiting if edit.start < end or edit.start == end == token.at]
+        if not touched:
+            first += 1
+            continue
+        last = first
+        while touched[-1].end > end:  # an expression of several lines
+            last += 1
+            end = tokens[last].at + len(tokens[last].value.encode())
+            touched = [edit for edit in waiting if edit.start < end]
+        shifted = [Edit(e.start - token.at, e.rank, e.end - token.at, e.text) for e in touched]
+        value = splice("".join(t.value for t in tokens[first : last + 1]).encode(), shifted).decode()
+        out += [file[done : token.start], _strings(value, tokens, first, file)]
+        done, waiting, first = tokens[last].end, waiting[len(touched) :], last + 1
+    mark = codecs.BOM_UTF8 if source.raw.startswith(codecs.BOM_UTF8) else b""
+    return mark + ("".join(out) + file[done:]).encode()
+
+
+def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
+    """The lines of a text as the strings of a list, as the strings of this file are written."""
+    token = tokens[at]
+    is_ascii = file[token.start : token.end].isascii()
+    parts = value.splitlines(keepends=True) if token.is_listed else [value]
+    between = file[token.last : token.start] if token.last is not None else None
+    if between is None:
+        after = next((t for t in tokens[at + 1 :] if t.last == token.end), None)
+        between = file[token.end : after.start] if after is not None else ",\n    "
+    return between.join(json.dumps(part, ensure_ascii=is_ascii) for part in parts)
+
+
+# what cells and tabs have in common
+
+
+def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
+    """The module of some cells; of cells that are not Python it is told instead."""
+    readable = [(cell, _python(cell.text)) for cell in cells]
+    try:
+        tree = _tree(_joined(readable))
+    except SyntaxError:
+        readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
+        tree = _tree(_joined(readable))
+    source.modules.append(Module(source, tab, tree))
+
+
+def _joined(cells: Iterable[tuple[Cell, str]]) -> str:
+    lines: list[str] = []
+    for cell, text in cells:
+        lines += [""] * (cell.line - 1 - len(lines))
+        lines += _NEWLINE.sub(b"\n", text.encode()).decode().removesuffix("\n").split("\n")
+    return "\n".join(lines) + "\n"
+
+
+def _python(text: str) -> str:
+    """A cell with the lines for IPython taken out: `pass` stands for them, so that blocks keep a body."""
+    if not any(mark in text for mark in "%!?"):
+        return text
+    try:
+        _tree(text)
+    except SyntaxError:
+        if _OTHER_LANGUAGES.match(text):
+            return "\n" * text.count("\n")
+        return _MAGIC.sub(lambda match: f"{match[1]}pass", text)
+    return text
+
+
+def _parses(source: Source, cell: Cell, text: str) -> bool:
+    try:
+        _tree(text)
+    except SyntaxError as error:
+        told = (cell.line, f"not Python: {error.msg}")
+        if told not in source.broken:
+            source.broken.append(told)
+        return False
+    return True

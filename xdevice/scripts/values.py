@@ -1,0 +1,97 @@
+"""What an expression may be: a set of atoms.
+
+The empty set means "not known yet", which is another thing than `UNKNOWN`, "anything": the first grows while the
+project is read, the second is the end of it. An atom is a text ("tensor", "array", "int", ...) or a tuple whose first
+item says what it is:
+
+- `("device", framework, origin)`: a framework's own device; `origin` is the node that chose it, or None
+- `("spelling", text, origin)`: a text that names a device, as "cuda:0"; what an f-string fills in is "*"
+- `("scope", framework, origin)`: what `tf.device` gives
+- `("ext", "torch.nn.Linear")`: an attribute of a package outside of the project, by its full name
+- `("made", "accelerate.Accelerator")`: what calling such an attribute gave, where no table knows more
+- `("module", "torch.nn.Linear")`: a layer or model of a framework
+- `("function", f)`, `("bound", f, instance)`, `("class", c)`, `("instance", c)`, `("project", m)`: of the project
+- `("list", key)`, `("dict", key)`: a container that was made at one place; `key` finds what is in it
+- `("tuple", (value, value, ...))`
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Atom = Any
+Value = frozenset[Atom]
+
+NOTHING: Final[Value] = frozenset()
+ANYTHING: Final = "?"
+UNKNOWN: Final[Value] = frozenset([ANYTHING])
+TENSOR: Final[Value] = frozenset(["tensor"])
+ARRAY: Final[Value] = frozenset(["array"])
+INT: Final[Value] = frozenset(["int"])
+FLOAT: Final[Value] = frozenset(["float"])
+BOOL: Final[Value] = frozenset(["bool"])
+STR: Final[Value] = frozenset(["str"])
+NONE: Final[Value] = frozenset(["none"])
+AVAILABLE: Final[Value] = frozenset(["available"])
+"""What is true only where there is a GPU."""
+
+_LASTING: Final = {"function", "bound", "class", "instance", "project", "device", "spelling", "scope", "list", "dict"}
+_MOST: Final = 24
+"""Atoms that one value may have; with more it may be anything, too."""
+_LONGEST: Final = 12
+
+
+def union(*values: Value) -> Value:
+    """What may be any of these. Beside "anything" only atoms with an identity stay: calls of functions have to be
+    followed, and uses of devices seen, whatever else a value may be. So values only ever grow towards that."""
+    whole = values[0].union(*values[1:])
+    if ANYTHING in whole or len(whole) > _MOST:
+        return frozenset(atom for atom in whole if type(atom) is tuple and atom[0] in _LASTING) | UNKNOWN
+    if len(whole) > 1 and sum(type(atom) is tuple and atom[0] == "tuple" for atom in whole) > 1:
+        return _merged(whole)
+    return whole
+
+
+def kind(atom: Atom) -> str:
+    return atom[0] if type(atom) is tuple else atom  # type: ignore[no-any-return]
+
+
+def only(value: Value, kinds: Iterable[str]) -> bool:
+    """Whether it is known to be of these kinds, and of no other."""
+    return bool(value) and all(kind(atom) in kinds for atom in value)
+
+
+def may_be(value: Value, kinds: Iterable[str]) -> bool:
+    return any(kind(atom) in kinds for atom in value)
+
+
+def known(value: Value) -> bool:
+    return bool(value) and ANYTHING not in value
+
+
+def of(*atoms: Atom) -> Value:
+    return frozenset(atoms)
+
+
+def tuple_of(values: Iterable[Value]) -> Value:
+    """A tuple, with what is in it; tuples in tuples in tuples are not followed."""
+    items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
+    return frozenset([("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))])
+
+
+def _is_deep(value: Value) -> bool:
+    inside = [inner for atom in value if kind(atom) == "tuple" for inner in atom[1]]
+    return len(inside) > _MOST or any(kind(atom) == "tuple" for inner in inside for atom in inner)
+
+
+def _merged(value: Value) -> Value:
+    """Tuples of one length as one: else what takes turns in them would never end to grow."""
+    lengths: dict[int, list[tuple[Value, ...]]] = {}
+    for atom in value:
+        if kind(atom) == "tuple":
+            lengths.setdefault(len(atom[1]), []).append(atom[1])
+    rest = frozenset(atom for atom in value if kind(atom) != "tuple")
+    return rest.union(*(tuple_of(union(*parts) for parts in zip(*same, strict=True)) for same in lengths.values()))
