@@ -79,8 +79,8 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
             raise StateError(f"kinds says that {shown(path)} is a {kind}, but its class says {by_class}: leave it out")
         left = [name for side, _ in ways for name in side.unknown]
         raise StateError(
-            f"kinds says {kind} of {shown(path)}, where no parameters of a layer are that is not known by its class; "
-            f"it can be said of {some_of(left)}"
+            f"kinds says {kind} of {shown(path)}, where there are no parameters of a layer that is not known by its "
+            f"class; it can be said of {some_of(left)}"
         )
 
 
