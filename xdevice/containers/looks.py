@@ -228,7 +228,8 @@ def _held(x: Any) -> Iterator[Inner]:
             found = _kind(cls)
             inside = _objects(child, found) if found is not None else None
             if found is not None and inside is None:
-                yield Inner("".join(_code(*step) for step in (*way[1:], (form, key))), child, *found)
+                steps = [*((form, key) for form, key, _ in way[1:]), (form, key)]
+                yield Inner("".join(_code(*step) for step in steps), child, *found)
             elif (inside is not None or can_hold(cls)) and id(child) not in seen:
                 if len(seen) == _MOST:
                     raise _too_large(x)
@@ -239,7 +240,7 @@ def _held(x: Any) -> Iterator[Inner]:
             way.pop()
 
 
-def _code(form: str, key: Any, *_: Any) -> str:
+def _code(form: str, key: Any) -> str:
     """A step of the way, as one writes it; an attribute has no key."""
     return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
 

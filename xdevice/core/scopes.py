@@ -77,14 +77,15 @@ def set_device(device: object) -> None:
             f"set_device({device}) inside of `with {_threads.open[-1].key}:`, which would end it; "
             f"call it before the block, or write `with {device}:` instead"
         )
+    native = None
     if chosen is not None:
         backend = selection.current()
         backend.require(chosen)
+        native = backend.scope(chosen)
     before, _threads.native, _threads.device = _threads.native, None, None
     if before is not None:
         before.__exit__(None, None, None)
-    if chosen is not None:
-        native = backend.scope(chosen)
+    if native is not None:
         native.__enter__()
         _threads.native, _threads.device = native, chosen
 

@@ -56,7 +56,7 @@ class Class:
 
     def lineage(self, seen: tuple[Class, ...] = ()) -> list[Class]:
         """The class and its bases within the project, nearest first."""
-        line = [self]
+        line: list[Class] = [self]
         for atom in self.bases:
             if type(atom) is tuple and atom[0] == "class" and atom[1] not in (*seen, self):
                 line += [c for c in atom[1].lineage((*seen, self)) if c not in line]
