@@ -337,10 +337,7 @@ def a_scope_never_ends(adapter, patch, suite):
             return self.inner.__enter__()
 
         def __exit__(self, *error):
-            if error[0] is None:
-                self.inner.__exit__(*error)
-            else:
-                left_open.append(self.inner)
+            left_open.append(self.inner)
 
     scope, left_open = adapter.scope, []
     patch.setattr(adapter, "scope", Endless)
