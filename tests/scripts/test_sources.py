@@ -96,7 +96,7 @@ def test_hidden_folders_and_builds_are_not_entered(tmp_path):
     assert [source.path for source in engine.examine([tmp_path]).sources] == ["src/a.py"]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(500, marks=pytest.mark.long)])
 def test_files_of_installed_packages_parse_after_port(count):
     """Scripts of packages that use frameworks, or have nothing to do with them, as one project."""
     packages = Path(sysconfig.get_paths()["purelib"])
