@@ -162,7 +162,8 @@ class MxnetBackend(
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        return self.to_native(device)
+        # beyond the virtual GPUs, a CPU of a higher number is nothing
+        return super().describe_missing(device) if self.virtual else self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, mx.Context):
