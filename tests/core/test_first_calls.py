@@ -19,7 +19,7 @@ class Slow:
 
 def work():
     with xdevice.use("numpy"):
-        print(xdevice.ones(2).tolist(), flush=True)
+        os.write(1, b"%a\\n" % xdevice.ones(2).tolist())  # a whole line; print writes its end apart
 
 entered = threading.Event()
 sys.meta_path.insert(0, Slow())
