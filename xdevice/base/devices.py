@@ -219,5 +219,5 @@ def _parse_native(spec: object) -> Device:
     return found
 
 
-if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
