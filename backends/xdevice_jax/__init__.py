@@ -134,7 +134,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
 
     def device_of(self, x: jax.Array) -> Device:
         sharding = x.sharding
-        # by the one device where it tells, in half the time: shardings are compared in Python
+        # the key is the one device, where there is one: comparing shardings in Python takes twice as long
         key = getattr(sharding, "_device", sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
@@ -315,7 +315,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         return JaxSamples(self)
 
     def _start(self) -> dict[str, list[Any]]:
-        jax.local_devices()  # raises what went wrong, where the next lines would say only that there are no devices
+        jax.local_devices()  # raises the cause; the next lines would say only that there are no devices
         self._natives = {kind: _local_devices(kind) for kind in self.kinds}
         if self.virtual:
             cpus = self._natives["cpu"]
@@ -367,7 +367,7 @@ def _local_devices(kind: str) -> list[Any]:
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those that are on the devices."""
+    """Waits for those of the arrays that are on these devices."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -375,7 +375,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # by another thread meanwhile
+            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # another thread has donated it meanwhile
             del x
             if not is_donated:
                 arrays.clear()

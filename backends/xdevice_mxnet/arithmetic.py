@@ -54,7 +54,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What NumPy computes on the host."""
+    """A kernel that NumPy computes on the host."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -257,7 +257,7 @@ prod = _reducing(_np.prod, 1)
 
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    shape = x.shape  # which takes longer than a look at it
+    shape = x.shape  # building it takes longer than looking at it
     if 0 in shape:
         return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(x, axes, keepdims)
     if not shape:
@@ -270,7 +270,8 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """What depends on `x`, so that a loss made of it has a gradient: zeros are added in its place, and go again."""
+    """A sum over no elements that still depends on `x`, so that a loss made of it has a gradient: zeros are appended,
+    summed and cut off again."""
     kept = [slice(0) if not n and axes is not None and i not in axes else slice(None) for i, n in enumerate(x.shape)]
     for axis, length in enumerate(x.shape):
         if not length:

@@ -36,7 +36,7 @@ def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) 
 
 
 class _Teller(mx.autograd.Function):  # type: ignore[misc]
-    """Gives what it takes, and tells the gradient."""
+    """Passes an array on, and reports its gradient in the backward pass."""
 
     def __init__(self, number: int, put: Callable[[int, Any], None]) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Pair = tuple[int, int]
 
-_view: Any = np.lib.stride_tricks.sliding_window_view  # whose types do not know of several axes
+_view: Any = np.lib.stride_tricks.sliding_window_view  # NumPy's types forbid several axes
 
 
 def relu(x: Array) -> Array:

@@ -127,7 +127,8 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided(divide: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """With 0 for integers divided by 0: that ends the process on the CPU, as does the least integer divided by -1."""
+    """Divides; integers divided by 0 give 0. On the CPU Paddle would end the process, also for the least integer by
+    -1."""
     if paddle.is_floating_point(x1):
         return divide(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
@@ -142,7 +143,7 @@ def pow(x1: Any, x2: Any) -> Any:
 
 def _whole_power(x: Any, exponent: Any) -> Any:
     """By squaring; beyond 63 only the powers of 0, 1 and -1 do not overflow, which are those of 62 or 63."""
-    two = number(2, "int64", x)  # numbers of Python make a vector of a tensor without dimensions
+    two = number(2, "int64", x)  # with a number of Python, a tensor without dimensions becomes a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     made = paddle.ones_like(x)
     for _ in range(6):

@@ -50,7 +50,7 @@ def _operations(model: Any, backend: Operations, layers: Mapping[str, Layer]) ->
     for path, layer in model.named_sublayers(include_self=True):
         hooks = (*layer._forward_pre_hooks.values(), *layer._forward_post_hooks.values())
         yield from ops.hooked(path, layer, hooks, "paddle", "xdevice_paddle")
-        if path not in layers:  # those known keep counters and states of dropouts
+        if path not in layers:  # layers that are known keep only counters and states of dropouts there
             held = [*layer.named_buffers(include_sublayers=False), *vars(layer).items()]
             yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
         if path in layers:
@@ -66,12 +66,13 @@ def _operations(model: Any, backend: Operations, layers: Mapping[str, Layer]) ->
 
 
 def _holds(layer: Any) -> bool:
-    """Whether it has something in it, so that it is not a layer without parameters."""
+    """Whether a layer has children or parameters, or does nothing to tell, so that it is no layer without
+    parameters."""
     return bool(layer._sub_layers) or any(own is not None for own in layer._parameters.values()) or _is_usual(layer)
 
 
 def _is_usual(layer: Any) -> bool:
-    """Whether it has nothing to tell: rows of a batch are made by a function in most models."""
+    """Whether a layer does what most models do by a function, such as flattening the rows of a batch."""
     return isinstance(layer, _NOTHING) or (
         isinstance(layer, nn.Flatten) and (layer.start_axis, layer.stop_axis) == (1, -1)
     )
@@ -94,7 +95,7 @@ def _operation(path: str, layer: Any) -> Layer:
         return ops.plain(path, "flatten", first=layer.start_axis, last=layer.stop_axis)
     if isinstance(layer, nn.Unflatten):
         return ops.plain(path, "unflatten", axis=layer.axis, size=tuple(layer.shape))
-    is_known = type(layer).__module__.startswith("paddle.")  # a user's may raise, or print addresses
+    is_known = type(layer).__module__.startswith("paddle.")  # the repr of a user's class may raise, or print addresses
     return ops.other(path, layer, layer.extra_repr() if is_known else "")
 
 

@@ -131,7 +131,7 @@ def copied(model: Module, native: torch.device) -> Any:
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """The tensors that a module keeps with the graph behind them."""
+    """The tensors of a module that are results of recorded operations."""
     for module in model.modules():
         own = {name: value for name, value in vars(module).items() if name not in _KEPT or name == "_buffers"}
         yield from (x for _, x in _tensors(own, "") if not x.is_leaf)
@@ -187,20 +187,22 @@ class _MovingState:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
-    """torch keeps the step counter on the host unless the optimizer is fused or capturable."""
+    """The state of each parameter, without its step counter, which torch keeps on the host unless the optimizer is
+    fused or capturable."""
     with_step = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     return [_MovingState(state, with_step) for state in optimizer.state.values()]
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    """With what is in its containers: LBFGS keeps its history in lists."""
+    """A value with the tensors in it moved; LBFGS keeps its history in lists."""
     return _pytree.tree_map_only(torch.Tensor, lambda x: x.to(native), value)
 
 
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
-    """An optimizer around another one, or with tensors as attributes, which nobody else moves."""
+    """Raises for an optimizer that has tensors, or another optimizer, as attributes, because nobody would move
+    those."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    known = ("state", "param_groups", "defaults")  # a rate may be a tensor, which is where the user has put it
+    known = ("state", "param_groups", "defaults")  # a learning rate may be a tensor, which stays
     own = {name: value for name, value in vars(optimizer).items() if name not in known}
     for x in _pytree.tree_leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
@@ -211,7 +213,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
-    """What has attributes may hold tensors, which would stay behind."""
+    """Raises for an object with attributes in an optimizer's state: tensors in it would stay behind."""
     for leaf in _pytree.tree_leaves(value):
         if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__") and not callable(leaf):
             raise UnsupportedError(

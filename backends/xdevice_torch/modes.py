@@ -26,7 +26,7 @@ def put_on(mode: TorchDispatchMode) -> Callable[[], None]:
 
 
 def _take_off(mode: TorchDispatchMode) -> None:
-    """A mode's own `__exit__` takes off whichever is the innermost: those inside this one are put back."""
+    """Leaves a mode. Its own `__exit__` would take off the innermost one, so the modes inside of it are put back."""
     stack = _get_current_dispatch_mode_stack()
     inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
     # by the base class, because a user's mode may begin something anew when it is entered

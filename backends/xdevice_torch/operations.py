@@ -50,7 +50,7 @@ def _operations(model: Any, backend: Operations, layers: Mapping[str, Layer]) ->
     for path, module in model.named_modules():
         hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
         yield from ops.hooked(path, module, hooks, *_OBSERVERS)
-        if path not in layers:  # those known keep counters and states of dropouts
+        if path not in layers:  # layers that are known keep only counters and states of dropouts there
             held = [*module.named_buffers(recurse=False), *vars(module).items()]
             yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
         if path in layers:
@@ -64,13 +64,14 @@ def _operations(model: Any, backend: Operations, layers: Mapping[str, Layer]) ->
 
 
 def _holds(module: Any) -> bool:
-    """Whether it has something in it, so that it is not a layer without parameters."""
+    """Whether a module has children or parameters, or does nothing to tell, so that it is no layer without
+    parameters."""
     is_open = any(True for _ in module.children()) or next(module.parameters(recurse=False), None) is not None
     return is_open or _is_usual(module)
 
 
 def _is_usual(module: Any) -> bool:
-    """Whether it has nothing to tell: rows of a batch are made by a function in most models."""
+    """Whether a module does what most models do by a function, such as flattening the rows of a batch."""
     return isinstance(module, _NOTHING) or (
         isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
     )
@@ -90,7 +91,7 @@ def _operation(path: str, module: Any) -> Layer:
         return ops.plain(path, "flatten", first=module.start_dim, last=module.end_dim)
     if isinstance(module, nn.Unflatten):
         return ops.plain(path, "unflatten", axis=module.dim, size=tuple(module.unflattened_size))
-    is_known = type(module).__module__.startswith("torch.")  # a user's may raise, or print addresses
+    is_known = type(module).__module__.startswith("torch.")  # the repr of a user's class may raise, or print addresses
     return ops.other(path, module, module.extra_repr() if is_known else "")
 
 
@@ -135,7 +136,7 @@ def _pool(path: str, module: Any) -> Layer | None:
 
 
 def _axes(module: Any) -> int:
-    """How many a layer's window has: MaxPool2d has two."""
+    """The number of axes of a layer's window: two for MaxPool2d."""
     digit = type(module).__name__[-2:-1]
     known = next((base.__name__[-2] for base in type(module).__mro__ if base.__name__[-2:-1].isdigit()), "0")
     return int(digit if digit.isdigit() else known)
