@@ -49,7 +49,7 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
     return {"sites": len(sites)} | {v: verdicts[v] for v in VERDICTS} | {grade: grades[grade] for grade in GRADES}
 
 
-def ported(total: dict[str, int]) -> float | None:
+def share_ported(total: dict[str, int]) -> float | None:
     """The share of what calls for a change that is rewritten; None where nothing does."""
     asked = total["rewritten"] + total["open"]
     return total["rewritten"] / asked if asked else None
