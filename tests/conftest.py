@@ -65,7 +65,7 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
     xdevice.set_backend(None)
     yield
     xdevice.set_backend(None)
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         if backend.name == "mxnet":
             backend.namespace().leave()
 
@@ -265,7 +265,7 @@ def pytest_testnodedown(node) -> None:
 
 
 def _ran_here() -> list[str]:
-    return [f"{backend.name} {backend.version}" for backend in registry.loaded()]
+    return [f"{backend.name} {backend.version}" for backend in registry.list_loaded()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

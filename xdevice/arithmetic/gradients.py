@@ -159,7 +159,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 def _eagerly(function: Callable[[], Any]) -> Any:
     """Keeps a compiler out of the walk through containers, which it would fail in; the tensors are not known yet."""
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         function = partial(backend.eagerly, function)
     return function()
 

@@ -218,7 +218,7 @@ def parity(
     did not run.
     """
     from xdevice.parity import run as parity_run
-    from xdevice.parity.progress import shown
+    from xdevice.parity.progress import show
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
@@ -239,7 +239,7 @@ def parity(
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind either
     names = [process.name for process in plan.processes()]
-    with tempfile.TemporaryDirectory() as scratch, shown(names) as watcher:
+    with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
         parity_run.run(plan, folder, watcher)
         report = _reported(lambda: parity_run.report_of_run(folder, rule))
@@ -349,7 +349,7 @@ def _rule(options: dict[str, Any]) -> Rule:
     from xdevice.parity.comparing import Rule
 
     try:
-        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).checked()
+        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).check()
     except XDeviceError as error:  # NaN, which is in every range for click
         raise click.UsageError(str(error)) from error
 

@@ -103,7 +103,7 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
     return re.sub(r"_?\d+", "", path), numbers
 
 
-def crossed(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
     """The places of two layers that would fit better by their names exchanged: q, k, o beside k, q, out; or that are
     numbered in the other order."""
     return [
@@ -125,7 +125,7 @@ def _names(*paths: str) -> set[str]:
     return {path.rpartition(".")[2] for path in paths if not path.rpartition(".")[2].isdigit()}
 
 
-def guessed(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """Which is likely which, by their names; among equals in their order."""
     ranked = sorted(
         ((-likeness(one, other), abs(here - there), one, other)

@@ -124,7 +124,7 @@ def _own_folder(folder: str) -> Iterator[str]:
         try:
             with suppress(FileNotFoundError):  # it is gone already
                 os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
-            with _locked(own) as is_ours:
+            with _lock(own) as is_ours:
                 # until it was locked, another process may have taken it for a leftover, and emptied it
                 if is_ours is not False and os.path.exists(probe):
                     yield own
@@ -140,7 +140,7 @@ def _remove_leftovers(folder: str) -> None:
     for entry in os.scandir(folder):
         if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
             continue
-        with _locked(entry.path) as is_ours:
+        with _lock(entry.path) as is_ours:
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
         if is_ours:
@@ -150,7 +150,7 @@ def _remove_leftovers(folder: str) -> None:
 
 
 @contextmanager
-def _locked(folder: str) -> Iterator[bool | None]:
+def _lock(folder: str) -> Iterator[bool | None]:
     """Whether the lock of a folder is ours in this block; None on a file system without locks."""
     from filelock import FileLock, Timeout
 
