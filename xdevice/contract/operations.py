@@ -69,7 +69,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 
 
 def is_inside(path: str, layers: Container[str]) -> bool:
-    """Whether one of these layers contains the one at this path."""
+    """Whether a path is that of a part of one of these layers."""
     ways = path.split(".")
     return "" in layers or any(".".join(ways[:count]) in layers for count in range(1, len(ways)))
 
@@ -108,7 +108,7 @@ class _Lines:
             self._in_code(model, "")
             return self._found
         end = self._in_line(model, "", WHOLE)
-        # a row that ends before the model does is not all of it
+        # a row that ends before the model's end is not the whole model
         return {path: "begin" if line == WHOLE != end else line for path, line in self._found.items()}
 
     def _count(self, layer: Any) -> None:
@@ -191,7 +191,7 @@ def avg_pool(
 ) -> Layer:
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
-    is_padded = settings["padding"] != (0,) * axes  # else there is nothing to count
+    is_padded = settings["padding"] != (0,) * axes  # whether padding is counted matters only where there is some
     return Layer(path, "avg_pool", (), settings | ({"count_include_pad": bool(count_include_pad)} if is_padded else {}))
 
 
@@ -223,7 +223,8 @@ def pad(path: str, around: Sequence[tuple[int, int]], mode: str = "constant", va
 
 
 def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
-    """The sides of each axis, of a flat list that begins with those of the last axis, as PyTorch and Paddle have it."""
+    """The two paddings of each axis, from a flat list that begins with the last axis, as PyTorch and Paddle write
+    it."""
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     return pairs[::-1]
 
@@ -240,25 +241,26 @@ def other(path: str, layer: object, told: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether a class from outside of the framework says by itself what it computes, so that nobody can read it."""
+    """Whether a class from outside of the framework has these methods of its own: what it computes cannot be read
+    then."""
     owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
     return owner.__module__.partition(".")[0] != package
 
 
 def own_code(path: str, layer: object) -> Layer:
-    """Beside a layer with parameters whose class is rewritten."""
+    """The entry for the code of a class of its own that also has parameters."""
     return other(f"{path}()", layer, "its own code")
 
 
 def hooked(path: str, layer: object, hooks: Iterable[object], *packages: str) -> Iterator[Layer]:
-    """That a layer has hooks which are not of these packages, and may change what it takes or gives."""
+    """The entry for hooks on a layer that are not of these packages: they may change its inputs or outputs."""
     owners = [str(getattr(hook, "__module__", "")).partition(".")[0] for hook in hooks]
     if any(owner not in packages for owner in owners):
         yield other(f"{path}()", layer, "a hook")
 
 
 def stateless(path: str, name: str) -> Layer:
-    """A tensor that a layer holds and its state does not: a buffer that is not persistent, or a mere attribute."""
+    """The entry for a tensor of a layer that is not in its state: a buffer that is not persistent, or an attribute."""
     return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
 
 
