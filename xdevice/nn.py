@@ -287,7 +287,7 @@ def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
         >>> xdevice.to_numpy(xdevice.nn.max_pool2d(x, 2)).tolist()
         [[[[4.0]]]]
     """
-    return _pooled("max_pool2d", x, size, stride, padding)
+    return _pool("max_pool2d", x, size, stride, padding)
 
 
 def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
@@ -299,10 +299,10 @@ def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
         >>> xdevice.to_numpy(xdevice.nn.avg_pool2d(xdevice.ones(1, 1, 2, 2), 2, padding=1)).tolist()
         [[[[0.25, 0.25], [0.25, 0.25]]]]
     """
-    return _pooled("avg_pool2d", x, size, stride, padding)
+    return _pool("avg_pool2d", x, size, stride, padding)
 
 
-def _pooled(function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths) -> Any:
+def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths) -> Any:
     on, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)

@@ -101,7 +101,7 @@ def uniform(
         x = generator.random(sizes, work)
         return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
 
-    return _made(backend, _drawn(backend, draw), place, dtype)
+    return _make(backend, _draw(backend, draw), place, dtype)
 
 
 def normal(
@@ -144,7 +144,7 @@ def normal(
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
 
-    return _made(backend, _drawn(backend, draw), place, dtype)
+    return _make(backend, _draw(backend, draw), place, dtype)
 
 
 def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
@@ -175,7 +175,7 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
     if least >= end:
         raise ArgumentError(f"integers draws from low to below high, and low={low} is not below high={high}")
     _require_room(backend, name, least, end - 1)
-    drawn = _drawn(backend, lambda generator: generator.integers(least, end, sizes, name))
+    drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
     return backend.from_numpy(drawn, place)
 
 
@@ -203,7 +203,7 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
     _sizes(backend, (length,), name)
     _require_room(backend, name, 0, length - 1)
-    drawn = _drawn(backend, lambda generator: generator.permutation(length))
+    drawn = _draw(backend, lambda generator: generator.permutation(length))
     return backend.from_numpy(drawn.astype(name, copy=False), place)
 
 
@@ -231,7 +231,7 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
         raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
-    drawn = _drawn(backend, lambda generator: generator.random(sizes) < probability)
+    drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
 
@@ -294,7 +294,7 @@ def branch() -> None:
 
 
 @contextmanager
-def restored() -> Iterator[None]:
+def keep_generator() -> Iterator[None]:
     """A block at whose end the generator is as it was before, whatever was seeded inside."""
     place = _current_place()
     before = place.numbers
@@ -354,14 +354,14 @@ def _current_place() -> _Place:
     return _process.get("") or _process.setdefault("", _Place(_Numbers(_first_seed()), None))
 
 
-def _made(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
+def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
     """A tensor of the numbers drawn. Floats of no given dtype are drawn as float32 also in a run in float64, so that it
     has the same numbers."""
     is_wider = dtype is None and floats.is_float64()
-    return backend.from_numpy(drawn.astype("float64") if is_wider else floats.moved(drawn), place)
+    return backend.from_numpy(drawn.astype("float64") if is_wider else floats.jitter(drawn), place)
 
 
-def _drawn(backend: Backend, draw: Callable[[Any], Any]) -> Any:
+def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
     return backend.eagerly(lambda: _current_place().numbers.draw(draw))
 
 

@@ -144,7 +144,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 def _eagerly(function: Callable[[], Any]) -> Any:
     """Walks through containers outside of a compiler, which would fail there."""
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         function = partial(backend.eagerly, function)
     return function()
 

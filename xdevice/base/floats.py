@@ -30,7 +30,7 @@ PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 _JITTERED: Final = ("float32", "float64", *PARTS)
 
 
-def _checked(text: str) -> str:
+def _check(text: str) -> str:
     number = text.removeprefix(JITTER)
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
@@ -40,10 +40,10 @@ def _checked(text: str) -> str:
     return text
 
 
-_asked = _checked(os.environ.get(VARIABLE, "").strip())
+_asked = _check(os.environ.get(VARIABLE, "").strip())
 
 
-def asked() -> str:
+def setting() -> str:
     """The value of XDEVICE_FLOATS; "" where it is not set."""
     return _asked
 
@@ -64,22 +64,22 @@ def usual(name: str = "float32") -> str:
     return _WIDE.get(name, name) if _asked == FLOAT64 else name
 
 
-def taken(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array that a program gave, made wider or moved as XDEVICE_FLOATS asks."""
     if _asked == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
-    return moved(array)
+    return jitter(array)
 
 
-def moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The array, each number of it moved by an ULP if XDEVICE_FLOATS asks for that.
 
     Equal arrays are moved alike, in any order of calls, so that tied weights stay equal."""
-    return _moved(array) if _asked.startswith(JITTER) else array
+    return _jitter(array) if _asked.startswith(JITTER) else array
 
 
-def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
         return array

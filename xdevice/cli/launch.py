@@ -25,7 +25,7 @@ def run(program: Sequence[str], is_module: bool, size: int, host: str, via: str 
     if via is None:
         return spawning.launch([sys.executable, *["-m"] * is_module, *program], size, host, {**told, **secret})
     command = _command(via, program, is_module, size)
-    with spawning.reserved(host) as port:
+    with spawning.reserve(host) as port:
         told = {**told, "XDEVICE_ADDRESS": address(host, port)}
         click.echo(" ".join([*(f"{name}={shlex.quote(text)}" for name, text in told.items()), shlex.join(command)]))
         return spawning.follow(command, size, {**told, **secret})

@@ -219,7 +219,7 @@ def parity(
     did not run.
     """
     from xdevice.parity import run as parity_run
-    from xdevice.parity.progress import shown
+    from xdevice.parity.progress import show
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
@@ -240,7 +240,7 @@ def parity(
         _prepare(save, overwrite)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind
     names = [process.name for process in plan.processes()]
-    with tempfile.TemporaryDirectory() as scratch, shown(names) as watcher:
+    with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
         parity_run.run(plan, folder, watcher)
         report = _reported(lambda: parity_run.report_of_run(folder, rule))
@@ -350,7 +350,7 @@ def _rule(options: dict[str, Any]) -> Rule:
     from xdevice.parity.comparing import Rule
 
     try:
-        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).checked()
+        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).check()
     except XDeviceError as error:  # NaN, which click takes to be in every range
         raise click.UsageError(str(error)) from error
 

@@ -78,7 +78,7 @@ def port(
     report.write(made, reports)
     changed = False
     for source in made.sources:
-        new = made.ported(source)
+        new = made.port(source)
         if source.path == "<stdin>":
             sys.stdout.buffer.write(new)
         if new == source.raw:

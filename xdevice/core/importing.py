@@ -121,7 +121,7 @@ def _is_needed(known: Known) -> bool:
     if (
         known.is_fragile
         or known.name in frameworks.wanted
-        or any(other is not known for other in frameworks.imported())
+        or any(other is not known for other in frameworks.list_imported())
     ):
         return True
     from xdevice.contract import environment

@@ -92,7 +92,7 @@ def install_hint(name: str) -> str:
 
 def imported_frameworks() -> tuple[str, ...]:
     """The built-in backends whose framework the user has imported. NumPy does not count: all frameworks import it."""
-    imported = frameworks.imported()
+    imported = frameworks.list_imported()
     brought = {name for known in imported for name in known.brings}
     return tuple(known.name for known in imported if known.name not in brought)
 
@@ -171,7 +171,7 @@ def load(name: str) -> Backend:
     return backend
 
 
-def loaded() -> tuple[Backend, ...]:
+def list_loaded() -> tuple[Backend, ...]:
     """The backends loaded so far."""
     return tuple(_loaded.values())
 
@@ -275,13 +275,13 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 def owner_of(cls: type) -> Backend | None:
     """The backend that a type belongs to, by the module it comes from; loads its adapter if need be."""
-    found = _classified(cls)
+    found = _look_up(cls)
     return found.backend if found is not None else None
 
 
 def kind_of(cls: type) -> Owned | None:
     """Backend and kind of a type of tensors or models; None for every other type."""
-    found = _classified(cls)
+    found = _look_up(cls)
     return found if found is not None and found.kind is not None else None
 
 
@@ -319,7 +319,7 @@ def as_array(x: Any) -> Any:
     return x if array.dtype.kind in "USOMm" or array.dtype.names is not None else array
 
 
-def _classified(cls: type) -> Owned | None:
+def _look_up(cls: type) -> Owned | None:
     found: Any = _owners.get(id(cls), _UNSEEN)
     if found is _UNSEEN:
         found = _eagerly(lambda: _learn(cls))
@@ -328,7 +328,7 @@ def _classified(cls: type) -> Owned | None:
     return found  # type: ignore[no-any-return]
 
 
-for _function in (load, _classified):
+for _function in (load, _look_up):
     # AutoGraph would convert this function too, and warn, where a tf.function calls it; this mark prevents that
     vars(_function)["autograph_info__"] = {}
 
@@ -341,12 +341,12 @@ def _learn(cls: type) -> Owned | None:
 
 def _eagerly(function: Callable[[], Any]) -> Any:
     """Calls a function outside of every loaded backend's compiler: torch.compile cannot compile looking up a type."""
-    for backend in loaded():
-        function = _guarded(backend, function)
+    for backend in list_loaded():
+        function = _guard(backend, function)
     return function()
 
 
-def _guarded(backend: Backend, function: Callable[[], Any]) -> Callable[[], Any]:
+def _guard(backend: Backend, function: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: backend.eagerly(function)
 
 
@@ -379,7 +379,7 @@ def _owner_of_module(root: str) -> Backend | None:
     for known in KNOWN:
         if root in known.modules:
             return load(known.name)
-    for backend in loaded():
+    for backend in list_loaded():
         if root in backend.modules:
             return backend
     return load(root) if root in entry_points() else None
@@ -410,7 +410,7 @@ def _after_fork() -> None:
     global _imported_before_fork, _making
     _making = _thread.RLock()  # a thread of the parent that held the old one is not there to release it
     _imported_before_fork = frozenset(sys.modules)
-    for backend in loaded():
+    for backend in list_loaded():
         backend.refusal = backend.after_fork()
         if backend.refusal is not None:
             for cls, probe in tuple(probes.items()):

@@ -48,7 +48,7 @@ def current() -> Backend:
     return backend
 
 
-def chosen() -> Backend | None:
+def explicit_choice() -> Backend | None:
     """What the program itself has chosen, by `set_backend`, or by `use` where the environment says nothing."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
@@ -76,7 +76,7 @@ def _resolve() -> Backend:
             stacklevel=4,
         )
         return registry.load(_resolved.name)
-    _resolved = _from_variable() or registry.load(_preferred())
+    _resolved = _from_variable() or registry.load(_prefer())
     _resolved_from = _environ.get(_KEY)
     return _resolved
 
@@ -105,11 +105,11 @@ def hand_over(module: str, known: Known) -> None:
     if os.environ.get(VARIABLE, "").strip().lower() in (known.name, *known.aliases):
         backend.on_choice()
     if environment.asks():
-        for name in set(known.brings) & {brought.name for brought in frameworks.imported()}:
+        for name in set(known.brings) & {brought.name for brought in frameworks.list_imported()}:
             registry.load(name)
 
 
-def _preferred() -> str:
+def _prefer() -> str:
     imported = registry.imported_frameworks()
     if len(imported) == 1:
         return imported[0]

@@ -73,7 +73,7 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
     token = _capturing.set(True)
     try:
         _rehearse(task, stream)
-        result = _recorded(task, native, stream)
+        result = _record(task, native, stream)
     finally:
         _capturing.reset(token)
     return Graph(backend, place, native, result)
@@ -129,7 +129,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
         caller.wait(stream)
 
 
-def _recorded(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
+def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)

@@ -130,7 +130,7 @@ class _Run:
         self._forks = forks
         self._context = copy_context()
         self._context.run(random.branch)
-        self._states = carried()
+        self._states = carry_states()
 
     def __call__(self) -> None:
         try:
@@ -165,9 +165,9 @@ class _Run:
         return event
 
 
-def carried() -> list[Callable[[], AbstractContextManager[Any]]]:
+def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
     """What this thread's state is in every loaded backend, as context managers that restore it in another thread."""
-    return [backend.thread_state() for backend in registry.loaded() if backend.refusal is None]
+    return [backend.thread_state() for backend in registry.list_loaded() if backend.refusal is None]
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
@@ -198,7 +198,9 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     number, first = failed[0]
     note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
     for other, error in failed[1:]:
-        note(first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_said(error)}")
+        note(
+            first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}"
+        )
     put_on(first, "other_errors", [error for _, error in failed[1:]])
     try:
         raise first
@@ -206,7 +208,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
         del failed, first
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:

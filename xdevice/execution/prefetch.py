@@ -27,7 +27,7 @@ from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import traced
 
 from .graphs import refuse_in_capture
-from .parallel import carried, keep, rejoin
+from .parallel import carry_states, keep, rejoin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -157,7 +157,7 @@ class _Producer(workers.Worker):
         self._place = place
         self._backend = backend
         self._lanes = _lanes(backend, place)
-        self._states = carried()
+        self._states = carry_states()
         self._context = copy_context()
         self._context.run(random.branch)
         # a queue, not a semaphore: Ctrl-C may leave one of Python's locked for good
@@ -242,10 +242,10 @@ class _Producer(workers.Worker):
                 batch = next(self._iterator)
             except StopIteration:
                 return
-            self._made.put(self._staged(batch, stack))
+            self._made.put(self._stage_batch(batch, stack))
             del batch
 
-    def _staged(self, batch: Any, stack: ExitStack) -> _Made:
+    def _stage_batch(self, batch: Any, stack: ExitStack) -> _Made:
         owners: dict[str, Backend] = {}
 
         from xdevice.containers import trees
@@ -345,7 +345,7 @@ def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
     if place.kind != "gpu":
         return {}
     lanes = {}
-    for owner in {backend, *registry.loaded()}:
+    for owner in {backend, *registry.list_loaded()}:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:
                 lanes[owner.name] = _Lane(owner, place)

@@ -168,12 +168,12 @@ class _Block:
         self._watched: set[str] = set()
         self._watches = ExitStack()
         try:
-            for backend in registry.loaded():
+            for backend in registry.list_loaded():
                 self._watch(backend)
         except BaseException:
             self._watches.close()
             raise
-        registry.on_load.append(self._loaded)
+        registry.on_load.append(self._watch_loaded)
         _open.append(self)
         self._was_listening = hooks.listening.get()
         _logs.set((*_logs.get(), self.log))
@@ -186,7 +186,7 @@ class _Block:
             return  # the program is ending
         self.log._open = False
         _open.remove(self)
-        registry.on_load.remove(self._loaded)
+        registry.on_load.remove(self._watch_loaded)
         logs = _logs.get()
         still_open = tuple(log for log in logs if log._open)
         _logs.set(still_open)
@@ -194,7 +194,7 @@ class _Block:
             hooks.listening.set(self._was_listening and bool(still_open))
         self._watches.close()
 
-    def _loaded(self, backend: Backend) -> None:
+    def _watch_loaded(self, backend: Backend) -> None:
         if threading.get_ident() == self._thread:
             self._watch(backend)
 
@@ -276,7 +276,7 @@ def _belongs_inside(file: str) -> bool:
 def _folders() -> tuple[str, ...]:
     """The folders of xdevice, the loaded adapters and their frameworks: what lies in them is not the user's code."""
     folders = [_HERE]
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         for name in (type(backend).__module__.partition(".")[0], *backend.modules):
             folders += [str(path) + os.sep for path in getattr(sys.modules.get(name), "__path__", ())]
     return tuple(folders)

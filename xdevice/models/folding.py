@@ -95,7 +95,7 @@ def _signature(side: Side, layer: Layer) -> tuple[str, tuple[tuple[str, tuple[in
 
 def _without_channels(layer: Layer) -> Layer:
     why = "it has one number for each group, and does not say how many channels there are; give like=, a model"
-    return _ruled(layer, lambda rule: layouts.refused(rule, why)) if _lacks_channels(layer) else layer
+    return _map_rules(layer, lambda rule: layouts.refused(rule, why)) if _lacks_channels(layer) else layer
 
 
 def _with_channels(side: Side, other: Side) -> Side:
@@ -115,10 +115,10 @@ def _spread(layer: Layer, channels: int) -> Layer:
     groups = layer.settings["num_groups"]
     if not isinstance(groups, int) or channels % groups:
         return layer
-    return _ruled(layer, lambda _: layouts.per_group(groups, channels))
+    return _map_rules(layer, lambda _: layouts.per_group(groups, channels))
 
 
-def _ruled(layer: Layer, way: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
+def _map_rules(layer: Layer, way: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
     return layer._replace(parts=tuple(part._replace(rule=way(part.rule)) for part in layer.parts))
 
 
@@ -153,7 +153,7 @@ def _with_stacks(side: Side, other: Side) -> Side:
         ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (side, other))
         for stack in _stacks(side, ours, [_depth(layer) for layer in theirs]):
             folded |= {id(layer): stack for layer in stack}
-    return _replaced(side, folded, _stack)
+    return _replace(side, folded, _stack)
 
 
 def _stacks(side: Side, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
@@ -212,7 +212,7 @@ def _with_attentions(side: Side, other: Side) -> Side:
     groups = list(_attentions(side)) if wanted > own else []
     if len(groups) != wanted - own:
         return side
-    return _replaced(side, {id(layer): group for group in groups for layer in group}, _attention)
+    return _replace(side, {id(layer): group for group in groups for layer in group}, _attention)
 
 
 def _attentions(side: Side) -> Iterator[list[Layer]]:
@@ -261,7 +261,7 @@ def _common(group: Sequence[Layer]) -> str:
     return ".".join(shared)
 
 
-def _replaced(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
+def _replace(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
     """The side with one layer in the place of each group, where the group's first was."""
     if not groups:
         return side

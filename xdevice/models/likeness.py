@@ -103,7 +103,7 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
     return re.sub(r"_?\d+", "", path), numbers
 
 
-def crossed(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
     """The places of two layers whose names fit better if they are exchanged: q, k, o beside k, q, out, or fc1, fc2
     beside dense_2, dense_1."""
     return [
@@ -125,7 +125,7 @@ def _names(*paths: str) -> set[str]:
     return {path.rpartition(".")[2] for path in paths if not path.rpartition(".")[2].isdigit()}
 
 
-def guessed(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """Which of our paths is likely which of theirs, by their names; where several fit equally, by their order."""
     ranked = sorted(
         ((-likeness(one, other), abs(here - there), one, other)

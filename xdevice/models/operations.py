@@ -97,7 +97,7 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
     for path in dict.fromkeys((*theirs, *ours)):
         one, other = ours.get(path), theirs.get(path)
         if one is None or other is None or one.kind != other.kind:
-            kinds = [_named(layer) if layer else "nothing" for layer in (one, other)]
+            kinds = [_name_of(layer) if layer else "nothing" for layer in (one, other)]
             lines += [f"{path or 'the model'}: it is {kinds[0]}, expected {kinds[1]}"] if kinds[0] != kinds[1] else []
             continue
         lines += [
@@ -112,10 +112,10 @@ def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer
     """What the layers without parameters set differently, in the order in which the models define them."""
     if source.sequence is None or target.sequence is None:
         return Compared([], set(), ([], []))
-    return _compared(source.sequence, target.sequence, pairs)
+    return _compare(source.sequence, target.sequence, pairs)
 
 
-def _compared(
+def _compare(
     ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]], *, by_calls: bool = False
 ) -> Compared:
     """Compares the layers without parameters, gap by gap. In the order of calls a layer may come twice, and what one
@@ -144,10 +144,10 @@ def of_calls(
     source: Side, expected: Run, target: Side, computed: Run, pairs: Sequence[tuple[Layer, Layer]]
 ) -> Compared:
     """As `of_operations`, in the order in which the layers are called."""
-    return _compared(_called(source, expected), _called(target, computed), pairs, by_calls=True)
+    return _compare(_layers_called(source, expected), _layers_called(target, computed), pairs, by_calls=True)
 
 
-def _called(side: Side, run: Run) -> Iterator[Layer]:
+def _layers_called(side: Side, run: Run) -> Iterator[Layer]:
     known = {layer.path: layer for layer in side.sequence or side.layers}
     seen = {call.path for call in run.trace.calls}
     inside = {_holder(path): layer for path, layer in known.items() if layer.kind == "activation" and path not in seen}
@@ -214,7 +214,7 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     before: list[Layer] = []
     for layer in sequence:
         if before and before[-1].kind == "pad":
-            padded = _padded(before[-1], layer, before[-2] if len(before) > 1 else None)
+            padded = _merge_pad(before[-1], layer, before[-2] if len(before) > 1 else None)
             if padded is not None:
                 before[-1] = padded
                 continue
@@ -222,7 +222,7 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     yield from before
 
 
-def _padded(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
@@ -387,7 +387,7 @@ def _holder(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
+def tell_uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
     """A line that counts the layers that could not be compared, of the kinds in `only` if there are any; "" if there is
     none. An activation in a layer is a setting of that layer, and does not count."""
     silent = [side.backend.name for side in (source, target) if side.sequence is None]
@@ -399,7 +399,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
         counted = Counter(
-            _named(layer)
+            _name_of(layer)
             for layer in layers
             if _holder(layer.path) not in listed and layer.kind != "rescaling" and (not only or layer.kind in only)
         )
@@ -439,11 +439,11 @@ def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Si
         )
 
 
-def _named(layer: Layer) -> str:
+def _name_of(layer: Layer) -> str:
     return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
 
 
-def shown(found: Difference, source: str, target: str) -> str:
+def show(found: Difference, source: str, target: str) -> str:
     return f"{found.where}: {found.name} is {_value(found.ours)} in {source}, {_value(found.theirs)} in {target}"
 
 

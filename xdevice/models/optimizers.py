@@ -120,8 +120,8 @@ def convert_optimizer(
     given = dict(kinds or {})
     check_kinds(given)
     sides = [_side(given, side, model) for side, model in zip((ours, theirs), models, strict=True)]
-    pairs, wrong = _paired(ours, theirs, state, sides[0], sides[1])
-    told, blocking = _told(ours, theirs, pairs)
+    pairs, wrong = _pair_up(ours, theirs, state, sides[0], sides[1])
+    told, blocking = _tell_differences(ours, theirs, pairs)
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise StateError(_refusal(ours, theirs, blocking, "a state is for an optimizer of its kind"))
     if strict and blocking:
@@ -189,7 +189,7 @@ def _differences(ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -
         if layouts.same_setting(one[name], other[name]) and (name not in _CODE or one[name] is None):
             continue
         if _matters(name, ours.optimizer.kind, one, other):
-            mine, its = (_shown(name, settings) for settings in (one, other))
+            mine, its = (_show(name, settings) for settings in (one, other))
             yield _Difference(
                 name, f"{name}: {mine} in {ours}, {its} in {theirs}; {_remedy(name, ours, one, theirs, other)}"
             )
@@ -215,7 +215,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     return True
 
 
-def _shown(name: str, settings: _Settings) -> str:
+def _show(name: str, settings: _Settings) -> str:
     value = settings[name]
     if name == "eps_enters":
         return f"{_number(settings['eps'])} {value}"
@@ -240,11 +240,11 @@ def _remedy(name: str, ours: _Read, one: _Settings, theirs: _Read, other: _Setti
     for side, wanted in ((theirs, one), (ours, other)):
         argument = side.optimizer.arguments.get(name)
         if argument is not None:
-            return argument if " " in argument else f"{argument}={_written(wanted[name])} in {side} makes them equal"
+            return argument if " " in argument else f"{argument}={_write(wanted[name])} in {side} makes them equal"
     return _NONE
 
 
-def _written(value: object) -> str:
+def _write(value: object) -> str:
     return _number(value) if isinstance(value, float) else repr(value)
 
 
@@ -316,7 +316,7 @@ def _side(kinds: Mapping[str, str], read: _Read, model: Any) -> Side:
     return model_side((read.backend, model), kinds)
 
 
-def _paired(ours: _Read, theirs: _Read, state: State, source: Side, target: Side) -> tuple[list[_Pair], list[str]]:
+def _pair_up(ours: _Read, theirs: _Read, state: State, source: Side, target: Side) -> tuple[list[_Pair], list[str]]:
     """The parameters that correspond, and for each that has no counterpart the reason."""
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     names = {id(x): name for name, x in reversed(target.variables.items()) if name in state.origins}
@@ -350,14 +350,14 @@ def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Ar
     if layer is None or part is None:
         return "no layer says what it is; pass kinds= as to convert_state"
     sizes = sum(math.prod(source.variables[origin].shape) for origin in origins)
-    places, moved = (_numbered(layer, part, origins, source, start) for start in (0, sizes))
+    places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, sizes))
     # if shifting the numbers shifts the result otherwise, it is computed, not moved
     if (moved - places != sizes).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
 
 
-def _numbered(layer: Layer, part: Part, origins: Sequence[str], source: Side, start: int) -> Array:
+def _number_elements(layer: Layer, part: Part, origins: Sequence[str], source: Side, start: int) -> Array:
     """The running numbers of a source layer's elements, from `start`, laid out as the target's part is."""
     found: dict[str, Array] = {}
     for own in sorted((one for one in layer.parts if one.name in origins), key=lambda one: origins.index(one.name)):
@@ -400,7 +400,7 @@ _PART_OF_STATE: Final = (
 """Settings that a state was made with; a decay that is coupled is one too."""
 
 
-def _told(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:
+def _tell_differences(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:
     """The differences of the two optimizers, and those among them that make the state mean something else."""
     found: dict[_Difference, list[str]] = {}
     blocking = []

@@ -9,7 +9,7 @@ from xdevice.contract import layouts
 from xdevice.errors import StateError, shown
 
 from . import refusals
-from .likeness import crossed, guessed
+from .likeness import crossings, guess
 from .sides import Side, shapes_of, some_of
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ _TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", 
 """Parameters that every layer of a kind has."""
 
 
-def paired(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
+def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
     pairs = by_name(source, target, renamed)
     left = [layer for layer in source.layers if layer.path not in renamed]
     right = [layer for layer in target.layers if layer.path not in renamed.values()]
-    pairs += _matched(source, left, target, right)
+    pairs += _match(source, left, target, right)
     for one, other in pairs:
         check_pair(source, one, target, other)
     return pairs
@@ -57,7 +57,7 @@ def _at(layers: Mapping[str, Layer], path: str, side: Side) -> Layer:
     return layers[path]
 
 
-def _matched(source: Side, left: list[Layer], target: Side, right: list[Layer]) -> list[tuple[Layer, Layer]]:
+def _match(source: Side, left: list[Layer], target: Side, right: list[Layer]) -> list[tuple[Layer, Layer]]:
     there = {layer.path: layer for layer in right}
     if {layer.path for layer in left} == set(there):
         return [(layer, there[layer.path]) for layer in left]
@@ -80,7 +80,7 @@ def _require_no_crossing(
     off = {
         group[place]
         for group in groups
-        for pair in crossed([here[place] for place in group], [there[place] for place in group])
+        for pair in crossings([here[place] for place in group], [there[place] for place in group])
         for place in pair
     }
     if not off:
@@ -88,7 +88,7 @@ def _require_no_crossing(
     doubtful = [group for group in groups if off.intersection(group)]
     likely: dict[str, str] = {}
     for group in doubtful:
-        likely |= guessed([here[place] for place in group], [there[place] for place in group])
+        likely |= guess([here[place] for place in group], [there[place] for place in group])
     raise StateError(
         refusals.crossing(
             source, [left[place] for place in sorted(off)], target, [right[place] for place in sorted(off)], likely

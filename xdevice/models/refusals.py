@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.errors import listed
 
-from .likeness import guessed
+from .likeness import guess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +71,7 @@ def unclear(
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
     likely: dict[str, str] = {}
     for found in which:
-        likely |= guessed(
+        likely |= guess(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
@@ -89,8 +89,8 @@ def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], 
     found = [
         _Break(
             left[start - 1].path if start else "",
-            [_shown(layer, shape) for layer, shape in zip(left[start:end], ours[start:end], strict=True)],
-            [_shown(layer, shape) for layer, shape in zip(right[first:last], theirs[first:last], strict=True)],
+            [_show(layer, shape) for layer, shape in zip(left[start:end], ours[start:end], strict=True)],
+            [_show(layer, shape) for layer, shape in zip(right[first:last], theirs[first:last], strict=True)],
             [layer.path for layer in left[start:end]],
         )
         for how, start, end, first, last in codes
@@ -99,7 +99,7 @@ def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], 
     return common, found
 
 
-def _shown(layer: Layer, signature: Any) -> str:
+def _show(layer: Layer, signature: Any) -> str:
     return f"{layer.path} {' '.join(map(str, signature))}"
 
 

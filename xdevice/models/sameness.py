@@ -28,7 +28,7 @@ class Given(NamedTuple):
     """Of the sizes of all numbers."""
 
 
-def given(inputs: Sequence[Array]) -> Given | None:
+def as_given(inputs: Sequence[Array]) -> Given | None:
     """The `Given` of a layer's inputs; None if it has none."""
     if not inputs:
         return None
@@ -75,11 +75,11 @@ def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
         return one, other
     for axis in range(1, one.ndim):
         if one.shape[axis] != other.shape[axis]:
-            one, other = _trimmed(one, axis), _trimmed(other, axis)
+            one, other = _trim(one, axis), _trim(other, axis)
     return one, other
 
 
-def _trimmed(x: Array, axis: int) -> Array:
+def _trim(x: Array, axis: int) -> Array:
     filled = np.flatnonzero(x.any(axis=tuple(other for other in range(x.ndim) if other != axis)))
     if not filled.size:
         return x

@@ -58,7 +58,7 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
     told = [
         layer
         for path, kind in kinds.items()
-        if _dotted(path) not in paths and (layer := _told(backend, path, kind, rest))
+        if _with_dots(path) not in paths and (layer := _declared_layer(backend, path, kind, rest))
     ]
     return Side(
         backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model
@@ -70,7 +70,10 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
     for path, kind in kinds.items():
         ways = ((source, path),) if target is None else ((source, path), (target, renamed.get(path, path)))
         found = [
-            (side.backend.name, layer.kind) for side, way in ways for layer in side.layers if layer.path == _dotted(way)
+            (side.backend.name, layer.kind)
+            for side, way in ways
+            for layer in side.layers
+            if layer.path == _with_dots(way)
         ]
         if any(known == kind for _, known in found):
             continue
@@ -84,7 +87,7 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
         )
 
 
-def _dotted(path: str) -> str:
+def _with_dots(path: str) -> str:
     return path.replace("/", ".")
 
 
@@ -114,10 +117,10 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
     variables = {name: _tensor(backend, value) for name, value in source.items()}
     layers = []
     for path, kind in kinds.items():
-        layer = _told(backend, path, kind, variables)
+        layer = _declared_layer(backend, path, kind, variables)
         if layer is None:
             raise StateError(
-                f"kinds says that {shown(path)} is a {kind}, and the state has no {_expected(backend, path, kind)}; "
+                f"kinds says that {shown(path)} is a {kind}, and the state has no {_names_of(backend, path, kind)}; "
                 f"it has {some_of(variables)}"
             )
         layers.append(layer)
@@ -136,7 +139,7 @@ def _tensor(backend: Backend, value: Any) -> Any:
     return dict(backend.variables(value))[""] if found is not None and found.kind == "model" else value
 
 
-def _expected(backend: Backend, path: str, kind: str) -> str:
+def _names_of(backend: Backend, path: str, kind: str) -> str:
     return " or ".join(layouts.join(path, part.name) for part in backend.parts(kind, {}))
 
 
@@ -148,7 +151,7 @@ def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str,
     return {back.get(layer.path, layer.path): layer.kind for layer in wanted.layers} | kinds
 
 
-def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
+def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
     """The layer that kinds= says is at `path`; None if the dict has none of its parameters."""
     for settings in _possible(kind):
         for separator in (".", "/"):
@@ -160,13 +163,13 @@ def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) 
             parts = tuple(named)
             there = tuple(part for part in parts if part.name in variables)
             if there and (kind not in (*layouts.RECURRENT, layouts.ATTENTION) or _weights(there) == _weights(parts)):
-                layer = Layer(_dotted(path), kind, there, settings)
+                layer = Layer(_with_dots(path), kind, there, settings)
                 _check_shapes(layer, variables)
-                return _measured(layer, variables)
+                return _measure(layer, variables)
     return None
 
 
-def _measured(layer: Layer, variables: Mapping[str, Any]) -> Layer:
+def _measure(layer: Layer, variables: Mapping[str, Any]) -> Layer:
     """The layer with the settings that its shapes tell."""
     if layer.kind != layouts.ATTENTION:
         return layer

@@ -22,8 +22,8 @@ from xdevice.tensors.refusals import require_dtype
 from xdevice.weights.files import lack_of_memory
 
 from . import folding, operations
-from .pairing import SHAPING, paired
-from .settling import Runs, loaded, paired_by_inputs
+from .pairing import SHAPING, pair_layers
+from .settling import Runs, lend_values, pair_by_inputs
 from .sides import (
     Side,
     check_kinds,
@@ -324,10 +324,10 @@ class _Writer:
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
         runs = None if inputs is None else Runs(source, wanted, inputs)
         if runs is None:
-            pairs = paired(source, wanted, renamed)
+            pairs = pair_layers(source, wanted, renamed)
             compared = operations.of_operations(source, wanted, pairs)
         else:
-            pairs, computed = paired_by_inputs(runs, renamed)
+            pairs, computed = pair_by_inputs(runs, renamed)
             compared = operations.of_calls(source, runs.expected, wanted, computed, pairs)
         for one, other in pairs:
             self.put(one, other, wanted, compared)
@@ -342,14 +342,14 @@ class _Writer:
         if source.model is not None and not agree and (line := operations.unread(pairs)):
             self._list_doubt(line)
         only = ("dropout",) if agree else ()
-        uncounted = operations.uncounted(source, wanted, compared, only)
+        uncounted = operations.tell_uncounted(source, wanted, compared, only)
         doubts = () if agree else operations.axes_in_doubt(pairs, source, wanted)
         for line in filter(None, (uncounted, *doubts)):
             self._list_doubt(line)
 
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
         """Lists where the models' outputs differ, if they do. Returns whether they agree."""
-        with loaded(wanted, self._state):
+        with lend_values(wanted, self._state):
             computed = runs.plain()
             found = runs.outputs_apart(computed)
             if found <= runs.limit:
@@ -366,7 +366,7 @@ class _Writer:
     def put(self, layer: Layer, other: Layer, wanted: Side, compared: operations.Compared) -> None:
         found = operations.of_pair(layer, other, compared)
         self.list_differences(found)
-        self._by_functions += [self._shown(one) for one in found if one.name == "activation" and one.is_on_one_side]
+        self._by_functions += [self._show(one) for one in found if one.name == "activation" and one.is_on_one_side]
         shaping = [name for name in SHAPING if layer.settings.get(name) != other.settings.get(name)]
         told = [name for name in shaping if name in layer.settings and name in other.settings]
         if told:
@@ -400,10 +400,10 @@ class _Writer:
 
     def list_differences(self, found: Iterable[operations.Difference]) -> None:
         for one in found:
-            self._list_doubt(self._shown(one))
+            self._list_doubt(self._show(one))
 
-    def _shown(self, found: operations.Difference) -> str:
-        return operations.shown(found, self._source.backend.name, self._target.name)
+    def _show(self, found: operations.Difference) -> str:
+        return operations.show(found, self._source.backend.name, self._target.name)
 
     def _list_doubt(self, line: str) -> None:
         self._state.differences.append(line)
@@ -498,7 +498,7 @@ class _Writer:
         wanted: Side | None,
     ) -> None:
         try:
-            array = floats.taken(part.rule.native(*(arrays[name] for name in part.of)))
+            array = floats.take(part.rule.native(*(arrays[name] for name in part.of)))
         except layouts.UnfitError as error:
             self._state.unmapped[part.name] = str(error)
             return

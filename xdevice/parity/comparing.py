@@ -88,7 +88,7 @@ class Rule(NamedTuple):
     noise: Mapping[str, float] | None = None
     """What rounding alone was seen to do, by leaf; see `xdevice.parity.noise`."""
 
-    def checked(self) -> Rule:
+    def check(self) -> Rule:
         """Itself; raises `ArgumentError` for a wrong tolerance."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
@@ -221,14 +221,14 @@ def compare(
 def _compare(
     actual: object, expected: object, rule: Rule, inputs: object, names: Mapping[str, str] | None
 ) -> Comparison:
-    rule.checked()
+    rule.check()
     if inputs is not None:
         return _of_runs(run_pair(actual, expected, inputs, names or {}), rule)
     if names is not None:
         raise ArgumentError("names= says which layers inputs= pairs; give both, or convert_state(..., names=...)")
     pair = read_pair(actual, expected)
     if pair.unmapped:
-        return _unmapped(pair)
+        return _report_unmapped(pair)
     found = compare_readings(pair.actual, pair.expected, rule)
     return _settings(pair) if found.ok and pair.settings else found
 
@@ -267,7 +267,7 @@ def _of_runs(both: Both, rule: Rule) -> Comparison:
 # what comes before values
 
 
-def _unmapped(pair: Pair) -> Comparison:
+def _report_unmapped(pair: Pair) -> Comparison:
     """Parameters of a model that have no counterpart in the other framework's."""
     lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
     text = f"the models differ{_between(pair.actual, pair.expected)}:{_first_of(lines)}{_WHAT_IS_WHAT}"
@@ -419,7 +419,7 @@ def _values(actual: Reading, expected: Reading, rule: Rule, noise: float | None)
     if a.size == 0:
         return Comparison(True, None, expected.path, None, None, None, 0.0, 0.0, 0, None, 0.0, 0, 0, "")
     dtype = _coarser(actual, expected, rule.pythons)
-    allowed = _allowed(dtype, rule, noise)
+    allowed = _allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
     # where several have the same excess, as where nothing is allowed, the largest error
@@ -501,7 +501,7 @@ class _Allowed(NamedTuple):
     text: str
 
 
-def _allowed(dtype: str | None, rule: Rule, noise: float | None) -> _Allowed | None:
+def _allow(dtype: str | None, rule: Rule, noise: float | None) -> _Allowed | None:
     """None where nothing is."""
     if dtype is None:
         return _Allowed(0.0, lambda size: _NOISES * noise, f"{_NOISES:g} * {noise:.3g}{_DOES}") if noise else None

@@ -232,16 +232,16 @@ def _header() -> dict[str, Any]:
         "xdevice": __version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "backend": _selected(),
-        "floats": floats.asked(),
-        "versions": {backend.name: backend.version for backend in registry.loaded()},
+        "backend": _backend_name(),
+        "floats": floats.setting(),
+        "versions": {backend.name: backend.version for backend in registry.list_loaded()},
     }
 
 
-def _selected() -> str | None:
+def _backend_name() -> str | None:
     from xdevice.core import selection
 
-    chosen = selection.chosen()
+    chosen = selection.explicit_choice()
     return chosen.name if chosen is not None else os.environ.get(selection.VARIABLE) or None
 
 
@@ -307,7 +307,7 @@ class RecordedCall:
             with self._arrays.open("rb") as file:
                 return [_tensor(leaf, file) if "at" in leaf else _plain(leaf) for leaf in self._leaves]
         except DAMAGES as error:
-            raise damaged(self._arrays, error, f" at {self.name}, step {self.step}") from error
+            raise file_error(self._arrays, error, f" at {self.name}, step {self.step}") from error
 
 
 class Recording:
@@ -347,10 +347,10 @@ class Recording:
                 for line in lines
             ]
         except DAMAGES as error:
-            raise damaged(path, error) from error
+            raise file_error(path, error) from error
 
 
-def damaged(path: Path, error: Exception, where: str = "") -> RecordingError:
+def file_error(path: Path, error: Exception, where: str = "") -> RecordingError:
     """The error of a file that cannot be read."""
     return RecordingError(f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it again")
 

@@ -112,7 +112,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         [1, 2, 3]
     """
     place = _devices.parse(device)
-    listed = _listed(parts, "parts")
+    listed = _as_list(parts, "parts")
     rows = [tensors_in(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
     _check_structures(listed, rows, "parts")
     _check_others(listed)
@@ -237,7 +237,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     """
     if op not in ("sum", "mean"):
         raise ArgumentError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
-    listed = _listed(tensors, "tensors")
+    listed = _as_list(tensors, "tensors")
     rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
     columns = list(zip(*rows, strict=True))
@@ -251,7 +251,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
         if _ids(column) not in reduced:
-            reduced[_ids(column)] = _reduced(column, op)
+            reduced[_ids(column)] = _reduce(column, op)
     results = [reduced[_ids(column)] for column in columns]
     return [rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
 
@@ -270,7 +270,7 @@ def _places(devices: Iterable[object]) -> list[Device]:
     return places
 
 
-def _listed(things: Iterable[Any], name: str) -> list[Any]:
+def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     if isinstance(things, str | dict) or registry.owner_of(type(things)) or not hasattr(things, "__iter__"):
         raise NotATensorError(
             f"expected a list, with one of the {name} for each device, not {shown(things)} of type "
@@ -421,7 +421,7 @@ def _replica(x: Any, found: list[Operand], models: list[Operand], place: Device)
 # sums
 
 
-def _reduced(column: Sequence[Operand], op: str) -> list[Any]:
+def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
     tensors = [read(held) for held in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for held, tensor, result in zip(column, tensors, results, strict=True):

@@ -41,5 +41,5 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, not {shown(n)}")
-    environment.ask_for_virtual_gpus(n, registry.loaded(), force=force)
+    environment.ask_for_virtual_gpus(n, registry.list_loaded(), force=force)
     registry.forget_types()

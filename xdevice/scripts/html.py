@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from .edits import splice
-from .report import VERDICTS, by_code, ported, totals
+from .report import VERDICTS, by_code, share_ported, totals
 from .sites import CODES
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _tiles(total: dict[str, int]) -> str:
-    share = ported(total)
+    share = share_ported(total)
     tiles = [("sites", f"{total['sites']:,}", "ink")]
     tiles += [(verdict, f"{total[verdict]:,}", _NAMES[verdict]) for verdict in VERDICTS]
     tiles += [("of what calls for a change is rewritten", f"{share:.1%}", "ink")] if share is not None else []

@@ -243,7 +243,7 @@ def result(full: str) -> Value | None:
     return None
 
 
-def called(full: str) -> Value | None:
+def output_of(full: str) -> Value | None:
     """What a layer of a framework gives when it is called."""
     root, _, name = full.rpartition(".")
     if name in _SEVERAL or root not in MODULES:

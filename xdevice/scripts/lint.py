@@ -94,7 +94,7 @@ def codes(text: str, of: str) -> tuple[str, ...]:
 # what a project has set
 
 
-def configured(root: Path) -> Choice:
+def configure(root: Path) -> Choice:
     """What `[tool.xdevice]` of the nearest pyproject.toml says: select, ignore, per-file-ignores.
 
     Raises:
@@ -120,9 +120,9 @@ def configured(root: Path) -> Choice:
         raise OptionError(f"{file}: [tool.xdevice] has select, ignore and per-file-ignores, not {', '.join(unknown)}")
     per_file = given.get("per-file-ignores", {})
     return Choice(
-        _listed(given.get("select", []), f"{file}: select"),
-        _listed(given.get("ignore", []), f"{file}: ignore"),
-        tuple((glob, _listed(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
+        _list_codes(given.get("select", []), f"{file}: select"),
+        _list_codes(given.get("ignore", []), f"{file}: ignore"),
+        tuple((glob, _list_codes(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
     )
 
 
@@ -130,7 +130,7 @@ def _has_pyproject(folder: Path) -> bool:
     return (folder / "pyproject.toml").is_file()
 
 
-def _listed(given: Any, of: str) -> tuple[str, ...]:
+def _list_codes(given: Any, of: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(code, str) for code in given):
         raise OptionError(f"{of} is a list of codes, such as ['XD202'], not {given!r}")
     return codes(" ".join(given), of)
@@ -153,9 +153,9 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     found = {finding for module in source.modules for finding in _all(module)}
     chosen = [finding for finding in sorted(found) if choice.takes(finding.code, source.path)]
     ignores = list(_ignores(source))
-    told = [finding for finding in chosen if not _ignored(finding, ignores)]
+    told = [finding for finding in chosen if not _is_ignored(finding, ignores)]
     if choice.takes("XD401", source.path):
-        told += _unused(source, ignores, choice)
+        told += _unused_ignores(source, ignores, choice)
     return sorted(told)
 
 
@@ -271,7 +271,7 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
                     yield first + token.start[0] - 1, token.string
 
 
-def _ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
+def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
     hit = False
     for one in ignores:
         touches = one.lines.start < finding.lines.stop and finding.lines.start < one.lines.stop
@@ -280,7 +280,7 @@ def _ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
     return hit
 
 
-def _unused(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
+def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
     """Findings for comments that ignore nothing. A comment with a code that is not selected may be needed, so it counts
     as used."""
     for one in ignores:
@@ -329,7 +329,7 @@ def beyond(told: Iterable[Finding], file: Path) -> list[Finding]:
     return new
 
 
-def added(told: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
+def only_added(told: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
     """The findings in lines that were added since a revision, and in files that Git does not have yet.
 
     Raises:

@@ -311,7 +311,7 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
     return isinstance(parent, ast.arg | ast.AnnAssign) and parent.annotation is node
 
 
-def _compared(view: _View, node: ast.Compare) -> Found:
+def _compare(view: _View, node: ast.Compare) -> Found:
     sides = [node.left, *node.comparators]
     if len(sides) != 2:
         return
@@ -357,7 +357,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
         yield "XD214", f"{late[0]} was imported before, and may have read it already; set it above the import"
 
 
-def _timed(view: _View, node: ast.BinOp) -> Found:
+def _time(view: _View, node: ast.BinOp) -> Found:
     if not (isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call) and isinstance(node.right, ast.Name)):
         return
     if view.full(node.left.func) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -387,9 +387,9 @@ _BY_TYPE: Final[dict[type[ast.AST], tuple[Callable[[_View, Any], Found], ...]]] 
     ast.Call: (_hard_coded, _cuda_method, _load, _early_copy, _one_of_several, _host_read, _ends_with),
     ast.Attribute: (_name_of_vendor,),
     ast.Name: (_name_of_vendor,),
-    ast.Compare: (_compared,),
+    ast.Compare: (_compare,),
     ast.With: (_copies_nothing,),
     ast.Assign: (_too_late,),
-    ast.BinOp: (_timed,),
+    ast.BinOp: (_time,),
     ast.Expr: (_thrown_away,),
 }

@@ -36,7 +36,7 @@ class Function:
         self.positional = [arg.arg for arg in [*a.posonlyargs, *a.args]]
         self.keywords = [arg.arg for arg in a.kwonlyargs]
         self.args = [*a.posonlyargs, *a.args, *a.kwonlyargs]
-        self.assigned = _assigned(self.node)
+        self.assigned = _collect_assigned(self.node)
         self.globals = {name for node in self.assigned.nodes if isinstance(node, ast.Global) for name in node.names}
 
     @property
@@ -133,7 +133,7 @@ class _Assigned(ast.NodeVisitor):
     visit_YieldFrom = visit_Yield  # noqa: N815
 
 
-def _assigned(node: Any) -> _Assigned:
+def _collect_assigned(node: Any) -> _Assigned:
     found = _Assigned()
     for statement in node.body if isinstance(node.body, list) else [node.body]:
         found.visit(statement)

@@ -49,7 +49,7 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
     return {"sites": len(sites)} | {v: verdicts[v] for v in VERDICTS} | {grade: grades[grade] for grade in GRADES}
 
 
-def ported(total: dict[str, int]) -> float | None:
+def share_ported(total: dict[str, int]) -> float | None:
     """The share of the sites to change that are rewritten; None if there are none."""
     asked = total["rewritten"] + total["open"]
     return total["rewritten"] / asked if asked else None

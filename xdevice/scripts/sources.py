@@ -115,7 +115,7 @@ class Source:
         cell = max(i for i, cell in enumerate(self.cells, 1) if cell.line <= line)
         return self.raw.decode("utf-8-sig").count("\n", 0, token.start) + 1, cell
 
-    def written(self, edits: Iterable[Edit]) -> bytes:
+    def rewrite(self, edits: Iterable[Edit]) -> bytes:
         """The bytes of the file with the edits made; `raw` if there are none."""
         edits = sorted(set(edits))
         if not edits:
@@ -127,7 +127,7 @@ class Source:
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
 
-def found(paths: Iterable[Path]) -> Iterator[Path]:
+def files_in(paths: Iterable[Path]) -> Iterator[Path]:
     """The files to read: those named, and those in the folders named, in order."""
     for path in paths:
         if not path.is_dir():
@@ -192,7 +192,7 @@ def _tree(text: str) -> ast.Module:
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
-    source.cells = list(_fenced(source))
+    source.cells = list(_fences(source))
     if not source.cells:
         return source
     default = source.default_tabs = _default_tabs(source.cells)
@@ -203,7 +203,7 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
     return source
 
 
-def _fenced(source: Source) -> Iterator[Cell]:
+def _fences(source: Source) -> Iterator[Cell]:
     lines = [source.line_text(i + 1) for i in range(len(source.starts))]
     begin = None
     for number, line in enumerate(lines, 1):
@@ -363,14 +363,14 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
     """Adds the module that some cells make; cells that are not Python are noted in `broken`."""
     readable = [(cell, _python(cell.text)) for cell in cells]
     try:
-        tree = _tree(_joined(readable))
+        tree = _tree(_join(readable))
     except SyntaxError:
         readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
-        tree = _tree(_joined(readable))
+        tree = _tree(_join(readable))
     source.modules.append(Module(source, tab, tree))
 
 
-def _joined(cells: Iterable[tuple[Cell, str]]) -> str:
+def _join(cells: Iterable[tuple[Cell, str]]) -> str:
     lines: list[str] = []
     for cell, text in cells:
         lines += [""] * (cell.line - 1 - len(lines))

@@ -51,7 +51,7 @@ def union(*values: Value) -> Value:
     if ANYTHING in whole or len(whole) > _MOST:
         return frozenset(atom for atom in whole if type(atom) is tuple and atom[0] in _LASTING) | UNKNOWN
     if len(whole) > 1 and sum(type(atom) is tuple and atom[0] == "tuple" for atom in whole) > 1:
-        return _merged(whole)
+        return _merge(whole)
     return whole
 
 
@@ -68,7 +68,7 @@ def may_be(value: Value, kinds: Iterable[str]) -> bool:
     return any(kind(atom) in kinds for atom in value)
 
 
-def known(value: Value) -> bool:
+def is_known(value: Value) -> bool:
     return bool(value) and ANYTHING not in value
 
 
@@ -87,7 +87,7 @@ def _is_deep(value: Value) -> bool:
     return len(inside) > _MOST or any(kind(atom) == "tuple" for inner in inside for atom in inner)
 
 
-def _merged(value: Value) -> Value:
+def _merge(value: Value) -> Value:
     """Makes one of all tuples with the same length: a loop that swaps values would else give new ones without end."""
     lengths: dict[int, list[tuple[Value, ...]]] = {}
     for atom in value:

@@ -54,14 +54,14 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     """
     backend = selection.current()
     place = place_for(backend, device)
-    if dtype is None and not floats.asked() and (name := _taken_as_it_is(data)):
+    if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         require_dtype(backend, name, "the dtype", "say another", may_narrow=True)
         return backend.from_numpy(data, place)
     data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else floats.usual(_default_dtype(data, array))
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
-    return backend.from_numpy(floats.moved(_cast(_exact(data, array, wanted), wanted)), place)
+    return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
 
 def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:

@@ -69,14 +69,14 @@ class Suite:
             metafunc.parametrize("place", _homes(type(self), metafunc.function), scope="function")
 
     @pytest.fixture(autouse=True)
-    def _selected(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
         self.home = place
         if not self.has_home():
             # skips from one line of code: pytest counts those of a fixture one by one, which hides the others
             request.node.obj = partial(_absent, f"{self.backend} has no {place} here")
             yield
             return
-        with self.selected():
+        with self.select():
             yield
 
     def has_home(self) -> bool:
@@ -85,7 +85,7 @@ class Suite:
         return self.adapter.has(self.here())
 
     @contextmanager
-    def selected(self) -> Iterator[None]:
+    def select(self) -> Iterator[None]:
         """Every check runs inside of this: the backend is selected, and the second device made."""
         self.home = self.home or HOMES[0]
         self.second()
@@ -232,7 +232,7 @@ def _homes(cls: type[Suite], test: Any) -> tuple[str, ...]:
 
 def _failure(suite: Suite, name: str, arguments: tuple[Any, ...]) -> list[Failure]:
     try:
-        with suite.selected():
+        with suite.select():
             getattr(suite, name)(*arguments)
     except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
         return [Failure(name, error, suite.home)]

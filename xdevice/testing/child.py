@@ -40,8 +40,8 @@ def load(name: str) -> None:
     for thread in threads:
         thread.join()
     seen["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
-    seen["other backends"] = sorted({backend.name for backend in registry.loaded()} - {name, "numpy"})
-    seen["started by counting"] = _started(name)
+    seen["other backends"] = sorted({backend.name for backend in registry.list_loaded()} - {name, "numpy"})
+    seen["started by counting"] = _list_started(name)
     seen["works in the main thread"] = _work(name)
     results: list[Any] = []
     worker = threading.Thread(target=lambda: results.append(_work(name)))
@@ -120,7 +120,7 @@ def virtual(name: str) -> None:
     print(json.dumps(seen))
 
 
-def _started(name: str) -> list[str]:
+def _list_started(name: str) -> list[str]:
     """The GPUs that the framework has started after counting, asking about devices, and an unused event."""
     from xdevice.contract import Backend
 

@@ -68,7 +68,7 @@ class Ranks:
     def sums(self, name: str) -> None:
         rows = self.all(self.plain, name)
         if name == "bool":
-            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name)))
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name)))
             return
         x = self.mine(self.plain, name)
         result = self.world.all_reduce(x)
@@ -79,7 +79,7 @@ class Ranks:
         rows = self.all(self.plain, name)
         x = self.mine(self.plain, name)
         if name not in values.FLOATS:
-            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(x, "mean"))
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(x, "mean"))
             return
         wide = [row.astype("complex128") for row in rows]
         self.near(self.world.all_reduce(x, "mean"), sum(wide) / len(wide), name, "mean")  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ class Ranks:
 
     def extremes(self, name: str) -> None:
         if name.startswith("complex"):
-            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name), "max"))
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name), "max"))
             return
         rows = self.all(self.plain, name)
         for op, function in (("max", np.maximum), ("min", np.minimum)):
@@ -154,7 +154,7 @@ class Ranks:
         else:
             self.same(x, before, f"the input of {what}, which cannot be written")
 
-    def refused(self, error: type[Exception], call: Callable[[], object]) -> None:
+    def assert_refused(self, error: type[Exception], call: Callable[[], object]) -> None:
         try:
             call()
         except error:
@@ -187,7 +187,7 @@ refused: list[str] = []
 """What the engine has refused by name."""
 
 
-def trained(world: World) -> Iterator[str]:
+def train(world: World) -> Iterator[str]:
     """Whether a training step of several processes with uneven parts equals that of one."""
     for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
         if xdevice.backend().dtype_refusal(dtype) is not None or dtype not in xdevice.backend().dtypes:
@@ -255,7 +255,7 @@ def main() -> None:
             if how:
                 told = fails(world, how)
             else:
-                found = [*faults(world), *trained(world)]
+                found = [*faults(world), *train(world)]
                 told = {"rank": world.rank, "engine": world.engine, "faults": found, "refused": refused}
     except xdevice.PeerError as error:
         if error.why == "never joined":

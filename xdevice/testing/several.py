@@ -67,14 +67,14 @@ class Several(Suite):
         for target in filter(None, (self.here(), self.second())):
             for name, x in self.odd_tensors().items():
                 leaf = self.adapter.leaf(x, target)
-                held = self.held(leaf)
+                held = self.tensor_of(leaf)
                 assert xdevice.device_of(held) is target, name
                 self.assert_holds(held, arrays[name], name)
                 assert self.samples.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
                 if 0 not in tuple(x.shape) and self.holds_values(target):
                     assert self.samples.address(held) != need(self.samples.address(x), "addresses"), name
 
-    def held(self, leaf: Any) -> Any:
+    def tensor_of(self, leaf: Any) -> Any:
         held = self.adapter.tensor_of(leaf)
         return leaf if held is None else held
 
@@ -85,7 +85,7 @@ class Several(Suite):
         if self.samples.requires_grad(source) is None:
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.places():
-            leaf = self.held(self.adapter.leaf(source, target))
+            leaf = self.tensor_of(self.adapter.leaf(source, target))
             with target:
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
             assert_same(xdevice.to_numpy(gradient), np.full((2, 3), -2.5, "float32"))
@@ -109,7 +109,7 @@ class Several(Suite):
             has_address = self.adapter.tensor_of(leaf) is None and 0 not in tuple(x.shape)
             before = self.samples.address(leaf) if has_address else None
             self.adapter.write(leaf, value)
-            self.assert_holds(self.held(leaf), array, name)
+            self.assert_holds(self.tensor_of(leaf), array, name)
             self.assert_holds(value, array, f"{name}: the value")
             assert self.samples.requires_grad(leaf) is asks, name
             assert before is None or self.samples.address(leaf) == before, name

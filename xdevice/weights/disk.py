@@ -126,7 +126,7 @@ def _own_folder(folder: str) -> Iterator[str]:
         try:
             with suppress(FileNotFoundError):  # another process has removed it
                 os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
-            with _locked(own) as is_ours:
+            with _lock(own) as is_ours:
                 # before the lock was taken, another process may have removed the folder as a leftover
                 if is_ours is not False and os.path.exists(probe):
                     yield own
@@ -142,7 +142,7 @@ def _remove_leftovers(folder: str) -> None:
     for entry in os.scandir(folder):
         if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
             continue
-        with _locked(entry.path) as is_ours:
+        with _lock(entry.path) as is_ours:
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
         if is_ours:
@@ -152,7 +152,7 @@ def _remove_leftovers(folder: str) -> None:
 
 
 @contextmanager
-def _locked(folder: str) -> Iterator[bool | None]:
+def _lock(folder: str) -> Iterator[bool | None]:
     """Whether the lock of a folder is ours in this block; None on a file system without locks."""
     from filelock import FileLock, Timeout
 

@@ -33,7 +33,7 @@ from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import refuse_non_container, require_dtype, traced
 
 from .disk import path_text, replacing, target_of
-from .format import DTYPES, RESERVED, SHARED, SMALL, opened, read, read_all
+from .format import DTYPES, RESERVED, SHARED, SMALL, open_file, read, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -114,9 +114,9 @@ def save(path: Path, x: Any) -> None:
 def _variables(x: Any, verb: str) -> dict[str, _Variable]:
     """All tensors in `x`, and all variables of the models in it, by their names in a file."""
     found: dict[str, _Variable] = {}
-    for name, way, variable in _named(x, verb):
+    for name, way, variable in _name_variables(x, verb):
         if name in found or name == RESERVED or not (name.isascii() or _is_utf8(name)):
-            others = [other for known, other, _ in _named(x, verb) if known == name]
+            others = [other for known, other, _ in _name_variables(x, verb) if known == name]
             raise _name_refused(name, way, others[0] if name in found else None)
         found[name] = variable
     return found
@@ -141,7 +141,7 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _named(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
+def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
     """For each variable in `x`: its name in the file, the keys that lead to it, and the variable."""
     for prefix, keys, leaf in _leaves(x, verb):
         for name, one in _of_leaf(keys, leaf):
@@ -263,7 +263,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         return _load_into(path, into)
     owner = selection.backend(backend)
     place = place_for(owner, device)
-    with opened(path) as (file, header):
+    with open_file(path) as (file, header):
         seen: set[str | tuple[int, ...]] = set()
         for name, (dtype, shape, _, _) in header.entries.items():
             if dtype not in seen:
@@ -281,7 +281,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
 def _load_into(path: str, into: Any) -> Any:
     variables = _variables(into, "load into")
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
-    with opened(path) as (file, header):
+    with open_file(path) as (file, header):
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
         planned = sorted(_plan(path, variables, header, file), key=lambda one: one.entry.start)
@@ -298,7 +298,7 @@ def _arrays(file: FileIO, entries: Collection[Entry], places: Iterable[Device]) 
     """The values of tensors that are to go to these devices. If none goes to the CPU, each may overwrite the one
     before: `Backend.stage` has read it on return."""
     arrays = read_all(file, entries, in_turn=all(place is not CPU for place in places))
-    return map(floats.taken, arrays) if floats.asked() else arrays
+    return map(floats.take, arrays) if floats.setting() else arrays
 
 
 def _state_to_come(
@@ -344,7 +344,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: 
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
-            f"{where} does not fit: it lacks {_listed(missing)}; unexpected: {_listed(extra)}; "
+            f"{where} does not fit: it lacks {_list_names(missing)}; unexpected: {_list_names(extra)}; "
             f"xdevice.load(path) gives what it has as a dict"
         )
     return list(planned.values())
@@ -375,7 +375,7 @@ def lack_of_memory(backend: Backend, variable: Any) -> str | None:
     return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return listed(map(repr, names), 3) or "nothing"
 
 

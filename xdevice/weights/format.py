@@ -56,7 +56,7 @@ class Header(NamedTuple):
 
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[FileIO, Header]]:
+def open_file(path: str) -> Iterator[tuple[FileIO, Header]]:
     """The open file and its header; both are of one file, even if another takes its name at this moment."""
     while True:
         require_plain_file(path)
@@ -85,11 +85,11 @@ def _header(path: str, file: FileIO) -> Header:
     try:
         with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
             length = int.from_bytes(file.read(8), "little")
-        with uncollected():
-            header = _parsed(file.read(length).decode())
+        with pause_collector():
+            header = _parse(file.read(length).decode())
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length)
-        return Header(entries, _shared(metadata, entries))
+        return Header(entries, _read_shared(metadata, entries))
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
         raise FileFormatError(
@@ -97,7 +97,7 @@ def _header(path: str, file: FileIO) -> Header:
         ) from error
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse(text: str) -> dict[str, Any]:
     """The header as a dict; raises if a key comes twice, because readers disagree on which one counts."""
     header: dict[str, Any] = json.loads(text)
     remarks = header.get(RESERVED)
@@ -135,7 +135,7 @@ def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def pause_collector() -> Iterator[None]:
     """Pauses Python's garbage collector, which would go through 100,000 new objects again and again: up to half of the
     time."""
     if not gc.isenabled():
@@ -155,7 +155,7 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
         raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
 
 
-def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
+def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
     """The further names that `save` has given to shared tensors, each with the first; {} in files of other programs."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
@@ -168,7 +168,7 @@ def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[s
 def read(file: FileIO, entry: Entry, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
     """The values of a tensor, in memory of their own, or in `room`."""
     buffer = aligned(entry.nbytes) if room is None else room[: entry.nbytes]
-    return _filled(buffer, file, entry.start).view(host_dtype(entry.dtype)).reshape(entry.shape)
+    return _fill(buffer, file, entry.start).view(host_dtype(entry.dtype)).reshape(entry.shape)
 
 
 def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
@@ -184,7 +184,7 @@ def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False)
             continue
         if not first <= start < end:
             first, end = start, _end_of_block(entries, number)
-            memory = _filled(aligned(end - first), file, first)
+            memory = _fill(aligned(end - first), file, first)
         array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
         yield array if array.flags.aligned else array.copy()
 
@@ -200,7 +200,7 @@ def _end_of_block(entries: Sequence[Entry], number: int) -> int:
     return end
 
 
-def _filled(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
+def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
     file.seek(start)
     rest = buffer.data
     while rest:
