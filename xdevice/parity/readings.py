@@ -21,7 +21,7 @@ NUMBERS = (bool, int, float, complex)
 
 
 class Reading(NamedTuple):
-    """One leaf: a tensor, a variable of a model, or what is not a tensor."""
+    """One leaf, read to the host: a tensor, a variable of a model, or something that is not a tensor."""
 
     path: str
     """The way to it from the value's name: `['x'][1]`; empty for a value that is a tensor itself."""
@@ -56,12 +56,12 @@ def read(x: object) -> list[Reading]:
 
 
 def leaves(x: object) -> list[trees.Leaf]:
-    """The leaves of a container, a model being one; of anything else itself."""
+    """The leaves of a container, in which a model is one; anything else is its own only leaf."""
     return [trees.Leaf("", x)] if registry.kind_of(type(x)) is not None else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[Reading]:
-    """One leaf, which is several of a model."""
+    """The readings of a leaf: one, or for a model one of each variable."""
     found = registry.kind_of(type(x))
     if found is None:
         trees.refuse_stranger(path, x)

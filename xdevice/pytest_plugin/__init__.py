@@ -161,7 +161,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
-    """Whether `xd` is our fixture here: a project may have one of its own, or a parameter of that name."""
+    """Whether a test asks for our fixture `xd`, and not for a project's own fixture or parameter of that name."""
     if "xd" not in metafunc.fixturenames:
         return False
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
@@ -175,7 +175,7 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
 
 
 def _fault(mark: pytest.Mark) -> str | None:
-    """What is wrong with one of our markers."""
+    """What is wrong with a marker of ours; None if it is right."""
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
         return f"{mark.name} takes no {', '.join(unknown)}; {_MARKERS[mark.name]}"
@@ -222,7 +222,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _prepare(backend: Backend) -> None:
-    """TensorFlow and JAX can make a second device only before they are used, by whichever test that is."""
+    """Makes the second device, which TensorFlow and JAX can make only before any test uses them."""
     _second_device(backend)
 
 
@@ -530,7 +530,7 @@ def _outcomes(counts: Counter[str]) -> str:
 
 
 def _installed_versions(names: Sequence[str]) -> dict[str, str]:
-    """The versions that the installer wrote down: frameworks are imported by the tests that need them."""
+    """The versions in the packages' metadata: frameworks are imported only by the tests that need them."""
     from importlib import metadata
 
     modules = {known.name: known.modules[0] for known in registry.KNOWN}

@@ -21,7 +21,7 @@ class Block(NamedTuple):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The memory as NumPy's, which is asked about addresses only, and never reads."""
+        """Makes NumPy take the memory for an array, to ask about addresses; nothing is read."""
         return {
             "data": (self.address, True),
             "shape": self.shape,
@@ -57,7 +57,7 @@ def _begins_within(one: Block, other: Block) -> bool:
 
 
 def _overlap(one: Block, other: Block) -> bool:
-    """Whether they have a byte in common, and not only their bytes between each other as columns have."""
+    """Whether two blocks share a byte; columns of one matrix, whose bytes alternate, do not."""
     import numpy
 
     try:
