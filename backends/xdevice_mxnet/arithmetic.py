@@ -111,7 +111,7 @@ def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
 
 @_kernel
 def copy(x: Any) -> Any:
-    return _np.copy(x) if type(x) is _np.ndarray else x.copy()  # a third of what its method takes
+    return _np.copy(x) if type(x) is _np.ndarray else x.copy()  # takes a third of the time of x.copy()
 
 
 @_kernel

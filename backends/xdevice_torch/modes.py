@@ -17,7 +17,7 @@ class Mode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # else a function of torch.compile that is called here first is never compiled
+        return True  # else torch.compile would never compile a function that is first called here
 
 
 def put_on(mode: TorchDispatchMode) -> Callable[[], None]:

@@ -277,5 +277,5 @@ def _error(finding: Finding) -> float:
 
 
 def _limit_of(finding: Finding) -> float:
-    """What the worst element's error might have been; 0 where nothing is drawn for it."""
+    """The error that the worst element was allowed; 0 if nothing is known of that."""
     return finding.comparison.allowed or 0.0

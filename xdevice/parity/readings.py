@@ -86,7 +86,7 @@ def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
 def _place(backend: Backend, x: Any) -> str:
     try:
         return str(backend.device_of(x))
-    except UnsupportedError as error:  # spread over several, or on one of a kind that is not known: it says which
+    except UnsupportedError as error:  # on several devices, or of an unknown kind
         return f"no one device ({error})"
 
 

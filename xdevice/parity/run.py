@@ -391,9 +391,9 @@ def report_of_run(folder: Path, rule: Rule) -> Report:
 
 
 def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
-    """What the second folder has, held against the first: runs, or recordings of one backend.
+    """The report of two folders: each is a run, or the recording of one backend.
 
-    Each backend of the second is held against the first's of the same name, or else against the first's reference.
+    Each backend of the second is compared with the same one of the first, or else with the first's reference.
 
     Raises:
         RecordingError: a folder without recordings.
