@@ -67,8 +67,8 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     kinds = ("cpu", "gpu", "tpu")
 
     def __init__(self) -> None:
-        self._natives: dict[str, list[Any]] | None = None  # until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # by device or sharding, and kind of memory
+        self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
+        self._places: dict[tuple[Any, str | None], Device] = {}  # keys: device or sharding, and kind of memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -84,7 +84,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         return str(jax.__version__)
 
     def classify(self, cls: type) -> Kind | None:
-        if issubclass(cls, jax.core.Tracer):  # first: some versions take it for an Array
+        if issubclass(cls, jax.core.Tracer):  # asked first: in some versions a Tracer is an Array
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
@@ -332,7 +332,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native, memory = natives[0], key[1]
         place = self.from_native(native)
         assert place is not None
-        # of the CPU every memory is the host's, whatever it is called
+        # all memories of a CPU device are the host's, whatever they are called
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
                 f"asking for the device of an array in the {memory} memory of {place}",

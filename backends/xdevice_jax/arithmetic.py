@@ -106,7 +106,7 @@ def floor_divide(x1: Array, x2: Array) -> Array:
     made = jnp.floor_divide(x1, x2)
     if not jnp.issubdtype(made.dtype, jnp.floating):
         return made
-    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # for which JAX gives NaN
+    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # JAX gives NaN here
 
 
 # of many elements

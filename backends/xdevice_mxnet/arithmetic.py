@@ -190,7 +190,7 @@ _whole_power = _by_numpy(np.power)
 def remainder(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_remainder(x1, x2)
-    # for which MXNet gives 0
+    # MXNet gives 0 here
     return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), _np.mod(x1, x2))
 
 
@@ -350,7 +350,7 @@ def matmul(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_product(x1, x2)
     is_plain = x1.ndim == 2 == x2.ndim and x1.dtype != np.float16
-    return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # whose gradient takes twice as long
+    return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # matmul's gradient takes twice as long
 
 
 _whole_product = _by_numpy(np.matmul)

@@ -23,7 +23,7 @@ def relu(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    small = np.exp(-np.abs(x))  # which does not overflow
+    small = np.exp(-np.abs(x))  # of -|x|, so that it does not overflow
     return np.asarray(np.where(x < 0, small, x.dtype.type(1)) / (x.dtype.type(1) + small))
 
 

@@ -178,7 +178,7 @@ class PaddleBackend(
 
     def synchronize(self, device: Device | None) -> None:
         if self.virtual:
-            return  # they compute as the CPU does
+            return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
             waiting = [devices.of("gpu", index) for index in range(self._gpus) if driver.is_started(index)]
         else:

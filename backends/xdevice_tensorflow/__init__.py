@@ -223,7 +223,7 @@ class TensorflowBackend(
         return self._settled(x, device)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype.isbuiltin == 2:  # of ml_dtypes, and NumPy exports none
+        if array.dtype.isbuiltin == 2:  # a dtype of ml_dtypes, which NumPy does not export
             if array.dtype.name in self.short_floats:
                 return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
             with tf.device("/CPU:0"):  # else TensorFlow would take it to a GPU
@@ -341,7 +341,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # only oneDNN's allocator counts on the CPU, and TensorFlow's BFC
+        except ValueError:  # on the CPU only the allocators of oneDNN and BFC count
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -486,7 +486,7 @@ def _give_copies_a_gradient() -> None:
     """Registers a gradient for copies with TensorFlow: `tf.custom_gradient` would take 100 us a call, ten times the
     copy."""
     for op in ("DeepCopy", "Snapshot"):
-        with suppress(KeyError):  # some later TensorFlow may have one
+        with suppress(KeyError):  # a later TensorFlow may have registered one
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 

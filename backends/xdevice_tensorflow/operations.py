@@ -167,7 +167,7 @@ def _with_axis(found: Layer, layer: Any) -> Layer:
     count = len(layer._inbound_nodes[0].output_tensors[0].shape)
     place = axis % count
     if place and _gives_channels_last(layer):
-        place = place % (count - 1) + 1  # rows, columns, channels are channels, rows, columns there
+        place = place % (count - 1) + 1  # PyTorch has the channels first
     return found._replace(settings={**found.settings, "axis": place - count, "ndim": count})
 
 

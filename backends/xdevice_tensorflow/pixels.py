@@ -260,7 +260,7 @@ def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
     there = tuple(getattr(layer, "target_shape", ()))
     if len(there) < 2 and _has_channels(here, has_conv):
         yield _Fold(layer, here, _size(here), opens=False)
-    if len(there) == 2 and has_conv:  # rows of an image as a sequence
+    if len(there) == 2 and has_conv:  # a sequence made of the rows of an image
         yield _Fold(layer, (), _size(there[-1:]), opens=False)
     if len(there) > 1 and _has_channels(there, has_conv):
         yield _Fold(layer, there, _size(there), opens=True)

@@ -45,7 +45,7 @@ _INSTEAD_OF_EXPORTED: Final = (
     "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
 )
 
-_takes_contents = torch._has_compatible_shallow_copy_type  # which virtual GPUs replace
+_takes_contents = torch._has_compatible_shallow_copy_type  # kept here, because virtual GPUs replace it
 
 
 def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -158,7 +158,7 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """The tensors in the code of a frozen module."""
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
         return []
-    graph: Any = module.inlined_graph  # by name: its nodes do not keep it alive
+    graph: Any = module.inlined_graph  # named, because its nodes do not keep it alive
     nodes = graph.findAllNodes("prim::Constant")
     return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
@@ -173,7 +173,8 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """The part of a parameter's optimizer state that lives where the parameter does, written through."""
+    """A view of a parameter's optimizer state without what stays on the host; what is written into it goes into the
+    state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
@@ -237,7 +238,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
             value = x.value() if x.done() else None
             return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
         return []
-    storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x  # past a warning that the type will go
+    storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x  # gives no deprecation warning
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 

@@ -162,7 +162,7 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
         wait()
         try:
             torch.utils.swap_tensors(x, values)
-        except RuntimeError:  # somebody has a weak reference to it
+        except RuntimeError:  # raised if somebody has a weak reference to it
             return values
         return x
 
@@ -237,7 +237,7 @@ def pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Te
 
     dtype = getattr(torch, values.dtype.name)
     plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
-    # with its device: else inside `with gpu:` it would be there, and nothing there can be pinned
+    # names the CPU: inside `with gpu:` it would be made there, where nothing can be pinned
     pinned = torch.empty(plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True)
     numpy.copyto(pinned.numpy(), plain)
     return pinned.to(native, non_blocking=True).view(dtype)

@@ -252,7 +252,7 @@ class _New(_Indexed):
     """`Tensor.new`, which takes the device guard's index."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # of a tensor it makes an alias
+        takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # new(tensor) makes an alias
         device = _with_index(kwargs.get("device") or x.device)
         if torch.device(device).type != NAME or not takes_device:
             return self._function(x, *args, **kwargs)

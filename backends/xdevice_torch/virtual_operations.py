@@ -182,7 +182,7 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
     """One operation, computed on the host."""
     if _is_forked:
         raise _in_fork()
-    if torch.is_autocast_enabled("cpu"):  # of no concern to a GPU
+    if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
         with torch.autocast("cpu", enabled=False):
             return run(op, *args, **kwargs)
     with _NoOverrides():

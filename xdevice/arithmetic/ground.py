@@ -100,7 +100,7 @@ class Ground:
             return self._names[dtype]
         except (KeyError, TypeError):
             name = dtype_name(dtype)
-        with suppress(TypeError):  # one that has no hash
+        with suppress(TypeError):  # the dtype may have no hash
             self._names[dtype] = name
         return name
 

@@ -191,7 +191,7 @@ class _Copy:
         self.stream = stream
         self.owners: Any = owners
         self.error: BaseException | None = None
-        self._starts = deque(range(0, nbytes, SLOT))  # whose popleft is atomic
+        self._starts = deque(range(0, nbytes, SLOT))  # popleft is atomic
         self._ended: SimpleQueue[None] = SimpleQueue()
         self.parts = 0
 

@@ -349,7 +349,7 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # its last word, which went before
+            self._hear(peer)  # reads its last words
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 

@@ -78,7 +78,7 @@ def read_leaf(path: str, x: Any) -> Iterator[Reading]:
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
-    """A tensor, or a variable of a model."""
+    """The reading of a tensor, or of a variable of a model."""
     array = numpy.asarray(backend.to_numpy(x))
     return Reading(path, array, array.dtype.name, _place(backend, x), f"{backend.name} {backend.version}")
 

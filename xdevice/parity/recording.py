@@ -185,7 +185,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
         return readings.read_leaf(leaf.path, leaf.value)
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # an optimizer, say; what cannot be read at all raises here
+    except XDeviceError:  # such as an optimizer; what cannot be read raises below
         return readings.read_leaf(leaf.path, leaf.value)
     whole = list(readings.read_leaf(leaf.path, leaf.value))
     if state.unmapped or not state:

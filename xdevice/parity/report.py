@@ -266,7 +266,7 @@ def show(report: Report) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for row in report.rows:
         if "\n" in row.error:
-            # a terminal then wraps a long path at its edge, and copies it whole
+            # soft_wrap: the terminal wraps a long path, which can be copied whole
             console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
     if report.first is not None:
         console.print("First divergence", style="bold red")

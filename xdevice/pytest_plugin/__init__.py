@@ -202,7 +202,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if name is None:
         return
     for mark in [mark for mark in item.iter_markers() if mark.name in _MARKERS]:
-        fault = _fault(mark)  # of those beside a parameter, which pytest_generate_tests does not see
+        fault = _fault(mark)  # markers of a parameter, which pytest_generate_tests does not see
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
         if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
@@ -266,7 +266,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
-        _seed(_BODY)  # whichever fixtures were made for this test
+        _seed(_BODY)  # the same numbers, whichever fixtures were made before
     recordings = item.config.stash[_settings].recordings
     recording: AbstractContextManager[Any] = recordings.of(item) if recordings is not None else nullcontext()
     with recording, _guard(item):

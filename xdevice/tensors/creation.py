@@ -187,7 +187,7 @@ def item(x: Any) -> Any:
         return value
     if array.dtype.kind not in "fV" or array.dtype.names is not None:
         raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
-    return float(value)  # of an extension type such as bfloat16, which gives a scalar of its own
+    return float(value)  # extension types such as bfloat16 have scalars of their own
 
 
 def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
@@ -400,7 +400,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes does not take ints beyond int64 and uint64
                 array = array.astype("float64")
             cast = array.astype(target)
-        except OverflowError as error:  # of a Python int
+        except OverflowError as error:  # a Python int is too large
             raise DTypeError(f"a value of {shown(array)} does not fit into {name}: {error}") from error
         if (numpy.isinf(cast) & (array.dtype.kind == "O" or numpy.isfinite(array))).any():
             raise DTypeError(f"a value of {shown(array)} does not fit into {name}; name a wider dtype")
