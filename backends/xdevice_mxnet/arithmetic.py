@@ -68,7 +68,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """On bool, which MXNet's bitwise functions and many others do not take."""
+    """A kernel for bool too, which MXNet's bitwise functions and many others do not take."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")

@@ -218,6 +218,7 @@ class Carried:
             _here.thread = thread
 
     def rejoin(self) -> None:
-        """In the first thread: what a neutral task has made cannot be computed on without NumPy's semantics."""
+        """Called in the first thread: gives it NumPy's semantics, without which it cannot compute with what the task
+        has made."""
         if self._there.is_ours and not _is_on():
             _switch()

@@ -78,7 +78,8 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
 
 
 def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
-    """By id, what norms say of their axis where it is not that of the model's convolutions, or the last one without."""
+    """By `id`, the axis of each norm that is not that of the model's convolutions, or, without these, not the last
+    one."""
     every = model.sublayers(include_self=True)
     convs = {_has_channels_last(layer) for layer in every if isinstance(layer, conv._ConvNd)} or {False}
     return {

@@ -239,7 +239,8 @@ def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
-    """None where the kernel is not a matrix of inputs by outputs, or the bias is not one number for each output."""
+    """The layer that an EinsumDense is; None if its kernel is no matrix of inputs by outputs, or its bias not one
+    number for each output."""
     taken, _, given = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
     summed = "".join(axis for axis in weights if axis not in given)

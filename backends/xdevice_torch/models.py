@@ -67,7 +67,7 @@ def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """Where a module without tensors says that it is, by a property of its class."""
+    """The device that a module without tensors says it is on, by a property of its class."""
     return getattr(model, "device", None) if isinstance(getattr(type(model), "device", None), property) else None
 
 

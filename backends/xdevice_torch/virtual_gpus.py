@@ -338,7 +338,7 @@ def _storage_to_host(storage: Any) -> Any:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """For `torch.load`, of what was saved from a virtual GPU or is mapped to one."""
+    """Puts a storage on the device that `torch.load` asks for, if that is a virtual GPU."""
     if not location.startswith(NAME):
         return None
     index = getattr(torch, NAME)._index(location)

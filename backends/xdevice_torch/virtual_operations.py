@@ -160,7 +160,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """What is asked of each operation at each call."""
+    """What is known of an operation, found out once, because each call asks for it."""
 
     __slots__ = ("changes", "checks", "from_host", "generators", "is_view", "names", "written")
 
@@ -179,7 +179,7 @@ _facts: dict[Any, _Facts] = {}
 
 
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """One operation, computed on the host."""
+    """Computes one operation on the host."""
     if _is_forked:
         raise _in_fork()
     if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU

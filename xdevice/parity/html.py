@@ -164,7 +164,7 @@ def plot(name: str, series: Mapping[str, list[Finding]]) -> str:
 
 
 def _legend(backends: Sequence[str], has_limit: bool, is_exact: bool) -> str:
-    """In words of the page, so that it is readable where the plot is small."""
+    """The legend in the page's own text, which is readable where the plot is small."""
     swatches = [(backend, _mark(8, 6, number)) for number, backend in enumerate(backends)]
     if has_limit:
         swatches.append(("tolerance", f'<path d="M0,6 h16" {_DASHED}/>'))

@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Where a backend first leaves its reference."""
+    """The first value of a backend that is not the reference's."""
 
     backend: str
     reference: str
@@ -50,7 +50,7 @@ class Divergence(NamedTuple):
 
     @property
     def lines(self) -> str:
-        """Where it was recorded: one line, or one of each side."""
+        """The line of the program that recorded it, or those of both sides if they differ."""
         mine, theirs = self.finding.actual_line, self.finding.expected_line
         if not mine or not theirs or mine == theirs:
             return line_text(mine or theirs)
@@ -190,7 +190,7 @@ def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -
 
 
 def line_text(where: str) -> str:
-    """A line as short as it can be found by: relative to the current folder, if the file is in it."""
+    """A line of the program, its path relative to the current folder if it is in there."""
     path = Path(where)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 

@@ -29,7 +29,7 @@ class Both(NamedTuple):
     names: Mapping[str, str]
 
     def where(self) -> str:
-        """The first layer that differs, in words, for outputs that do."""
+        """The first layer that differs, as a text. Called when the outputs differ."""
         try:
             pairs = _pairs(self.runs, self.names)
         except StateError as error:

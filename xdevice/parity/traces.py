@@ -52,7 +52,7 @@ class ModelRun(NamedTuple):
         return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(start)]
 
     def as_traced(self, owner: str) -> Traced:
-        """All of it."""
+        """This call of a model as a `Traced`, with all its arrays."""
         calls = [
             LayerCall(
                 path, number, kind,

@@ -391,7 +391,7 @@ def _gpus(backend: Backend) -> list[Device]:
 
 
 def _second_device(backend: Backend) -> Device | None:
-    """One that is made, on a machine without a second one; None where the framework cannot, or has started."""
+    """Makes a second device where a machine has none; None if the framework cannot, or has started."""
     try:
         return backend.samples().other_device()
     except UnsupportedError:

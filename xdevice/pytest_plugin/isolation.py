@@ -66,7 +66,7 @@ class Parent:
 
 
 def _run(session: pytest.Session, name: str, items: list[pytest.Item]) -> None:
-    """Until every test has been run: after a crash the rest gets a new process."""
+    """Runs the items until each has been run: after a crash a new process gets the rest."""
     waiting = {item.nodeid: item for item in items}
     while waiting:
         with TemporaryDirectory(prefix="xdevice-") as folder:

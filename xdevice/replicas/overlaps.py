@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """Where the elements of a tensor are, each of `width` bytes."""
+    """The addresses of a tensor's elements, each of `width` bytes."""
 
     name: str
     address: int
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
-    """Two of these blocks that have a byte in common."""
+    """Two of these blocks that share a byte; None if there are none."""
     row = sorted(blocks, key=lambda block: block.first)
     for i, one in enumerate(row):
         for other in takewhile(partial(_begins_within, one), row[i + 1 :]):

@@ -159,7 +159,7 @@ def _end_error(actual: Traced, expected: Traced) -> float | None:
 
 
 def _greatest_step(errors: Sequence[float | None], floor: float) -> int:
-    """Which of the errors is furthest above those before it."""
+    """The index of the error that exceeds those before it by most."""
     before, found, most = floor, len(errors) - 1, 0.0
     for number, error in enumerate(errors):
         if error is None:
