@@ -43,7 +43,7 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
             owned.add(id(module.out_proj))
         own = _CONV1D if is_conv1d(module) else layouts.parts(kind, settings)
         norm = _norm_of(module)
-        if norm is not None:  # over all axes, g is a number
+        if norm is not None:  # g is a number if the norm is over all axes
             g, v = (names[layouts.join(path, name)] for name in norm)
             own = layouts.normed(own, norm, g.shape or (1,) * v.ndim, g.shape)
         layer = layouts.bound(path, kind, own, names, {**settings, **told.get(id(module), {})})

@@ -153,7 +153,7 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:
-    """`x` when its values are there: an ordinary tensor from then on."""
+    """Waits until the values of `x` are there, and gives it as an ordinary tensor."""
     with _arrival:
         if type(x) is not Arriving:
             return x

@@ -130,7 +130,7 @@ class Ground:
         return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) casts it")
 
     def cast(self, x: Any, name: str) -> Any:
-        """`x` in a dtype: itself if it has it."""
+        """`x` in another dtype; `x` itself if it has that dtype."""
         return x if self.name(x) == name else self.kernels.astype(x, self.held(name))
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:

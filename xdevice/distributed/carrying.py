@@ -196,7 +196,8 @@ class Carrier:
             return convert(plain, self.backend, copy=True), False
 
     def _give(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
-        """What the verb gives: what came in, written, or a new tensor where it cannot be written."""
+        """The result of a verb: the tensor that came in, with the new values, or a new tensor where it cannot be
+        written."""
         if is_own:
             if new is not y:
                 self.backend.write(y, new)

@@ -72,7 +72,8 @@ def processes(
     Young: it may change in a minor version.
 
     A block inside the block gives the same world. docs/reference/processes.md says which launchers there are, and when
-    a rank counts as late: one that the others wait for while nothing happens in it.
+    a rank counts as late: one that the others wait for while nothing happens in it. XDEVICE_ENGINE, XDEVICE_TIMEOUT,
+    XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out here.
 
     Args:
         engine: what moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo"). "auto",
@@ -80,7 +81,6 @@ def processes(
         timeout: seconds after which a rank counts as late: 30 by default.
         join_timeout: seconds in which all processes have to enter the block: 300 by default.
         check: whether the ranks vote before each collective on what they call: by default they do.
-        XDEVICE_ENGINE, XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out.
 
     Raises:
         LaunchError: the launcher's variables are incomplete or contradict each other; no secret; no engine.

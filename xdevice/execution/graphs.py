@@ -46,11 +46,11 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
     | jax | none | `jax.jit` |
     | numpy | none: it computes at once | the task itself |
 
-    Raises, and what the task itself raises:
+    Raises:
         UnsupportedError: the backend, or that device of it, has no graphs; it names what to use instead.
         CaptureError: the task reads, waits, calls `parallel`, `prefetch` or `capture`, or cannot be recorded.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
-        ArgumentError, DeviceError: not a function; there are several GPUs, and none is named.
+        ArgumentError, DeviceError: not a function; several GPUs, and none is named. And what the task raises.
 
     Example:
         >>> try:

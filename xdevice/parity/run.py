@@ -294,7 +294,7 @@ class Run(NamedTuple):
         return backend in self.recordings and self.recordings[backend].header.get("floats") == floats.FLOAT64
 
     def noise(self, backend: str) -> Noise | None:
-        """What rounding does to what a backend records, if that was measured."""
+        """The measured noise of a backend's values: what rounding alone does to them. None if it was not measured."""
         if not self.calibration or backend != self.reference or not self.entries(backend):
             return None
         return measure(self.entries(backend), self._variants())
