@@ -67,8 +67,8 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     kinds = ("cpu", "gpu", "tpu")
 
     def __init__(self) -> None:
-        self._natives: dict[str, list[Any]] | None = None  # until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # by device or sharding, and kind of memory
+        self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
+        self._places: dict[tuple[Any, str | None], Device] = {}  # keys: device or sharding, and kind of memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -84,7 +84,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         return str(jax.__version__)
 
     def classify(self, cls: type) -> Kind | None:
-        if issubclass(cls, jax.core.Tracer):  # first: some versions take it for an Array
+        if issubclass(cls, jax.core.Tracer):  # asked first: in some versions a Tracer is an Array
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
@@ -134,7 +134,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
 
     def device_of(self, x: jax.Array) -> Device:
         sharding = x.sharding
-        # by the one device where it tells, in half the time: shardings are compared in Python
+        # the key is the one device, where there is one: comparing shardings in Python takes twice as long
         key = getattr(sharding, "_device", sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
@@ -315,7 +315,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         return JaxSamples(self)
 
     def _start(self) -> dict[str, list[Any]]:
-        jax.local_devices()  # raises what went wrong, where the next lines would say only that there are no devices
+        jax.local_devices()  # raises the cause; the next lines would say only that there are no devices
         self._natives = {kind: _local_devices(kind) for kind in self.kinds}
         if self.virtual:
             cpus = self._natives["cpu"]
@@ -332,7 +332,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native, memory = natives[0], key[1]
         place = self.from_native(native)
         assert place is not None
-        # of the CPU every memory is the host's, whatever it is called
+        # all memories of a CPU device are the host's, whatever they are called
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
                 f"asking for the device of an array in the {memory} memory of {place}",
@@ -367,7 +367,7 @@ def _local_devices(kind: str) -> list[Any]:
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those that are on the devices."""
+    """Waits for those of the arrays that are on these devices."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -375,7 +375,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # by another thread meanwhile
+            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # another thread has donated it meanwhile
             del x
             if not is_donated:
                 arrays.clear()

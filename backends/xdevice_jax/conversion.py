@@ -26,8 +26,8 @@ WIDE = ("int64", "uint64", "float64", "complex128")
 
 
 def require_values(x: jax.Array) -> None:
-    """JAX gives a different error for each thing that is done with a deleted array, and none where it is asked for its
-    place."""
+    """Raises one error for a deleted array, for which JAX has a different one in each function, and none for its
+    device."""
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
             f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "

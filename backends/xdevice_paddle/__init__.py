@@ -178,7 +178,7 @@ class PaddleBackend(
 
     def synchronize(self, device: Device | None) -> None:
         if self.virtual:
-            return  # they compute as the CPU does
+            return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
             waiting = [devices.of("gpu", index) for index in range(self._gpus) if driver.is_started(index)]
         else:
@@ -217,7 +217,7 @@ class PaddleBackend(
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        if host.itemsize > 2:  # finding the name takes longer than the rest
+        if host.itemsize > 2:  # only short dtypes may need a view, and finding the name takes longer than the rest
             return host
         name = dtype_name(x.dtype)
         return host.view(host_dtype(name)) if name in BITS_AS else host
@@ -395,11 +395,12 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
+        """The result of an operation, moved to `device`: where the GPU is virtual, Paddle leaves an empty one on the
+        CPU."""
         return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
 
     def _put(self, array: np.ndarray[Any, Any], native: Any) -> paddle.Tensor | None:
-        # else NumPy's uint16 would be what Paddle takes it for
+        # Paddle takes NumPy's uint16 for bfloat16
         return staging.put(array, native) if array.dtype.name in self.dtypes else None
 
     def _real_gpu(self, index: int) -> Device:

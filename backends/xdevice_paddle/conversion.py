@@ -27,7 +27,8 @@ _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """With virtual GPUs no kernel of Paddle's takes strides, not even on the CPU."""
+    """The memory that Paddle can take over. With virtual GPUs none of its kernels takes strides, not even on the
+    CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")

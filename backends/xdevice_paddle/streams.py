@@ -89,7 +89,7 @@ def _let_go() -> None:
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:
-        # one name is in the entry, one is the argument
+        # two references are ours: the entry's, and the argument of getrefcount
         if sys.getrefcount(entry[0]) > 2:
             still_used.append(entry)
             continue

@@ -182,7 +182,7 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            moved = x._copy(device_name=self.to_native(device)[1:])  # with no job: in a cluster this is another one
+            moved = x._copy(device_name=self.to_native(device)[1:])  # without the job: a cluster has another
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, _COMPOSITES):
             return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
@@ -223,7 +223,7 @@ class TensorflowBackend(
         return self._settled(x, device)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype.isbuiltin == 2:  # of ml_dtypes, and NumPy exports none
+        if array.dtype.isbuiltin == 2:  # a dtype of ml_dtypes, which NumPy does not export
             if array.dtype.name in self.short_floats:
                 return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
             with tf.device("/CPU:0"):  # else TensorFlow would take it to a GPU
@@ -300,7 +300,7 @@ class TensorflowBackend(
 
         require_fit(self, name, group.device)
         engine = processes.TensorflowEngine(name, group, self.to_native(group.device), _is_started())
-        if not self.virtual:  # else they were set, and hold
+        if not self.virtual:  # the number of virtual GPUs was set, and stays
             self._counts.clear()
         return engine
 
@@ -341,7 +341,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # only oneDNN's allocator counts on the CPU, and TensorFlow's BFC
+        except ValueError:  # on the CPU only the allocators of oneDNN and BFC count
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -458,7 +458,8 @@ class TensorflowBackend(
         return self._settled(copied, device)
 
     def _settled(self, x: Any, device: Device) -> Any:
-        """`x` where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope says."""
+        """`x`, moved to where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope
+        says."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)
@@ -482,14 +483,15 @@ def _is_here(device: tf.config.LogicalDevice) -> bool:
 
 
 def _give_copies_a_gradient() -> None:
-    """In TensorFlow's registry, because `tf.custom_gradient` takes 100 us a call, ten times what the copy takes."""
+    """Registers a gradient for copies with TensorFlow: `tf.custom_gradient` would take 100 us a call, ten times the
+    copy."""
     for op in ("DeepCopy", "Snapshot"):
-        with suppress(KeyError):  # some later TensorFlow may have one
+        with suppress(KeyError):  # a later TensorFlow may have registered one
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 
 def _keep_autograph_out() -> None:
-    """AutoGraph rewrites what a `tf.function` calls, warns where it cannot, and makes a StagingError of our errors."""
+    """Keeps AutoGraph from rewriting our code in a `tf.function`: it warns where it cannot, and wraps our errors."""
     ours = tuple(map(_autograph.DoNotConvert, ("xdevice", __name__)))
     _autograph.CONVERSION_RULES = (*ours, *_autograph.CONVERSION_RULES)
     # AutoGraph looks for the attribute, and lets the error through as it is

@@ -59,7 +59,7 @@ _device = attrgetter("device")
 
 
 class _Places(dict[torch.device, devices.Device]):
-    """By the devices of tensors, which all have an index."""
+    """The `Device` of each `torch.device` that tensors are on."""
 
     def __init__(self, find: Callable[[Any], Device | None]) -> None:
         self._find = find
@@ -158,7 +158,7 @@ class TorchBackend(
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         if native.type == self._gpu or native.type in _ACCELERATORS:
             return devices.of("gpu", self._current() if native.index is None else native.index)
-        if native.type not in self.kinds:  # how to wait for it is not known, nor whether what it says of itself is true
+        if native.type not in self.kinds:  # a device of another vendor: nobody knows how to wait for it
             raise self.unsupported(
                 f"devices of the type {native.type!r}", "bring what is there to one that it knows: x.cpu()"
             )
@@ -210,7 +210,7 @@ class TorchBackend(
             if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
                 return batches.sent(tensors, native, lambda x: self.move(x, device))
         except NotImplementedError:
-            pass  # `move` says of which
+            pass  # below, `move` fails for the tensor in question, and names it
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
@@ -267,7 +267,7 @@ class TorchBackend(
         self._require_values(x)
         try:
             return self._read(x)
-        except (RuntimeError, TypeError) as error:  # asked only now: it takes longer than the rest
+        except (RuntimeError, TypeError) as error:  # asked only now, as that takes longer than the rest
             instead = conversion.why_not_numpy(x)
             if instead is None:
                 raise
@@ -279,7 +279,7 @@ class TorchBackend(
             dense = dense.to_dense()
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
-        if host.itemsize > 2:  # finding the name takes longer than the rest
+        if host.itemsize > 2:  # only short dtypes may need a view, and finding the name takes longer than the rest
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
         if name not in BITS_AS:
@@ -359,7 +359,7 @@ class TorchBackend(
 
     def replay(self, graph: Any) -> None:
         graph.replay()
-        if blocking.is_blocking():  # operations of a replay are not dispatched
+        if blocking.is_blocking():  # a replay does not pass the dispatcher, where blocking waits
             self.synchronize(None)
 
     # threads
@@ -442,7 +442,7 @@ class TorchBackend(
         return TorchSamples(self)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """A copy, if it is one: a subclass may say of anything that it is."""
+        """`new`, checked to be a copy: a tensor subclass may return itself from `clone`."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a {type(x).__name__}, whose copies share its memory", "copy x.as_subclass(torch.Tensor)"
@@ -464,7 +464,7 @@ class TorchBackend(
         return 0 if self._gpu == "mps" or not self._gpus else getattr(torch, self._gpu).current_device()
 
     def _is_started(self, index: int) -> bool:
-        """Waiting for a GPU without a context would make one there, at some 500 MB."""
+        """Whether this process has a context on a GPU: waiting for one without would make it, at some 500 MB."""
         if self._gpu == "mps":
             return True
         if not getattr(torch, self._gpu).is_initialized():

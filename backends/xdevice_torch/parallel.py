@@ -40,7 +40,7 @@ class TorchThreads(Primitives):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                if place.type != "cpu":  # where torch places anyway; a scope costs some us at every call
+                if place.type != "cpu":  # torch is on the CPU anyway; a scope costs some us at every call
                     stack.enter_context(place)
                 yield
 

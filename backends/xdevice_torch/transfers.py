@@ -102,7 +102,7 @@ _COUNT = 8
 
 
 def _named(backend: Backend, native: Any) -> Device | None:
-    """Also of a type that xdevice does not know: a record only names it."""
+    """The `Device` of a PyTorch device, also of a type that xdevice does not support: a record only names it."""
     try:
         return backend.from_native(native)
     except UnsupportedError:

@@ -259,7 +259,7 @@ def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rul
 
 
 def _of_runs(both: Both, rule: Rule) -> Comparison:
-    """Two models by what they return."""
+    """The comparison of what two models return."""
     found = compare_readings(both.actual, both.expected, rule)
     return found if found.ok else found._replace(text=f"{found.text}\n{both.where()}")
 
@@ -275,7 +275,7 @@ def _report_unmapped(pair: Pair) -> Comparison:
 
 
 def _first_of(lines: list[str]) -> str:
-    """As many of them as a message may hold, and how many more there are."""
+    """As many of the lines as a message may hold, and how many more there are."""
     ends = list(accumulate(map(len, lines)))
     count = max(1, min(_LISTED, sum(end <= _LONGEST for end in ends)))
     rest = f"\n  and {len(lines) - count} more" if len(lines) > count else ""

@@ -161,7 +161,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
-    """Whether `xd` is our fixture here: a project may have one of its own, or a parameter of that name."""
+    """Whether a test asks for our fixture `xd`, and not for a project's own fixture or parameter of that name."""
     if "xd" not in metafunc.fixturenames:
         return False
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
@@ -175,7 +175,7 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
 
 
 def _fault(mark: pytest.Mark) -> str | None:
-    """What is wrong with one of our markers."""
+    """What is wrong with a marker of ours; None if it is right."""
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
         return f"{mark.name} takes no {', '.join(unknown)}; {_MARKERS[mark.name]}"
@@ -202,7 +202,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if name is None:
         return
     for mark in [mark for mark in item.iter_markers() if mark.name in _MARKERS]:
-        fault = _fault(mark)  # of those beside a parameter, which pytest_generate_tests does not see
+        fault = _fault(mark)  # markers of a parameter, which pytest_generate_tests does not see
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
         if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
@@ -222,7 +222,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _prepare(backend: Backend) -> None:
-    """TensorFlow and JAX can make a second device only before they are used, by whichever test that is."""
+    """Makes the second device, which TensorFlow and JAX can make only before any test uses them."""
     _second_device(backend)
 
 
@@ -266,7 +266,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
-        _seed(_BODY)  # whichever fixtures were made for this test
+        _seed(_BODY)  # the same numbers, whichever fixtures were made before
     recordings = item.config.stash[_settings].recordings
     recording: AbstractContextManager[Any] = recordings.of(item) if recordings is not None else nullcontext()
     with recording, _guard(item):
@@ -391,7 +391,7 @@ def _gpus(backend: Backend) -> list[Device]:
 
 
 def _second_device(backend: Backend) -> Device | None:
-    """One that is made, on a machine without a second one; None where the framework cannot, or has started."""
+    """Makes a second device where a machine has none; None if the framework cannot, or has started."""
     try:
         return backend.samples().other_device()
     except UnsupportedError:
@@ -530,7 +530,7 @@ def _outcomes(counts: Counter[str]) -> str:
 
 
 def _installed_versions(names: Sequence[str]) -> dict[str, str]:
-    """The versions that the installer wrote down: frameworks are imported by the tests that need them."""
+    """The versions in the packages' metadata: frameworks are imported only by the tests that need them."""
     from importlib import metadata
 
     modules = {known.name: known.modules[0] for known in registry.KNOWN}

@@ -314,7 +314,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 
 
 def _check_others(parts: list[Any]) -> None:
-    """What is not a tensor has to be the same in all parts, because there is one result."""
+    """Raises if something other than a tensor differs between the parts: there is one result for all."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts

@@ -206,7 +206,7 @@ def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> 
 
 
 def _refuse_shared(contents: _Contents) -> None:
-    """Two models that are copied one by one would no longer share what they share now."""
+    """Raises for two models that share something: copied one by one, they would no longer share it."""
     owners: dict[int, int] = {}
     for i, model, backend, kind in _models_first(contents.owned):
         if kind != "model":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.base import devices
 from xdevice.base.devices import CPU
-from xdevice.base.devices import Device as Device  # with what `with device:` does
+from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers.batches import OWN
 from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
@@ -268,7 +268,7 @@ def same_device(*xs: object) -> bool:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
             except UnsupportedError:
-                pass  # of the last ones, when the first ones tell
+                pass  # the loop below may decide by the first ones
     first = None
     for x in xs:
         probe = _probes.get(type(x))
@@ -284,7 +284,7 @@ def same_device(*xs: object) -> bool:
 
 def _same_device(xs: tuple[object, ...]) -> bool:
     found = batches.places_of_all(xs)
-    if found is None or len(found) > 1:  # some may be of texts, which do not count
+    if found is None or len(found) > 1:  # tensors of texts do not count
         found = {place for _, place, _ in _argument_places(xs, {})}
     return len(found) <= 1
 
