@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import xdevice
 from xdevice import Device
 from xdevice.base import devices
-from xdevice.core import registry
 
 ACCELERATORS = ("gpu", "cuda", "rocm", "hip", "mps", "xpu")
 FORMS = (
@@ -142,7 +141,7 @@ def test_interning_from_many_threads_makes_one():
 
 
 def test_device_specs_of_tensorflow_name_devices():
-    tf = registry.load("tensorflow").framework
+    tf = xdevice.backend("tensorflow").framework
     assert xdevice.device(tf.DeviceSpec(device_type="GPU", device_index=1)) is xdevice.gpu(1)
     spec = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0/device:CPU:0")
     assert xdevice.device(spec) is xdevice.cpu()
