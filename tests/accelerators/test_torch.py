@@ -188,3 +188,23 @@ def test_a_lazy_device_that_was_started_cannot_be_waited_for():
     xdevice.sync(xdevice.ones(2))
     assert xdevice.to_device(y, "gpu:1").tolist() == [2, 2, 2]
     """)
+
+
+def test_a_plugin_that_does_not_load_is_left_out_by_a_variable(tmp_path):
+    about = tmp_path / "torch_broken-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-broken\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[torch.backends]\ntorch_broken = torch_broken:load\n")
+    (tmp_path / "torch_broken.py").write_text("raise OSError('libbroken.so is not here')\n")
+    script = dedent("""
+        import xdevice
+        try:
+            xdevice.backend("torch")
+        except xdevice.BackendImportError as error:
+            print(error)
+    """)
+    said = printed("-c", script, bare=True, PYTHONPATH=str(tmp_path))
+    assert "torch_broken" in said
+    assert "set TORCH_DEVICE_BACKEND_AUTOLOAD=0" in said
+    assert "pip install" not in said
+    assert not printed("-c", script, bare=True, PYTHONPATH=str(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="0")
