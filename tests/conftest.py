@@ -146,7 +146,7 @@ def _has_no_home(item: pytest.Item) -> bool:
     at = getattr(item, "callspec", None)
     if at is None or at.params.get("place") != "gpu:0" or backend not in {known.name for known in registry.KNOWN}:
         return False
-    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or _has_gpus())
+    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or os.environ.get("SIMULATED_ACCELERATOR") or _has_gpus())
 
 
 @cache

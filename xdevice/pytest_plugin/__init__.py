@@ -353,8 +353,7 @@ def _device(backend: Backend, settings: Settings) -> Device:
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:
-        device = devices.parse(settings.device)
-        backend.require(device)
+        device = backend.require(devices.parse(settings.device))
     except XDeviceError as error:
         if settings.is_auto and isinstance(error, DeviceNotFoundError):
             pytest.skip(f"--xd-device={settings.device}: {error}")
