@@ -402,8 +402,8 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation, moved to `device`: where a plugin has no kernel, Paddle leaves an empty one on the
-        CPU."""
+        """The result of an operation, moved to `device`: without a kernel of the plugin, Paddle leaves an empty one on
+        the CPU."""
         return self.move(x, device) if self._gpu != "gpu" and self.device_of(x) is not device else x
 
     def _put(self, array: np.ndarray[Any, Any], native: Any) -> paddle.Tensor | None:
