@@ -37,7 +37,7 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import conversion, staging, unstarted
+    from . import accelerators, conversion, staging, unstarted
     from .conversion import JaxConversion, require_values
     from .gradients import JaxGradients
     from .parallel import JaxThreads
@@ -113,6 +113,9 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native = self.to_native(device)
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words((self._natives or self._start())["gpu"])
+
     def to_native(self, device: Device) -> Any:
         natives = (self._natives or self._start()).get(device.kind, [])
         if device.index >= len(natives):
@@ -160,10 +163,9 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     def synchronize(self, device: Device | None) -> None:
         if not unstarted.is_started():
             return
-        everywhere = [native for natives in (self._natives or self._start()).values() for native in natives]
-        natives = everywhere if device is None else [self.to_native(device)]
+        natives = accelerators.everywhere() if device is None else [self.to_native(device)]
         jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
-        for platform in {native.platform for native in natives}:
+        for platform in {accelerators.name_of(native) for native in natives}:
             _wait_for_all(jax.live_arrays(platform), natives)
 
     def wait(self, x: jax.Array) -> None:
@@ -316,10 +318,12 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
 
     def _start(self) -> dict[str, list[Any]]:
         jax.local_devices()  # raises the cause; the next lines would say only that there are no devices
-        self._natives = {kind: _local_devices(kind) for kind in self.kinds}
+        cpus = _local_devices("cpu")
         if self.virtual:
-            cpus = self._natives["cpu"]
-            self._natives.update(cpu=cpus[:1], gpu=cpus[1:])
+            self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
+        else:
+            self._natives = {"cpu": cpus, "gpu": accelerators.found(), "tpu": _local_devices("tpu")}
+            devices.HARDWARE.update(self.hardware())
         return self._natives
 
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
@@ -385,7 +389,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 def _alive(native: Any) -> int:
     """Bytes of the arrays on a device that a program still holds."""
     found = 0
-    for x in jax.live_arrays(native.platform):
+    for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set:
             found += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
     return found

@@ -18,6 +18,7 @@ from xdevice.contract.conversion import Conversion
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 _TAKES = Takes(alignment=ALIGNMENT, strides="compact")
@@ -37,6 +38,10 @@ def require_values(x: jax.Array) -> None:
 
 
 class JaxConversion(Conversion):
+    def shares(self, device: Device) -> bool:
+        # of other plugins nothing was seen
+        return super().shares(device) and (device.kind == "cpu" or self.hardware() <= {"cuda", "rocm", "hip"})
+
     def takes(self) -> Takes:
         return _TAKES
 

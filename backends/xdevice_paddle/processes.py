@@ -47,8 +47,11 @@ _GLOO_GIVES_UP: Final = 30.0
 
 
 class PaddleProcesses(Processes):
+    _gpu: str
+    """What Paddle calls the type of `gpu:i`."""
+
     def engines(self) -> Sequence[str]:
-        has_gpus = self.count("gpu") > self.virtual
+        has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
         return tuple(name for name, kind in _KINDS.items() if hasattr(core, kind) and (has_gpus or name != "nccl"))
 
     def start_engine(self, name: str, group: Group) -> Engine:

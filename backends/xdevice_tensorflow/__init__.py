@@ -41,6 +41,7 @@ with importing():
     from tensorflow.python.eager import context as _context
 
     from . import (
+        accelerators,
         loading,
         models,
         staging,
@@ -121,7 +122,7 @@ class TensorflowBackend(
         found = self._counts.get(kind)
         if found is not None:
             return found
-        name = kind.upper()
+        name = accelerators.kind() if kind == "gpu" else kind.upper()
         if _is_started():
             self._counts[kind] = sum(map(_is_here, tf.config.list_logical_devices(name)))
             return self._counts[kind]
@@ -138,18 +139,22 @@ class TensorflowBackend(
             return VIRTUAL_GPU
         owners = [
             one
-            for one in tf.config.get_visible_devices("GPU")
+            for one in tf.config.get_visible_devices(accelerators.kind())
             for _ in tf.config.get_logical_device_configuration(one) or (one,)
         ]
         details = tf.config.experimental.get_device_details(owners[device.index])
-        return DeviceInfo(details.get("device_name", "gpu"), None)
+        return DeviceInfo(details.get("device_name", accelerators.kind()), None)
+
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words()
 
     def to_native(self, device: Device) -> str:
         native = self._natives.get(device)
         if native is None:
             is_virtual = self.virtual and device.kind == "gpu"
             kind, index = ("cpu", device.index + 1) if is_virtual else (device.kind, device.index)
-            native = self._natives[device] = f"/{kind.upper()}:{index}"
+            name = accelerators.kind() if kind == "gpu" else kind.upper()
+            native = self._natives[device] = f"/{name}:{index}"
         return native
 
     def describe_missing(self, device: Device) -> str:
@@ -205,6 +210,7 @@ class TensorflowBackend(
             return  # sync_devices would start the GPUs
         try:
             tf.test.experimental.sync_devices()
+            accelerators.wait_for_others()
         except tf.errors.OpError:
             tf.experimental.async_clear_error()
             raise
@@ -291,7 +297,7 @@ class TensorflowBackend(
     def engines(self) -> Sequence[str]:
         from . import processes
 
-        return processes.names(self.count("gpu") - self.virtual)
+        return processes.names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
 
     def start_engine(self, name: str, group: Group) -> Engine:
         from xdevice.contract.collectives import require_fit
@@ -329,7 +335,13 @@ class TensorflowBackend(
     def blocking(self) -> AbstractContextManager[Any]:
         from . import blocking
 
-        return blocking.blocking(waits=self.count("gpu") > self.virtual)
+        waits = self.count("gpu") > self.virtual
+        if waits and not accelerators.IS_NVIDIA_OR_AMD:
+            raise self.unsupported(
+                f"blocking mode on {accelerators.kind()}, whose work its own wait passes over",
+                "call xdevice.sync() after the line in question",
+            )
+        return blocking.blocking(waits)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         from . import transfers
@@ -420,11 +432,14 @@ class TensorflowBackend(
             if _is_started():  # in a cluster this process has a job of its own; virtual GPUs are spelled with this one
                 here = name.replace(f"{_context.context().host_address_space()}/device:", _HERE, 1)
             try:
-                found = self._places[name] = devices.parse(here)
+                found = devices.parse(here)
+                if found.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here:
+                    raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(
                     f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
                 ) from error
+            found = self._places[name] = devices.plain(found)
         return found
 
     def _device_of_composite(self, x: Any) -> Device:

@@ -26,9 +26,10 @@ class TorchThreads(Primitives):
             if torch.is_autocast_enabled(kind)
         ]
         place = torch.get_default_device()
-        module = getattr(torch, self._gpu)
-        # CUDA's current device is the thread's; asking for it starts CUDA. Apple's MPS has one device
-        index = module.current_device() if self._gpu != "mps" and module.is_initialized() else None
+        module: Any = getattr(torch, self._gpu, None)
+        # CUDA's current device is the thread's; asking for it starts CUDA. Apple's MPS has one device, and no `device`
+        is_started = hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
+        index = module.current_device() if is_started else None
 
         @contextmanager
         def state() -> Iterator[None]:

@@ -181,7 +181,7 @@ class TorchEngine(Engine):
 
     def _here(self, x: torch.Tensor) -> torch.Tensor:
         """`x`, copied to the host if only gloo is there."""
-        return x.cpu() if x.is_cuda and self._nccl is None else x
+        return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
 
 
 def is_done(work: Any) -> bool:

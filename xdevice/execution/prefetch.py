@@ -83,7 +83,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
         )
     refuse_in_capture("prefetch")
     backend = selection.current()
-    backend.require(place)
+    place = backend.require(place)
     return _batches(iterable, place, depth, backend)
 
 

@@ -353,8 +353,7 @@ def _device(backend: Backend, settings: Settings) -> Device:
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:
-        device = devices.parse(settings.device)
-        backend.require(device)
+        device = backend.require(devices.parse(settings.device))
     except XDeviceError as error:
         if settings.is_auto and isinstance(error, DeviceNotFoundError):
             pytest.skip(f"--xd-device={settings.device}: {error}")
@@ -501,6 +500,8 @@ class _Summary:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
             hint = ", which is a failure: use the fixture assert_parity, or xdevice.record"
             terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
+        for line in _lacking(terminalreporter.stats.get("skipped", ())):
+            terminalreporter.write_line(line)
         if not self._counts:
             return
         ran = ", ".join(f"{name} {self._version(name)} ({_outcomes(self._counts[name])})" for name in self._ran)
@@ -522,6 +523,12 @@ class _Summary:
             elif self._settings.is_auto:
                 left.append(f"{name} (not installed)")
         return left
+
+
+def _lacking(skipped: Sequence[pytest.TestReport]) -> list[str]:
+    """What the adapters lack that the suite of `xdevice.testing` was run on, and what to write for it."""
+    said = [value for report in skipped for name, value in report.user_properties if name == "xdevice lacks"]
+    return [str(line) for line in dict.fromkeys(said)]
 
 
 def _outcomes(counts: Counter[str]) -> str:

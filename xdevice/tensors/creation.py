@@ -233,8 +233,7 @@ def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, 
 
 def place_for(backend: Backend, device: object) -> Device:
     place = scopes.current() or CPU if device is None else devices.parse(device)
-    backend.require(place)
-    return place
+    return backend.require(place)
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
