@@ -6,12 +6,12 @@ import pytest
 from support import python
 
 import xdevice
-from xdevice.replicas import launch
+from xdevice.distributed import local_device
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    for name in (*launch.RANKS, *launch._VISIBLE):
+    for name in (*local_device.RANKS, *local_device._VISIBLE):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -27,7 +27,7 @@ def gpus(monkeypatch):
     return have
 
 
-@pytest.mark.parametrize("name", launch.RANKS)
+@pytest.mark.parametrize("name", local_device.RANKS)
 def test_every_launcher_s_rank_is_the_gpu(name, gpus, monkeypatch):
     gpus(4)
     for rank in range(4):
@@ -42,7 +42,7 @@ def test_without_a_launcher_it_is_the_first_gpu_or_the_cpu(gpus):
     assert xdevice.local_device() is xdevice.cpu()
 
 
-@pytest.mark.parametrize("name", launch.RANKS)
+@pytest.mark.parametrize("name", local_device.RANKS)
 def test_without_gpus_it_is_the_cpu_for_every_rank(name, gpus, monkeypatch):
     gpus(0)
     monkeypatch.setenv(name, "3")
@@ -69,7 +69,7 @@ def test_paddle_s_choice_of_gpus_is_more_than_a_rank(gpus, monkeypatch):
     assert xdevice.local_device() is xdevice.gpu(1)
 
 
-@pytest.mark.parametrize("name", launch._VISIBLE)
+@pytest.mark.parametrize("name", local_device._VISIBLE)
 def test_one_gpu_shown_to_each_process_is_gpu_0_in_each(name, gpus, monkeypatch):
     gpus(1)
     monkeypatch.setenv("LOCAL_RANK", "3")
