@@ -71,9 +71,9 @@ from .models.optimizers import convert_optimizer as convert_optimizer
 from .models.state import State as State
 from .models.state import convert_state as convert_state
 from .models.state import load_state as load_state
-from .parity.comparing import Comparison as Comparison
 from .parity.comparing import assert_parity as assert_parity
 from .parity.comparing import compare as compare
+from .parity.comparison import Comparison as Comparison
 from .parity.recording import record as record
 from .replicas.spread import all_reduce as all_reduce
 from .replicas.spread import broadcast as broadcast
