@@ -71,10 +71,6 @@ PRIVATE: Final = (
     Private("torch.nn.modules.conv", ("_ConvNd",), "the same"),
     Private("torch.nn.modules.instancenorm", ("_InstanceNorm",), "the same"),
     Private("torch.nn.utils.parametrizations", ("_WeightNorm",), "the same"),
-    Private("torch.nn.modules.dropout", ("_DropoutNd",), "the same"),
-    Private(
-        "torch.nn.modules.pooling", ("_AdaptiveAvgPoolNd", "_AdaptiveMaxPoolNd", "_AvgPoolNd", "_MaxPoolNd"), "the same"
-    ),
     Private(
         "torch.nn.modules.padding",
         ("_CircularPadNd", "_ConstantPadNd", "_ReflectionPadNd", "_ReplicationPadNd"), "the same",

@@ -1,11 +1,11 @@
-"""Which floats are made where nothing else is said: float32, unless a parity run asks for others by XDEVICE_FLOATS.
+"""Which floats xdevice makes where no dtype is named: float32, unless a parity run sets XDEVICE_FLOATS.
 
 | XDEVICE_FLOATS | |
 |---|---|
 | `float64` | what would be float32 is float64, of the same value; so are the frameworks' own defaults |
-| `jitter:1` | what `tensor`, `random`, `load` and `convert_state` give is moved by an ULP, up or down, by a seed |
+| `jitter:1` | `tensor`, `random`, `load` and `convert_state` move each number by an ULP, up or down; 1 is the seed |
 
-Only what is not whole is moved: zeros, ones, masks and labels are exact on every framework.
+Whole numbers are not moved: zeros, ones, masks and labels are exact on every framework.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _asked = _check(os.environ.get(VARIABLE, "").strip())
 
 
 def setting() -> str:
-    """What is asked for: "" or a value of the variable."""
+    """The value of XDEVICE_FLOATS; "" where it is not set."""
     return _asked
 
 
 def is_float64() -> bool:
-    """Whether what would be float32 is float64."""
+    """Whether XDEVICE_FLOATS asks for float64 in the place of float32."""
     return _asked == FLOAT64
 
 
 def usual(name: str = "float32") -> str:
-    """The dtype that is made where `name` would be: itself, or twice as wide.
+    """The dtype to make where a program would get `name`: that one, or under XDEVICE_FLOATS=float64 a wider one.
 
     Example:
         >>> from xdevice.base import floats
@@ -65,7 +65,7 @@ def usual(name: str = "float32") -> str:
 
 
 def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array as it comes in: itself, wider or moved, as XDEVICE_FLOATS asks."""
+    """The array that a program gave, made wider or moved as XDEVICE_FLOATS asks."""
     if _asked == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
@@ -73,10 +73,9 @@ def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array itself, or moved if XDEVICE_FLOATS asks for that.
+    """The array, each number of it moved by an ULP if XDEVICE_FLOATS asks for that.
 
-    The moves depend on nothing but the number and the values, so that what is tied stays equal, in any order of calls.
-    """
+    Equal arrays are moved alike, in any order of calls, so that tied weights stay equal."""
     return _jitter(array) if _asked.startswith(JITTER) else array
 
 

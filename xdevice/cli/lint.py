@@ -1,4 +1,4 @@
-"""`xdevice lint`: which files are read, and what becomes of what is found."""
+"""`xdevice lint`: chooses the files, and writes the findings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _show(found: list[Finding], shape: str) -> None:
 
 
 def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
-    """What the project has set, and what the command says above it."""
+    """The codes to look for: those of the project's settings, and above them those of the command."""
     from xdevice.scripts import lint as rules
 
     choice = rules.configure(root)

@@ -37,7 +37,7 @@ function is traced, so that it has no device yet and every move is recorded; a m
 
 
 class DeviceInfo(NamedTuple):
-    """What people want to know of a device: its name, and its memory in bytes where the framework tells."""
+    """The name of a device, and its memory in bytes where the framework tells."""
 
     name: str
     memory: int | None
@@ -230,7 +230,7 @@ class Primitives(ABC):
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of `alignment.ALIGNMENT`, and is nobody else's."""
+        array is not empty, C-contiguous, begins at a multiple of `conversion.ALIGNMENT`, and is nobody else's."""
         return self.from_numpy(array, devices.CPU)
 
     @abstractmethod

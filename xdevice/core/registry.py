@@ -176,7 +176,7 @@ def list_loaded() -> tuple[Backend, ...]:
 
 
 def number_loaded() -> int:
-    """How many there are: it only grows."""
+    """How many backends are loaded; the number only grows."""
     return len(_loaded)
 
 
@@ -203,7 +203,7 @@ def _load(name: str) -> Backend:
 
 
 def make(name: str) -> Backend:
-    """The backend of this name, whose framework this thread is importing, or has been imported."""
+    """The backend of a name, made once its framework is imported, or while this thread imports it."""
     if name in _loaded:
         return _loaded[name]
     from xdevice.contract import check, environment
@@ -214,7 +214,7 @@ def make(name: str) -> Backend:
     environment.check()
     try:
         cls = point.load()
-    except SettingError:  # of a variable of the adapter's own
+    except SettingError:  # the adapter reads a variable of its own, which is wrong
         raise
     except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
         raise _import_failed(name, error) from error
@@ -265,7 +265,7 @@ def _register(backend: Backend) -> None:
 
 
 def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
-    """A process has one of each, and another process has devices of its own."""
+    """How a backend is pickled: by its name, because each process has one of its own."""
     return load, (backend.name,)
 
 
@@ -302,15 +302,15 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def forget_types() -> None:
-    """What was learnt of types is asked for again: a probe may know devices that are others now."""
+    """Forgets what is known of types, because the devices have changed that it was learnt with."""
     probes.clear()
     movable.clear()
     _owners.clear()
 
 
 def as_array(x: Any) -> Any:
-    """A number of NumPy's, which its `x.sum()` gives, as the array without dimensions that it stands for when it comes
-    on its own; everything else as it is. In containers it is a number as Python's are."""
+    """A NumPy scalar, such as `x.sum()` gives, as an array without dimensions; everything else as it is. In containers,
+    a NumPy scalar is a number."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not issubclass(type(x), numpy.generic):
         return x
@@ -328,7 +328,7 @@ def _look_up(cls: type) -> Owned | None:
 
 
 for _function in (load, _look_up):
-    # AutoGraph converts what a tf.function calls, the loading of the backend too, which it warns of; not what has this
+    # AutoGraph would convert this function too, and warn, where a tf.function calls it; this mark prevents that
     vars(_function)["autograph_info__"] = {}
 
 
@@ -339,7 +339,7 @@ def _learn(cls: type) -> Owned | None:
 
 
 def _eagerly(function: Callable[[], Any]) -> Any:
-    """Keeps the compilers of all backends out: torch.compile fails at what looks a type up."""
+    """Calls a function outside of every loaded backend's compiler: torch.compile cannot compile looking up a type."""
     for backend in list_loaded():
         function = _guard(backend, function)
     return function()
@@ -385,7 +385,7 @@ def _owner_of_module(root: str) -> Backend | None:
 
 
 def host_of(guest: str) -> Backend:
-    """The backend that a library over several frameworks runs on."""
+    """The backend that a guest runs on, a library over several frameworks such as Keras."""
     from importlib import import_module
 
     module, function = GUESTS[guest]

@@ -36,7 +36,8 @@ _KEY: Any = getattr(os.environ, "encodekey", str)(VARIABLE)
 
 
 def current() -> Backend:
-    """The selected backend: of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else what is there."""
+    """The selected backend: that of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else the first one
+    installed."""
     backend = _scope.get() or _default
     if backend is None:
         if _resolved is None or _resolved_from != _environ.get(_KEY):
@@ -53,12 +54,13 @@ def explicit_choice() -> Backend | None:
 
 
 def default() -> Backend | None:
-    """What `set_backend` was given."""
+    """The backend given to `set_backend`; None if there is none."""
     return _default
 
 
 def restore_default(before: Backend | None) -> None:
-    """Makes what `default` gave the default again; unlike `set_backend(None)` it keeps what the environment chose."""
+    """Makes the default again what `default` returned before; unlike `set_backend(None)` it keeps what the environment
+    chose."""
     global _default
     _default = before
 

@@ -28,37 +28,27 @@ def processes(
 
     Young: it may change in a minor version.
 
+    A block inside the block gives the same world. docs/reference/processes.md says which launchers there are, and when
+    a rank counts as late: one that the others wait for while nothing happens in it.
+
     Args:
         engine: what moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo"). "auto",
-            the default, takes PyTorch's gloo for tensors of any framework on the host, and the framework's own engine
-            on GPUs; `world.engine` names it.
-        timeout: seconds after which a rank counts as late: one that the others wait for, and in which nothing happens.
-            30 by default.
-        join_timeout: seconds in which all processes have to enter the block. 300 by default.
-        check: whether the ranks vote before each collective on what they call. By default they do.
-
-    XDEVICE_ENGINE, XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out here. A block
-    inside the block gives the same world.
-
-    A rank is late if another one waits for it, and for `timeout` seconds it is not in the verb and nothing happens in
-    it: the thread that calls the verbs stays at one line and uses no processor time, and all its other threads and the
-    processes that it has started together use less than 1 % of a core. What computes, compiles, loads or saves may take
-    as long as it likes, and so may rank 0 in `first`. An endless loop counts as work.
+            the default, is PyTorch's gloo on the host, and the framework's own on GPUs; `world.engine` names it.
+        timeout: seconds after which a rank counts as late: 30 by default.
+        join_timeout: seconds in which all processes have to enter the block: 300 by default.
+        check: whether the ranks vote before each collective on what they call: by default they do.
+        XDEVICE_ENGINE, XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out.
 
     Raises:
-        LaunchError: the launcher's variables are incomplete or contradict each other; XDEVICE_TOKEN is missing beyond
-            this machine; no engine. PeerError, on entering the block: a process has not come, or has failed.
-            CollectiveMismatchError, on entering: the arguments differ. ArgumentError: a wrong argument, or one that
-            differs from that of the block around.
+        LaunchError: the launcher's variables are incomplete or contradict each other; no secret; no engine.
+        PeerError, CollectiveMismatchError: a process has not come, or has failed; it came with other arguments.
+        ArgumentError: a wrong argument, or one that differs from that of the block around.
 
-    Entering it costs 20 ms and what the engine takes to start, PyTorch's import included if it moves tensors of another
-    framework; a world of one starts nothing.
+    Costs 20 ms and the start of the engine, which may import PyTorch; a world of one starts nothing.
 
     Example:
         >>> with xdevice.processes() as world:
-        ...     total = world.all_reduce(xdevice.tensor([1.0, 2.0]))
-        >>> world.size, total.tolist()
-        (1, [1.0, 2.0])
+        ...     assert xdevice.item(world.all_reduce(xdevice.tensor(3.0))) == 3 * world.size
     """
     options = Options(
         engines.setting(engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"),

@@ -74,7 +74,7 @@ def _match(source: Side, left: list[Layer], target: Side, right: list[Layer]) ->
 def _require_no_crossing(
     source: Side, left: list[Layer], target: Side, right: list[Layer], signatures: list[Signature]
 ) -> None:
-    """That no two layers of one kind and shape, paired in their order, would fit better by their names exchanged."""
+    """Raises if two layers of one kind and shape, paired in their order, would fit better by their names exchanged."""
     here, there = [layer.path for layer in left], [layer.path for layer in right]
     groups = _groups(signatures)
     off = {
@@ -97,7 +97,7 @@ def _require_no_crossing(
 
 
 def _groups(signatures: list[Signature]) -> list[list[int]]:
-    """The places of equal ones."""
+    """The places of equal signatures, together."""
     groups: dict[Signature, list[int]] = {}
     for place, found in enumerate(signatures):
         groups.setdefault(found, []).append(place)
@@ -105,7 +105,7 @@ def _groups(signatures: list[Signature]) -> list[list[int]]:
 
 
 def _is_part(few: list[Layer], own: list[Signature], many: list[Layer], others: list[Signature]) -> bool:
-    """Whether all layers of one model are in the other, by their ways, which are not mere numbers."""
+    """Whether the other model has all layers of this one at the same paths; paths that end in a number do not count."""
     there = {layer.path: found for layer, found in zip(many, others, strict=True)}
     named = all(not layer.path.rpartition(".")[2].isdigit() for layer in few)
     return named and all(there.get(layer.path) == found for layer, found in zip(few, own, strict=True))
@@ -124,7 +124,7 @@ def _only_ones(
 
 
 def signature(side: Side, layer: Layer) -> Signature:
-    """Kind and shape, in PyTorch's layout, of what every layer of the kind has."""
+    """A layer's kind, and the shape in PyTorch's layout of a parameter that every layer of the kind has."""
     shapes = shapes_of(side.variables, layer)
     telling = next((name for name in _TELLING if name in shapes), None)
     if telling is None:
@@ -139,7 +139,7 @@ def signature(side: Side, layer: Layer) -> Signature:
 def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     ours, theirs = shapes_of(source.variables, one), shapes_of(target.variables, other)
     if one.kind == other.kind and any(one.settings.get(name) != other.settings.get(name) for name in SHAPING):
-        return  # listed, for it is not a mistake in the pairing
+        return  # a setting that shapes the weights differs: that is listed, and no mistake in the pairing
     off = [
         f"{name or 'the tensor'} {ours[name]} and {theirs[name]}"
         for name in ours

@@ -108,7 +108,7 @@ class Runs:
         return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
 
     def where(self, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> str:
-        """Where a run of the target with the weights of the source first differs, as a text."""
+        """A text that says where a run of the target with the weights of the source first differs."""
         source, target = self.sides
         place = layerwise.first_difference(
             Traced(target.backend.name, computed.trace.calls, self.turn(computed)),
@@ -121,11 +121,13 @@ class Runs:
     def settle(
         self, left: Sequence[Layer], right: Sequence[Layer], guess: Mapping[str, str], fixed: Mapping[str, str]
     ) -> Settled:
-        """Which layer of the target is which of the source. `guess` holds where nothing speaks against it, `fixed`
-        whatever does; both by the target's paths."""
+        """Which layer of the target is which of the source, by the target's paths. `guess` holds unless an input
+        contradicts it, `fixed` in any case."""
         best = self._force(left, right, guess, fixed)
         runs = 1
-        while best.open and runs < _MOST_RUNS:  # what is known of the layers behind leaves fewer for those before
+        while (
+            best.open and runs < _MOST_RUNS
+        ):  # each run settles some layers, which leaves fewer candidates for the others
             again = self._force(left, right, guess, {**best.sure, **fixed})
             runs += 1
             if len(again.sure) <= len(best.sure):
@@ -155,7 +157,7 @@ class Runs:
 
 
 class _Forcing:
-    """One run of the target in which each layer gives what its counterpart has given."""
+    """One run of the target in which each layer's output is replaced by that of its counterpart in the source."""
 
     def __init__(
         self,
@@ -214,7 +216,7 @@ class _Forcing:
         if self._counts_time_otherwise(own, call.path):
             new = [_time_exchanged(x, there) for x, there in zip(new, outputs, strict=True)]
         if kind in RECURRENT and any(x.shape != there.shape for x, there in zip(new, outputs, strict=True)):
-            return result  # one step of them, or both directions added up
+            return result  # a recurrent layer that gives one step only, or the sum of both directions
         stand_ins = [
             self._as_tensor(np.array(x.astype(there.dtype), order="C"), own)
             for x, there, own in zip(new, outputs, seeing.tensors(backend, result), strict=True)
@@ -227,20 +229,21 @@ class _Forcing:
         return None not in (ours, theirs) and ours != theirs
 
     def _has(self, call: _Made, mine: Given | None) -> bool:
-        """Whether a call of the source has this input, which is asked once of each."""
+        """Whether this call of the source had this input; each call is compared once."""
         if id(call) not in self._same:
             self._same[id(call)] = is_same(call.given, mine)
         return self._same[id(call)]
 
     def _next_call(self, path: str, own: str, mine: Given | None) -> list[_Made]:
-        """The call of the source that this is: the one of its number, unless another one has its input. A shared layer
-        is called in another order by a model that computes its branches in another order."""
+        """The call of the source that corresponds to this one, as a list of at most one: the call with this input,
+        else the next in order. A shared layer may be called in another order in a model that takes its branches
+        otherwise."""
         left = self._left.setdefault(path, list(self._runs.calls_of(own) if own else ()))
         place = next((n for n, call in enumerate(left) if self._has(call, mine)), 0)
         return [left.pop(place)] if left else []
 
     def _as_tensor(self, x: Array, own: Any) -> Any:
-        """The numbers as a tensor like the target's own one, whose kind it keeps where there are several."""
+        """The numbers as a tensor of the target, of the same class as `own` where the framework has several."""
         backend, place = self._target.backend, self._target.backend.device_of(own)
         new = backend.from_numpy(x, place)
         if x.shape != tuple(own.shape) or not backend.can_write(own):
@@ -250,7 +253,7 @@ class _Forcing:
         return copy
 
     def _choose(self, path: str, mine: Given | None) -> str:
-        """The layer of the source that this is; "" if nothing tells."""
+        """The path of the source's layer that this one of the target is; "" if nothing tells."""
         if path in self._chosen:
             return self._chosen[path]
         found = self._fixed.get(path) or self._pick(path, mine)
@@ -341,7 +344,7 @@ def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[L
 
 
 def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: StateError) -> None:
-    """That every layer that ran has its counterpart; those that did not run are paired if there is one of a kind."""
+    """Raises unless every layer that ran has a counterpart; pairs those that did not run if one of a kind is left."""
     source, target = runs.sides
     left = {layer.path: signature(source, layer) for layer in source.layers if layer.path not in chosen.values()}
     right = {layer.path: signature(target, layer) for layer in target.layers if layer.path not in chosen}
@@ -361,7 +364,7 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
 
 @contextmanager
 def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
-    """The model has these values inside, and its own afterwards."""
+    """Inside the block the model has those of these values that fit; afterwards its own again."""
     backend = side.backend
     values = {
         name: value for name, value in state.items()
@@ -400,7 +403,9 @@ def _time_exchanged(x: Array, there: Array) -> Array:
 def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]) -> Array:
     """An output of the source in the layout of the target's."""
     here, last = ends
-    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis there
+    if (
+        kind == "linear" and x.size == there.size and x.ndim < there.ndim
+    ):  # the linear layers of a Keras attention have an axis for the heads
         return x.reshape(there.shape)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x

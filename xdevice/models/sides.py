@@ -66,7 +66,7 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
 
 
 def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Side, target: Side | None) -> None:
-    """That each kind which was said is the kind of a layer of one side or the other."""
+    """Raises if kinds= says of a layer what it is on neither side."""
     for path, kind in kinds.items():
         ways = ((source, path),) if target is None else ((source, path), (target, renamed.get(path, path)))
         found = [
@@ -134,7 +134,7 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """A lone variable has the name "" in it."""
+    """A tensor as it is; of a lone variable, whose only name is "", its tensor."""
     found = registry.kind_of(type(value))
     return dict(backend.variables(value))[""] if found is not None and found.kind == "model" else value
 
@@ -144,7 +144,7 @@ def _names_of(backend: Backend, path: str, kind: str) -> str:
 
 
 def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str, str]) -> dict[str, str]:
-    """The kinds that were said, and those that a target's layers say of the ways that lead to them."""
+    """The kinds that kinds= gives, and those that the target's layers give for the same paths."""
     if wanted is None:
         return kinds
     back = {there: here for here, there in renamed.items()}
@@ -152,7 +152,7 @@ def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str,
 
 
 def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
-    """The layer that somebody says is there; None if none of its parameters are."""
+    """The layer that kinds= says is at `path`; None if the dict has none of its parameters."""
     for settings in _possible(kind):
         for separator in (".", "/"):
             prefix = path + separator if path else ""
@@ -170,17 +170,17 @@ def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[s
 
 
 def _measure(layer: Layer, variables: Mapping[str, Any]) -> Layer:
-    """With what the shapes say of its settings."""
+    """The layer with the settings that its shapes tell."""
     if layer.kind != layouts.ATTENTION:
         return layer
     return layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
 
 
 def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
-    """That the layer can be of the kind that somebody says it is."""
+    """Raises if the shapes do not fit the kind that kinds= gives."""
     try:
         wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
-    except (ValueError, IndexError) as error:  # NumPy's, of a rule that needs other axes
+    except (ValueError, IndexError) as error:  # NumPy's: the shape has too few axes for the rule of the layout
         wrong = str(error)
     if wrong:
         came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
@@ -188,7 +188,7 @@ def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
 
 
 def _possible(kind: str) -> Iterator[Mapping[str, object]]:
-    """The settings that a state may have been made with, those with the most parameters first."""
+    """The settings that a layer of the kind may have been made with, those with the most parameters first."""
     if kind == layouts.ATTENTION:
         yield from ({"packed": True}, {"packed": False})
     elif kind not in layouts.RECURRENT:
@@ -203,7 +203,7 @@ def _weights(parts: tuple[Part, ...]) -> list[str]:
 
 
 def _rest(variables: Mapping[str, Any], layers: Iterable[Layer]) -> dict[str, Any]:
-    """The variables of no layer, each under its first name."""
+    """The variables that belong to no layer, a shared one under its first name."""
     seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
     rest = {}
     for name, value in variables.items():
@@ -214,7 +214,7 @@ def _rest(variables: Mapping[str, Any], layers: Iterable[Layer]) -> dict[str, An
 
 
 def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int, ...]]:
-    """Those of its parameters in PyTorch's layout."""
+    """The shapes that a layer's parameters have in PyTorch's layout, by PyTorch's names."""
     found = {}
     for part in layer.parts:
         stand_in = np.broadcast_to(np.zeros((), "bool"), tuple(variables[part.name].shape))

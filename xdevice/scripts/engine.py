@@ -92,7 +92,7 @@ def _read(path: Path, made: Examined) -> None:
 
 
 def judge(made: Examined) -> None:
-    """Fills in the sites of what was read."""
+    """Fills in the verdict of each site of the files that were read."""
     project = Project([module for source in made.sources for module in source.modules])
     inference = made.inference = Inference(project)
     inference.run()
@@ -116,7 +116,8 @@ def judge(made: Examined) -> None:
 
 
 def _merge(one: Site, other: Site) -> Site:
-    """Two tabs on one use: the same edits, by the weaker grade; else it is open."""
+    """One site of the same use in two tabs: their common edits with the weaker grade, or open where the tabs
+    disagree."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
         weaker = max(one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1)
@@ -135,7 +136,7 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 
 def _after(source: Source, site: Site) -> str:
-    """What the whole expression becomes by the edits of this site alone."""
+    """The text of the whole expression once the edits of this site alone are made."""
     first = min(edit.start for edit in site.edits)
     line, col = site.line, site.col
     start = min(first, source.offset(line, col))
@@ -145,7 +146,7 @@ def _after(source: Source, site: Site) -> str:
 
 
 def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
-    """The modules of programs that set the current device: they, and those that they import or that import them."""
+    """The modules that set the current device, those that they import, and those that import them."""
     import ast
 
     setting = set()

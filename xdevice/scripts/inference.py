@@ -71,13 +71,13 @@ class Frame:
     def __init__(self, unit: Unit, function: Function | None) -> None:
         self.unit = unit
         self.function = function
-        self.owner: Class | None = None  # while a class's body is read
+        self.owner: Class | None = None  # the class whose body is being read
         self.has_gpu = False  # whether a test has shown that there is a GPU
-        self.loops: list[list[Env]] = []  # of each loop around: what is known where it is left or begun anew
+        self.loops: list[list[Env]] = []  # for each loop around: what is known at its `break`s and `continue`s
 
 
 class Inference:
-    """What the expressions of a project may be: after `run`, each has it as its attribute `means`."""
+    """What the expressions of a project may be. After `run` each of them has this as its attribute `means`."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -143,7 +143,7 @@ class Inference:
                 self.put((function, arg.arg), self._annotation(arg.annotation, function.module) or UNKNOWN)
 
     def _annotation(self, node: ast.expr | None, unit: Unit) -> Value | None:
-        """What an annotation says, as far as it names what we know."""
+        """The values that an annotation allows; None if it names something that is not known."""
         if node is None:
             return None
         if isinstance(node, ast.Constant) and node.value is None:
@@ -189,7 +189,7 @@ class Inference:
             self.put((item, "return"), NONE if not item.assigned.has_yield else NOTHING)
 
     def block(self, body: Sequence[ast.stmt], env: Env | None, frame: Frame) -> Env | None:
-        """What is known after some statements; None if their end is not reached."""
+        """What is known after these statements; None if their end is never reached."""
         before = frame.has_gpu
         for statement in body:
             if env is None:
@@ -264,7 +264,8 @@ class Inference:
         return env_after
 
     def _narrow(self, test: ast.expr, env: Env, is_true: bool) -> Env:
-        """What is known where a test is true, or false: of `is None`, `isinstance`, a plain name, `not`, `and`."""
+        """What is known where a test is true, or false. It understands `is None`, `isinstance`, a plain name, `not` and
+        `and`."""
         new = dict(env)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             return self._narrow(test.operand, env, not is_true)
@@ -572,7 +573,7 @@ class Inference:
                 self.put(("items", atom[1]), value)
 
     def _escape(self, value: Value) -> None:
-        """Functions that someone outside of the project gets may be called with anything."""
+        """Marks functions that code outside of the project gets: it may call them with anything."""
         for atom in value:
             if kind(atom) in ("function", "bound"):
                 atom[1].is_open = True
@@ -581,7 +582,7 @@ class Inference:
     # expressions
 
     def expr(self, node: ast.expr, env: Env, frame: Frame, load: bool = False) -> Value:
-        """What an expression may be; also noted at the node."""
+        """What an expression may be. This is also added to the node's `means`."""
         value: Value = self._EXPRESSIONS.get(type(node), Inference._other)(self, node, env, frame)
         node.means = value  # type: ignore[attr-defined]
         return value
@@ -838,7 +839,7 @@ class Inference:
         return UNKNOWN
 
     def _like(self, sources: Value) -> Value:
-        """The gradient of a tensor is one, and of anything else like that."""
+        """What a gradient is: a tensor where the sources are tensors, else not known."""
         return TENSOR if only(sources, ("tensor",)) else UNKNOWN
 
     def _call(
@@ -874,7 +875,7 @@ class Inference:
     def _pass(
         self, function: Function, node: ast.Call, values: list[Value], named: dict[str | None, Value], skips: bool
     ) -> None:
-        """The arguments of a call get into the parameters."""
+        """Puts the arguments of a call into the parameters of the function."""
         function.has_callers = True
         wanted = function.positional[1 if skips else 0 :]
         for i, (arg, value) in enumerate(zip(node.args, values, strict=True)):
@@ -1005,7 +1006,7 @@ class Inference:
             each = [self.iterate(value, node) for value in values[1:]]
             call = getattr(
                 node, "mapped", None
-            )  # one for all time, because lists are known by the call that makes them
+            )  # always the same node, because a list is known by the call that makes it
             if call is None:
                 call = node.mapped = ast.copy_location(ast.Call(node.func, node.args[1:], []), node)  # type: ignore[attr-defined]
             items = self._call_all(first, call, each, {}, frame)
@@ -1024,7 +1025,7 @@ class Inference:
         return UNKNOWN
 
     def iterate(self, value: Value, node: ast.AST) -> Value:
-        """What a loop over it gives."""
+        """What the variable of a loop over this value may be."""
 
         def one(atom: Atom) -> Value:
             sort = kind(atom)
@@ -1178,7 +1179,7 @@ class Inference:
         return of(("list", node))
 
     def _bind_inside(self, target: ast.expr, value: Value, env: Env, frame: Frame) -> None:
-        """Names of a comprehension are its own: no cell gets them."""
+        """Binds a name of a comprehension, which nothing outside of it can read."""
         target.means = value  # type: ignore[attr-defined]
         if isinstance(target, ast.Name):
             env[target.id] = value
@@ -1307,7 +1308,7 @@ def _join(one: Env | None, other: Env | None) -> Env | None:
 
 
 def _denies_gpu(test: ast.expr) -> bool:
-    """`not torch.cuda.is_available()`, or a name for it."""
+    """Whether a test is `not torch.cuda.is_available()`, or a name for that."""
     if not isinstance(test, ast.UnaryOp) or not isinstance(test.op, ast.Not):
         return False
     return only(getattr(test.operand, "means", NOTHING), ("available",))
@@ -1324,7 +1325,7 @@ def _named_kinds(node: ast.expr) -> set[str] | None:
 
 
 def _counts_gpus(node: ast.Compare, inference: Inference) -> bool:
-    """`device_count() > 0`, and what else is true only where there is a GPU."""
+    """Whether a test is `device_count() > 0`, or another one that is true only where there is a GPU."""
     if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Gt | ast.GtE) or not isinstance(node.left, ast.Call):
         return False
     bound = node.comparators[0]
@@ -1334,7 +1335,7 @@ def _counts_gpus(node: ast.Compare, inference: Inference) -> bool:
 
 
 def _selected_tab(test: ast.expr, unit: Unit) -> bool | None:
-    """Whether a tab is one of `tab.selected("mxnet", "jax")`; None if that is not what is asked."""
+    """For a test such as `tab.selected("mxnet", "jax")`: whether this tab is one of those. None for any other test."""
     if unit.tab is None or not isinstance(test, ast.Call) or ast.unparse(test.func) != "tab.selected":
         return None
     names = [arg.value for part in test.args for arg in ast.walk(part) if isinstance(arg, ast.Constant)]

@@ -1,4 +1,4 @@
-"""The modules of a call as one project: which module an import means, which functions and classes they define."""
+"""All modules that are examined together: which module an import means, and what each of them defines."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _collect_assigned(node: Any) -> _Assigned:
 
 
 class Project:
-    """All modules of a call, and which of them an import means."""
+    """All modules that are examined together, and which of them an import means."""
 
     def __init__(self, modules: Iterable[Module]) -> None:
         self.units: list[Unit] = []
@@ -160,8 +160,8 @@ class Project:
                 self.by_tail.setdefault(unit.full.split(".")[-1], []).append(unit)
 
     def find(self, name: str, asker: Unit) -> Unit | None:
-        """The module that `import name` means in a module: one beside it first, then one of that full name, then the
-        only one whose path ends so."""
+        """The module that `import name` means in the module `asker`: one beside it, else one with that full name, else
+        the only one whose path ends so."""
         tail = name.split(".")
         if tail[0] in FRAMEWORKS:
             return None

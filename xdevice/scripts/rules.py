@@ -1,4 +1,4 @@
-"""From what is known of a module to its sites: each way of `idioms` is a function here that gives a verdict."""
+"""The sites of a module: each function here, which `idioms` names, gives the verdict on one kind of use."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _LOGS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
 
 @dataclass
 class Finding:
-    """What a rule says of one use: with `edits` and a grade it can be rewritten."""
+    """The verdict on one use. With `edits` and a grade it can be rewritten."""
 
     verdict: Verdict
     why: str
     code: str = ""
     grade: Grade | None = None
     edits: tuple[Edit, ...] = ()
-    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # uses inside that are part of this one
+    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # nodes inside that are no sites of their own
 
 
 def _open(why: str, code: str = "") -> Finding:
@@ -100,7 +100,7 @@ class Rules:
             finding = _open("TorchScript compiles this function, and knows no other module", "XD167")
         position = node.lineno, node.col_offset
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and idiom.name.startswith("."):
-            position = self.source.position(self._dot(node.func))  # of calls on one line each has its own
+            position = self.source.position(self._dot(node.func))  # several calls on one line have a position each
         return Site(
             self.source.path, *position, idiom.name, finding.code or idiom.code, self._framework(node), finding.verdict,
             finding.grade, finding.why or idiom.why, (where.end_lineno or 0, where.end_col_offset or 0),
@@ -115,7 +115,7 @@ class Rules:
 
     def _idiom(self, node: ast.AST) -> tuple[Idiom, Finding] | None:
         if not hasattr(node.value if isinstance(node, ast.keyword) else node, "means"):
-            return None  # never reached: after a return, or what is selected in other tabs
+            return None  # never reached: it is after a return, or in other tabs
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.keyword):
@@ -131,7 +131,7 @@ class Rules:
     def _call(self, node: ast.Call) -> tuple[Idiom, Finding] | None:
         full = self.full(node.func)
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None  # what a function is given is its caller's to choose
+            return None  # a parameter: the caller chooses it
         idiom = idioms.CALLS.get(full)
         if idiom is not None:
             return idiom, getattr(self, f"_{idiom.way}")(node, idiom)
@@ -203,8 +203,9 @@ class Rules:
         return self._without_index(node, finding, _is_bare(argument))
 
     def _without_index(self, node: ast.Call, finding: Finding, is_gpu: bool) -> Finding:
-        """The native object of a GPU has an index, which a text shows, and which set_device does not change. Where
-        that matters, a device without one is made of its kind."""
+        """Deals with a device without an index: xdevice's native one has an index, which shows in texts, and which
+        `set_device` does not change. Where either matters, the replacement is made of the kind alone, or the site is
+        open."""
         in_text = node in self.text_origins
         if not in_text and not self.sets_current:
             return finding
@@ -261,7 +262,7 @@ class Rules:
         return self._rewrite("safe", "the argument is not proven to name a device", edits, code="XD161")
 
     def _is_choice(self, node: ast.IfExp) -> bool:
-        """`"cuda" if torch.cuda.is_available() else "cpu"`, and nothing else."""
+        """Whether an expression is just `"cuda" if torch.cuda.is_available() else "cpu"`."""
         asks = isinstance(node.test, ast.Call) and self.full(node.test.func) in (
             "torch.cuda.is_available", "torch.accelerator.is_available",
         )  # fmt: skip
@@ -450,7 +451,7 @@ class Rules:
         )
 
     def _vendor(self, node: ast.Call, idiom: Idiom) -> Finding:
-        """`.cuda()` and `.cpu()`."""
+        """The verdict on `.cuda()` and `.cpu()`."""
         names = [k.arg for k in node.keywords]
         if (
             any(name not in ("non_blocking", "device") for name in names)
@@ -490,7 +491,7 @@ class Rules:
         return self._use("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
 
     def _read_around(self, node: ast.Call) -> Finding | None:
-        """`.cpu()` inside of `x.cpu().numpy()`, which reads from any device when it is rewritten."""
+        """The verdict on `.cpu()` in `x.cpu().numpy()`, which the rewritten read, of any device, does not need."""
         outer: ast.AST = node
         while True:
             attribute = self.parents.get(outer)
@@ -516,7 +517,7 @@ class Rules:
         return (self._edit(node, begin, end, ""),)
 
     def _use(self, grade: Grade, node: ast.Call, edits: tuple[Edit, ...], why: str = "", code: str = "") -> Finding:
-        """A move whose result is used needs no more; where it is thrown away, the receiver has to be a model."""
+        """The verdict on a move: it can be rewritten if its result is used, or if what it moves is a model."""
         receiver = node.func.value  # type: ignore[attr-defined]
         means = _means(receiver)
         if not _is_thrown_away(node, self.parents):
@@ -589,7 +590,7 @@ class Rules:
         )
 
     def _is_mxnets(self, method: str) -> bool:
-        """Whether nothing else that this module knows has a method of this name."""
+        """Whether no other framework that this module imports has a method of this name."""
         return self.uses == {"mxnet"} and not self.inference.by_name.get(method) and not self.others
 
     def _listed_values(self, node: ast.Call, idiom: Idiom) -> Finding:
@@ -628,7 +629,7 @@ class Rules:
         return idiom, self._rewrite("proven", "a text that names it, for a function of the framework", edits)
 
     def _chosen_text(self, node: ast.IfExp) -> tuple[Idiom, Finding] | None:
-        """`"cuda" if torch.cuda.is_available() else "cpu"`, used as text."""
+        """The verdict on `"cuda" if torch.cuda.is_available() else "cpu"` where it is used as text."""
         if not self._is_choice(node) or "torch" not in self.uses:
             return None
         idiom = idioms.Idiom('"cuda" if ... else "cpu"', "XD101", "chosen_text")
@@ -641,7 +642,7 @@ class Rules:
         )
 
     def _compare(self, node: ast.Compare) -> tuple[Idiom, Finding] | None:
-        """`device.type == "cuda"`."""
+        """The verdict on `device.type == "cuda"`."""
         left = node.left
         if not isinstance(left, ast.Attribute) or left.attr not in ("type", "device_type") or len(node.ops) != 1:
             return None
@@ -681,18 +682,18 @@ class Rules:
         return (self._edit(node, *self._span(node), text),)
 
     def _name(self, node: ast.Call, text: str, upto: int = 0) -> tuple[Edit, ...]:
-        """The name of what is called, replaced; with its bracket if `upto` is 1."""
+        """The edit that replaces the name of what is called; with its bracket if `upto` is 1."""
         start, end = self._span(node.func)
         if upto:
             end = self._after(end, b"(") + 1
         return (self._edit(node, start, end, text),)
 
     def _dot(self, func: Any) -> int:
-        """Where the dot of `value.attr` is: behind the value's own brackets, and comments."""
+        """The position of the dot in `value.attr`, behind the brackets and comments of the value."""
         return self._after(self._span(func.value)[1], b".")
 
     def _after(self, at: int, mark: bytes) -> int:
-        """The next place of a mark that is not in a comment."""
+        """The next position of a mark that is not in a comment."""
         text = self.source.text
         while text[at : at + 1] != mark:
             if text[at : at + 1] == b"#":
@@ -705,7 +706,7 @@ class Rules:
         return (self._edit(node, start, start, word), *self._gap(node, self._dot(node.func), argument, text))
 
     def _gap(self, node: ast.Call, dot: int, end: int, text: str, comma: bool = True) -> tuple[Edit, ...]:
-        """From the dot of `.to(` to its argument: what Python reads there goes, and comments and lines stay."""
+        """The edit that takes away all from the dot of `.to(` to the argument, but for comments and line ends."""
         between = self.source.text[dot:end].decode()
         kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
         mark = "," if comma else ""
@@ -714,7 +715,7 @@ class Rules:
         return (self._edit(node, dot, end, f"{mark}{' ' if comma else ''}{text}"),)
 
     def _close(self, node: ast.Call, argument: ast.expr) -> Edit:
-        """A bracket more behind an argument: with the bracket of the call if nothing is between them."""
+        """The edit that closes one more bracket behind an argument, before a comma that follows it."""
         _, end = self._span(argument)
         at = end
         while self.source.text[at : at + 1] in b") \t" and at < self._span(node)[1] - 1:
@@ -725,7 +726,7 @@ class Rules:
         return self._edit(node, comma, comma + 1, "),")
 
     def _drop(self, node: ast.Call, keyword: ast.keyword) -> Edit:
-        """A keyword argument taken out, with the comma before it."""
+        """The edit that takes out a keyword argument and the comma before it."""
         start, end = self._span(keyword)
         while self.source.text[start : start + 1] != b",":
             start -= 1
@@ -734,7 +735,7 @@ class Rules:
     # what forbids an edit
 
     def _is_located(self, node: ast.AST) -> bool:
-        """Before Python 3.12 the positions inside of f-strings may be wrong."""
+        """Whether the positions of a node can be trusted: before Python 3.12 those inside of f-strings may be wrong."""
         inside = any(isinstance(around, ast.JoinedStr) for around in self._around(node))
         return not inside or self._is_exact(node)
 
@@ -775,7 +776,7 @@ class Rules:
 
 
 def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
-    """Where the devices were chosen that flow into text somewhere in the project."""
+    """The expressions that choose devices which the project somewhere puts into a text."""
     found: set[ast.AST] = set()
 
     def collect(node: ast.AST) -> None:
@@ -819,7 +820,7 @@ _NO_IDIOM: Final = idioms.Idiom("", "", "")
 
 
 def _walk(node: ast.AST, parents: dict[ast.AST, ast.AST], order: list[ast.AST]) -> None:
-    """Parents, and all nodes with the outer ones first."""
+    """Notes the parent of each node, and all nodes with the outer ones first."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -862,7 +863,7 @@ def _is_bare(node: ast.AST) -> bool:
 
 
 def _has_index(node: ast.AST) -> bool:
-    """Whether a text names a device as the native object prints it."""
+    """Whether a text names a device with its index, as the framework prints it."""
     if isinstance(node, ast.JoinedStr):
         return True
     text = _literal(node)
@@ -877,7 +878,7 @@ def _is_proven(means: Value) -> bool:
 
 def _moves_in_place(atom: Any) -> bool:
     if kind(atom) == "tensor":
-        return True  # throwing the result away does nothing, in either spelling
+        return True  # with the result thrown away, neither spelling does anything
     if kind(atom) == "module":
         return str(atom[1]).startswith(IN_PLACE)
     return is_model(atom)

@@ -51,7 +51,7 @@ def require_dtype(
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """Why there is nothing that a variable could be loaded into; None if there is."""
+    """Why a variable cannot take values, such as being on meta; None if it can."""
     if backend.device_of(variable).kind != "meta":
         return None
     return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Planned(Exception):  # noqa: N818  # it is nobody's error
-    """What a check raises."""
+    """The exception that a check raises on purpose."""
 
 
 def refusal_of(ask: Callable[[], object]) -> str | None:
-    """What the error says by which an adapter declines; None if it does not."""
+    """The text of the `UnsupportedError` that a call raises; None if it raises none."""
     said = None
     try:
         ask()
@@ -74,7 +74,7 @@ class Waiting(Suite):
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets)
             assert not isinstance(raised.value, xdevice.XDeviceError)
-            del x, raised  # whose traceback keeps the work alive, which would fail every other sync()
+            del x, raised  # their traceback keeps the work alive: every later sync() would raise its error
 
     # blocking
 
@@ -360,7 +360,7 @@ class Side(Suite):
         arrays = self.odd_arrays()
         for target in self.places():
             batches = [{"x": self.make(array, array.dtype.name), "name": name} for name, array in arrays.items()]
-            if isinstance(batches[0]["x"], np.ndarray):  # of which prefetch makes tensors, and float32 of float64
+            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, float32 of float64
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
             got = list(xdevice.prefetch(batches, target))
@@ -491,7 +491,7 @@ class Seeing(Suite):
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        with xdevice.transfers() as none, self.here():  # elsewhere TensorFlow would move it to add
+        with xdevice.transfers() as none, self.here():  # outside of here() TensorFlow would copy x to add
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)

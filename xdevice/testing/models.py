@@ -114,7 +114,7 @@ class Models(Suite):
         assert asked
 
     def linear(self) -> Any:
-        """One linear layer of three inputs and two outputs, and its variables."""
+        """A linear layer of three inputs and two outputs, and its variables."""
         return xdevice.to_device(need(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
@@ -189,7 +189,7 @@ class Models(Suite):
         with self.here():
             x = self.make(given)
             with suppress(Exception), self.adapter.calls(net):
-                net(self.make(given[:, :2]))  # which leaves nothing behind
+                net(self.make(given[:, :2]))  # a call that fails leaves no hook behind
             with self.adapter.calls(net) as seen:
                 y = net(x)
             made = xdevice.to_numpy(y)
@@ -328,7 +328,7 @@ class Models(Suite):
         assert {tuple(sorted(shape)) for shape in shapes} == {(2,), (2, 3)}, "a weight and a bias are among them"
 
     def parts_to_hold(self, model: Any) -> list[Any]:
-        """The parts that can be moved by themselves."""
+        """The parts of a model that can be moved by themselves."""
         parts = self.adapter.model_parts(model)
         return [part for part in parts if self.adapter.classify(type(part)) in ("tensor", "model")]
 
@@ -361,7 +361,7 @@ class Models(Suite):
         self.resumes(model, optimizer, step, x, y)
 
     def resumes(self, model: Any, optimizer: Any, step: Any, x: Any, y: Any) -> None:
-        """Written into another model and its optimizer, variables and state go on as they would have gone."""
+        """A model and an optimizer that are loaded with the state of others train on just as those do."""
         fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
         xdevice.to_device(fresh, self.home)
         values = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}

@@ -1,6 +1,6 @@
-"""One rank of the checks of several processes: `python -m xdevice.testing.ranks`, once for each, as a launcher would.
+"""One rank of the checks of several processes: `python -m xdevice.testing.ranks`, started as a launcher would.
 
-Prints what did not hold as one line of JSON. Every rank makes the numbers of all, so each knows what is right.
+Prints what failed as one line of JSON. Every rank makes the numbers of all, so each knows the right result.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Ranks:
     # what each rank holds
 
     def telling(self, rank: int, name: str) -> Array:
-        """Of the verbs that move: other bits on each rank."""
+        """For verbs that move values: an array of extremes, with other bits on each rank."""
         return np.roll(values.telling(name), rank).copy()
 
     def plain(self, rank: int, name: str) -> Array:
-        """Of the verbs that compute: small numbers, which every dtype adds exactly."""
+        """For verbs that compute: small numbers, which every dtype adds exactly."""
         return np.roll(values.plain(name), rank).copy()
 
     def tensor(self, array: Array, name: str) -> Any:
@@ -148,7 +148,7 @@ class Ranks:
         return self.tensor(one(self.world.rank, name), name)
 
     def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
-        """Written where it can be, else not."""
+        """The result is the input itself where that can be written; else the input is unchanged."""
         if self.backend.can_write(self.backend.detached(x)):
             assert result is x, f"{what}: another tensor, though it can be written"
         else:
@@ -166,7 +166,7 @@ CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers",
 
 
 def faults(world: World) -> Iterator[str]:
-    """What does not hold, as "sums of float16: ..."; what an engine refuses by name on all ranks is no fault."""
+    """What failed, as "sums of float16: ...". What an engine refuses by name on all ranks is no fault."""
     ranks = Ranks(world)
     for dtype in sorted(ranks.backend.dtypes):
         if ranks.backend.dtype_refusal(dtype) is not None:
@@ -188,7 +188,7 @@ refused: list[str] = []
 
 
 def train(world: World) -> Iterator[str]:
-    """Whether a step of several processes, of uneven parts, is that of one."""
+    """Whether a training step of several processes with uneven parts equals that of one."""
     for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
         if xdevice.backend().dtype_refusal(dtype) is not None or dtype not in xdevice.backend().dtypes:
             continue
@@ -214,7 +214,7 @@ def train(world: World) -> Iterator[str]:
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Rank 1 fails, and the others call something with it; gives what that raised, and after how long."""
+    """Rank 1 fails in this way, and the others call a verb; gives what that raised, and after how long."""
     x = xdevice.ones(4)
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),

@@ -25,7 +25,7 @@ LATE: Final = 2.0
 
 
 class _Promise(NamedTuple):
-    """What the other rank raises, and in how many seconds."""
+    """The error that the other rank must raise, and within how many seconds."""
 
     error: str
     why: str | None
@@ -108,14 +108,14 @@ class _Rank:
         )
 
     def wait_for_report(self, patience: float) -> dict[str, Any]:
-        """What it has printed last as a line of JSON."""
+        """The last line of JSON that it has printed."""
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         return found
 
     def end(self, patience: float) -> None:
-        """Waits for it to end, and kills it after so many seconds."""
+        """Waits for the process to end, and kills it after `patience` seconds."""
         begun = time.monotonic()
         try:
             self.printed, _ = self._process.communicate(timeout=patience)
