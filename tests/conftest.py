@@ -96,14 +96,15 @@ def _names_peers(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="module")
 def toy_installed():
-    """`tests/toy` as pip would have installed it: a framework, and a third party's adapter with its entry point."""
+    """`tests/toy` as pip would have installed it: a framework, and a third party's adapter with its entry point. Gives
+    what forgets the ways into types, each of which is asked for once."""
     folder = str(Path(__file__).parent / "toy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [folder, *sys.path])
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")])))
         patch.delenv("XDEVICE_VIRTUAL_GPUS", raising=False)
         patch.setattr(registry, "_found", None)
-        yield
+        yield trees.forget
         _uninstall("toyframe")
 
 
@@ -145,7 +146,7 @@ def _has_no_home(item: pytest.Item) -> bool:
     at = getattr(item, "callspec", None)
     if at is None or at.params.get("place") != "gpu:0" or backend not in {known.name for known in registry.KNOWN}:
         return False
-    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or _has_gpus())
+    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or os.environ.get("SIMULATED_ACCELERATOR") or _has_gpus())
 
 
 @cache

@@ -37,7 +37,7 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import conversion, staging, unstarted
+    from . import accelerators, conversion, staging, unstarted
     from .conversion import JaxConversion, require_values
     from .gradients import JaxGradients
     from .parallel import JaxThreads
@@ -67,8 +67,8 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     kinds = ("cpu", "gpu", "tpu")
 
     def __init__(self) -> None:
-        self._natives: dict[str, list[Any]] | None = None  # until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # by device or sharding, and kind of memory
+        self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
+        self._places: dict[tuple[Any, str | None], Device] = {}  # keys: device or sharding, and kind of memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -84,7 +84,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         return str(jax.__version__)
 
     def classify(self, cls: type) -> Kind | None:
-        if issubclass(cls, jax.core.Tracer):  # first: some versions take it for an Array
+        if issubclass(cls, jax.core.Tracer):  # asked first: in some versions a Tracer is an Array
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
@@ -113,6 +113,9 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native = self.to_native(device)
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words((self._natives or self._start())["gpu"])
+
     def to_native(self, device: Device) -> Any:
         natives = (self._natives or self._start()).get(device.kind, [])
         if device.index >= len(natives):
@@ -134,7 +137,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
 
     def device_of(self, x: jax.Array) -> Device:
         sharding = x.sharding
-        # by the one device where it tells, in half the time: shardings are compared in Python
+        # the key is the one device, where there is one: comparing shardings in Python takes twice as long
         key = getattr(sharding, "_device", sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
@@ -160,10 +163,9 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     def synchronize(self, device: Device | None) -> None:
         if not unstarted.is_started():
             return
-        everywhere = [native for natives in (self._natives or self._start()).values() for native in natives]
-        natives = everywhere if device is None else [self.to_native(device)]
+        natives = accelerators.everywhere() if device is None else [self.to_native(device)]
         jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
-        for platform in {native.platform for native in natives}:
+        for platform in {accelerators.name_of(native) for native in natives}:
             _wait_for_all(jax.live_arrays(platform), natives)
 
     def wait(self, x: jax.Array) -> None:
@@ -315,11 +317,13 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         return JaxSamples(self)
 
     def _start(self) -> dict[str, list[Any]]:
-        jax.local_devices()  # raises what went wrong, where the next lines would say only that there are no devices
-        self._natives = {kind: _local_devices(kind) for kind in self.kinds}
+        jax.local_devices()  # raises the cause; the next lines would say only that there are no devices
+        cpus = _local_devices("cpu")
         if self.virtual:
-            cpus = self._natives["cpu"]
-            self._natives.update(cpu=cpus[:1], gpu=cpus[1:])
+            self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
+        else:
+            self._natives = {"cpu": cpus, "gpu": accelerators.found(), "tpu": _local_devices("tpu")}
+            devices.HARDWARE.update(self.hardware())
         return self._natives
 
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
@@ -332,7 +336,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native, memory = natives[0], key[1]
         place = self.from_native(native)
         assert place is not None
-        # of the CPU every memory is the host's, whatever it is called
+        # all memories of a CPU device are the host's, whatever they are called
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
                 f"asking for the device of an array in the {memory} memory of {place}",
@@ -367,7 +371,7 @@ def _local_devices(kind: str) -> list[Any]:
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those that are on the devices."""
+    """Waits for those of the arrays that are on these devices."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -375,7 +379,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # by another thread meanwhile
+            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # another thread has donated it meanwhile
             del x
             if not is_donated:
                 arrays.clear()
@@ -385,7 +389,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 def _alive(native: Any) -> int:
     """Bytes of the arrays on a device that a program still holds."""
     found = 0
-    for x in jax.live_arrays(native.platform):
+    for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set:
             found += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
     return found

@@ -57,7 +57,7 @@ def _waiting(call: Any) -> Any:
 
 
 def _caches() -> list[Callable[[], None]] | None:
-    """How to forget the fast paths taken so far; None if this version of JAX has them elsewhere."""
+    """Functions that empty JAX's caches of compiled calls; None if this version has none where they are expected."""
     try:
         found = [
             pjit._cpp_pjit_cache_fun_only.clear,

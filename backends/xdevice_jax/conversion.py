@@ -17,6 +17,7 @@ from xdevice.contract.conversion import ALIGNMENT, Conversion
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 _TAKES = Takes(alignment=ALIGNMENT, strides="compact")
@@ -25,8 +26,8 @@ WIDE = ("int64", "uint64", "float64", "complex128")
 
 
 def require_values(x: jax.Array) -> None:
-    """JAX gives a different error for each thing that is done with a deleted array, and none where it is asked for its
-    place."""
+    """Raises one error for a deleted array, for which JAX has a different one in each function, and none for its
+    device."""
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
             f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "
@@ -36,6 +37,10 @@ def require_values(x: jax.Array) -> None:
 
 
 class JaxConversion(Conversion):
+    def shares(self, device: Device) -> bool:
+        # of other plugins nothing was seen
+        return super().shares(device) and (device.kind == "cpu" or self.hardware() <= {"cuda", "rocm", "hip"})
+
     def takes(self) -> Takes:
         return _TAKES
 

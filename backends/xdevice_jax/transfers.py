@@ -43,7 +43,7 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
     def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
         if isinstance(device, jax.sharding.Sharding):
             if not isinstance(x, jax.Array):
-                return None  # what the host has is not moved from a device
+                return None  # data of the host comes from no device
             others = device.device_set - x.sharding.device_set
             device = min(others or device.device_set, key=lambda native: native.id)
         return backend.from_native(device)

@@ -36,7 +36,7 @@ from xdevice.errors import DeviceNotFoundError, ShapeError
 from .numpy_names import restored
 
 if is_blocking_wanted():
-    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # works only before the import
+    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # MXNet reads it only when it is imported
 
 with importing(), restored("mxnet"):
     import mxnet as mx
@@ -162,7 +162,7 @@ class MxnetBackend(
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        # beyond the virtual GPUs, a CPU of a higher number is nothing
+        # CPUs of higher numbers than the virtual GPUs do not count as devices
         return super().describe_missing(device) if self.virtual else self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
@@ -342,7 +342,7 @@ class MxnetBackend(
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> None:
-        """It has more than one CPU device from the start."""
+        """None: MXNet has several CPU devices from the start."""
 
     def make_virtual_gpus(self, n: int) -> None:
         self._cpus, self._gpus = 1, n
@@ -391,7 +391,7 @@ class MxnetBackend(
         return devices.of("gpu", native.device_id - 1) if is_gpu else self._on_host(native)
 
     def _on_host(self, native: Any) -> Device:
-        """The index of pinned and shared memory names the GPU, or the worker, that it is meant for."""
+        """The CPU, for pinned and shared memory too, whose index is that of the GPU or worker it is meant for."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)")
         return devices.CPU

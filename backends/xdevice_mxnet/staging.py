@@ -69,7 +69,7 @@ def _to_gpu(owner: Any, source: int, made: Any, backend: Backend) -> bool:
 
 
 def _address(x: Any, backend: Backend) -> int:
-    """Of an array that has been waited for; 0 where MXNet does not tell."""
+    """The address of an array that has been waited for; 0 where MXNet does not tell it."""
     found = backend.memory_of(x)
     return 0 if found is None else found[0]
 

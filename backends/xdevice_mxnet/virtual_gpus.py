@@ -31,7 +31,7 @@ def refuse_mixed_devices() -> None:
         return
 
     def invoke(operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any) -> int:
-        given = outputs._obj.value  # of `out=`; MXNet itself writes them wherever they are
+        given = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write on any device
         if count.value + given > 1:
             arrays = handles if not given else [*handles[: count.value], *results._obj[:given]]
             places = _places(arrays)
@@ -50,7 +50,8 @@ def _is_null(pointer: object) -> bool:
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """A function of the library that takes arrays and, further on, a gradient for each or none."""
+    """A function of the library that takes arrays and their gradients, wrapped: it raises for a gradient on another
+    device."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
         gradients = rest[at]

@@ -155,15 +155,15 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> None:
-        """It is loaded beside the others, so it refuses only to be asked for GPUs."""
+        """None: NumPy is loaded beside other backends, so it refuses only where it is itself asked for GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
-        """From here on `count` refuses them."""
+        """From here on `count` raises for GPUs."""
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """NumPy makes float64 anyway."""
+        """Nothing to do: NumPy makes float64 anyway."""
 
     # what people ask
 

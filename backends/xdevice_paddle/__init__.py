@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
 from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_name, host_dtype
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing
 from xdevice.errors import NotBuiltError
@@ -34,6 +34,7 @@ with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_g
     from paddle.base.framework import global_var
 
     from . import (
+        accelerators,
         conversion,
         copying,
         loading,
@@ -101,7 +102,7 @@ class PaddleBackend(
     releases_under_lock = True
 
     def __init__(self) -> None:
-        self._gpus = _count_gpus()
+        self._gpu, self._gpus = accelerators.found()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
         tracing.keep_out()
 
@@ -132,18 +133,22 @@ class PaddleBackend(
             return DeviceInfo(device.kind, None)
         if self.virtual:
             return VIRTUAL_GPU
+        if self._gpu != "gpu":
+            return DeviceInfo(self._gpu, None)
         properties = paddle.device.cuda.get_device_properties(device.index)
         return DeviceInfo(properties.name, properties.total_memory)
 
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words(self._gpu)
+
     def is_started(self, device: Device) -> bool:
-        return device.kind != "gpu" or self.virtual > 0 or driver.is_started(device.index)
+        return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
         native = self._natives.get(device)
         if native is None:
             self.require(device)
-            virtual_place = paddle.CustomPlace(virtual_gpus.KIND, device.index) if self.virtual else None
-            native = self._natives[device] = virtual_place or paddle.CUDAPlace(device.index)
+            native = self._natives[device] = accelerators.place(self._gpu, device.index)
         return native
 
     def from_native(self, native: Any) -> Device | None:
@@ -156,7 +161,7 @@ class PaddleBackend(
         return self._device_at(native) if isinstance(native, paddle.base.core.Place) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        return scopes.scope(virtual_gpus.name_of(device))
+        return scopes.scope(f"{self._gpu}:{device.index}" if device.kind == "gpu" else "cpu")
 
     # tensors
 
@@ -178,9 +183,9 @@ class PaddleBackend(
 
     def synchronize(self, device: Device | None) -> None:
         if self.virtual:
-            return  # they compute as the CPU does
+            return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
-            waiting = [devices.of("gpu", index) for index in range(self._gpus) if driver.is_started(index)]
+            waiting = [gpu for gpu in self.devices() if gpu.kind == "gpu" and self.is_started(gpu)]
         else:
             waiting = [device] if device.kind == "gpu" else []  # the CPU's work is done; no other kind comes in
         for gpu in waiting:
@@ -217,7 +222,7 @@ class PaddleBackend(
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        if host.itemsize > 2:  # finding the name takes longer than the rest
+        if host.itemsize > 2:  # only short dtypes may need a view, and finding the name takes longer than the rest
             return host
         name = dtype_name(x.dtype)
         return host.view(host_dtype(name)) if name in BITS_AS else host
@@ -282,7 +287,7 @@ class PaddleBackend(
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
-        if self.virtual:
+        if self._gpu != "gpu":
             return self.copy(x, device) if isinstance(x, paddle.Tensor) else self.from_numpy(x, device)
         if isinstance(x, paddle.Tensor):
             if device is _CPU or self.device_of(x) is not _CPU or not x.is_dense() or not x.stop_gradient:
@@ -323,6 +328,8 @@ class PaddleBackend(
     # memory
 
     def memory(self, device: Device) -> Memory:
+        if device.kind == "gpu" and self._gpu not in ("gpu", virtual_gpus.KIND):
+            return Memory(None, None, None, None)  # Paddle tells it of GPUs
         return memory.of(device)
 
     def reset_peak(self, device: Device) -> None:
@@ -340,7 +347,7 @@ class PaddleBackend(
         paddle.set_flags({"FLAGS_use_stride_kernel": False})
         paddle.set_device("cpu")
         self._natives = {_CPU: self._natives[_CPU]}
-        self._gpus = n
+        self._gpu, self._gpus = virtual_gpus.KIND, n
         for index in range(n):  # what paddle.get_device() gives goes back in
             devices.spell(f"{virtual_gpus.KIND}:{index}", devices.of("gpu", index))
         self.short_floats = frozenset()  # Tensor.view, which makes them, has no kernel then
@@ -378,7 +385,9 @@ class PaddleBackend(
             raise NotBuiltError(
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
             )
-        raise self.unsupported(f"{place} through xdevice", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
+        if place.is_xpu_place() and self._gpu == "xpu":
+            return devices.of("gpu", place.xpu_device_id())
+        raise self.unsupported(f"{place}, where gpu:i is {self._gpu}", "bring what is there to the host: x.cpu()")
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
         if x.is_dist():
@@ -388,29 +397,22 @@ class PaddleBackend(
         return x.to_dense()
 
     def _of_plugin(self, kind: str, index: int) -> Device:
-        if kind != virtual_gpus.KIND:
-            raise self.unsupported(
-                f"devices of the plugin {kind!r}", "xdevice runs Paddle on CPUs and GPUs; use x.cpu()"
-            )
+        if kind != self._gpu:
+            raise self.unsupported(f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()")
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
-        return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
+        """The result of an operation, moved to `device`: without a kernel of the plugin, Paddle leaves an empty one on
+        the CPU."""
+        return self.move(x, device) if self._gpu != "gpu" and self.device_of(x) is not device else x
 
     def _put(self, array: np.ndarray[Any, Any], native: Any) -> paddle.Tensor | None:
-        # else NumPy's uint16 would be what Paddle takes it for
+        # Paddle takes NumPy's uint16 for bfloat16
         return staging.put(array, native) if array.dtype.name in self.dtypes else None
 
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:
             raise self.unsupported("a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
+        if self._gpu != "gpu":
+            raise self.unsupported(f"its GPUs, where gpu:i is {self._gpu}", "use xdevice.gpu(i).native")
         return devices.of("gpu", index)
-
-
-def _count_gpus() -> int:
-    if not paddle.is_compiled_with_cuda():
-        return 0
-    # Paddle's own count initialises CUDA, which no forked child could use then
-    found = None if paddle.is_compiled_with_rocm() else nvidia.count()
-    return int(paddle.device.cuda.device_count()) if found is None else found

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any, Final
 import paddle
 from paddle.utils import dlpack
 
+from xdevice.base import devices
 from xdevice.contract import Takes
 from xdevice.contract.conversion import Conversion
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """With virtual GPUs no kernel of Paddle's takes strides, not even on the CPU."""
+    """The memory that Paddle can take over. With virtual GPUs none of its kernels takes strides, not even on the
+    CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
@@ -38,6 +41,12 @@ def described(x: paddle.Tensor) -> str:
 
 
 class PaddleConversion(Conversion):
+    _gpu: str
+    """What Paddle calls the type of `gpu:i`."""
+
+    def shares(self, device: Device) -> bool:
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")  # of others nothing was seen
+
     def takes(self) -> Takes | None:
         return takes(bool(self.virtual))
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """The lists of operators that are cast are the process's, so level and dtype are all that a thread lacks."""
+    """Inside the block this thread has another one's AMP level and dtype; the lists of operators to cast are the
+    process's."""
     tracer = base._dygraph_tracer()
     if state is None or tracer is None:
         yield

@@ -47,7 +47,7 @@ def put(values: np.ndarray[Any, Any], place: Any) -> paddle.Tensor | None:
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """A tensor from the host on a GPU, without its gradient, as `put`."""
+    """A copy on a GPU of a tensor from the host, made as `put` does, without its gradient."""
     if not isinstance(place, paddle.CUDAPlace) or not _is_plain(x, TO_GPU) or not x.place.is_cpu_place():
         return None
     if not _is_possible():
@@ -57,7 +57,7 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def wait(place: Any) -> None:
-    """Until what `put` and `to_gpu` have left to do is done."""
+    """Waits until the copies of `put` and `to_gpu` to a GPU are done."""
     _current(place).synchronize()
 
 

@@ -10,8 +10,6 @@ import paddle
 from xdevice.base.devices import CPU, of
 from xdevice.contract.hooks import Hooks
 
-from . import virtual_gpus
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -53,7 +51,7 @@ def _named(backend: Backend, name: str) -> Device | None:
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return CPU
-    if kind == virtual_gpus.KIND:
+    if kind in backend.hardware():
         return of("gpu", int(index or 0))
     if kind != "gpu" or not backend.count("gpu"):
         return None  # Paddle raises by itself where there is no such device

@@ -54,7 +54,7 @@ _why_not: str | None = _TOO_LATE
 
 
 def registered() -> int:
-    """How many Paddle was given."""
+    """How many virtual GPUs Paddle was given."""
     return _registered
 
 
@@ -66,7 +66,7 @@ def name_of(device: Device) -> str:
 
 
 def why_not() -> str | None:
-    """Why Paddle was not given any; None if it was."""
+    """Why Paddle was given no virtual GPUs; None if it was."""
     return _why_not
 
 

@@ -41,6 +41,7 @@ with importing():
     from tensorflow.python.eager import context as _context
 
     from . import (
+        accelerators,
         loading,
         models,
         staging,
@@ -121,7 +122,7 @@ class TensorflowBackend(
         found = self._counts.get(kind)
         if found is not None:
             return found
-        name = kind.upper()
+        name = accelerators.kind() if kind == "gpu" else kind.upper()
         if _is_started():
             self._counts[kind] = sum(map(_is_here, tf.config.list_logical_devices(name)))
             return self._counts[kind]
@@ -138,18 +139,22 @@ class TensorflowBackend(
             return VIRTUAL_GPU
         owners = [
             one
-            for one in tf.config.get_visible_devices("GPU")
+            for one in tf.config.get_visible_devices(accelerators.kind())
             for _ in tf.config.get_logical_device_configuration(one) or (one,)
         ]
         details = tf.config.experimental.get_device_details(owners[device.index])
-        return DeviceInfo(details.get("device_name", "gpu"), None)
+        return DeviceInfo(details.get("device_name", accelerators.kind()), None)
+
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words()
 
     def to_native(self, device: Device) -> str:
         native = self._natives.get(device)
         if native is None:
             is_virtual = self.virtual and device.kind == "gpu"
             kind, index = ("cpu", device.index + 1) if is_virtual else (device.kind, device.index)
-            native = self._natives[device] = f"/{kind.upper()}:{index}"
+            name = accelerators.kind() if kind == "gpu" else kind.upper()
+            native = self._natives[device] = f"/{name}:{index}"
         return native
 
     def describe_missing(self, device: Device) -> str:
@@ -182,7 +187,7 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            moved = x._copy(device_name=self.to_native(device)[1:])  # with no job: in a cluster this is another one
+            moved = x._copy(device_name=self.to_native(device)[1:])  # without the job: a cluster has another
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, _COMPOSITES):
             return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
@@ -205,6 +210,7 @@ class TensorflowBackend(
             return  # sync_devices would start the GPUs
         try:
             tf.test.experimental.sync_devices()
+            accelerators.wait_for_others()
         except tf.errors.OpError:
             tf.experimental.async_clear_error()
             raise
@@ -223,7 +229,7 @@ class TensorflowBackend(
         return self._settled(x, device)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype.isbuiltin == 2:  # of ml_dtypes, and NumPy exports none
+        if array.dtype.isbuiltin == 2:  # a dtype of ml_dtypes, which NumPy does not export
             if array.dtype.name in self.short_floats:
                 return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
             with tf.device("/CPU:0"):  # else TensorFlow would take it to a GPU
@@ -291,7 +297,7 @@ class TensorflowBackend(
     def engines(self) -> Sequence[str]:
         from . import processes
 
-        return processes.names(self.count("gpu") - self.virtual)
+        return processes.names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
 
     def start_engine(self, name: str, group: Group) -> Engine:
         from xdevice.contract.collectives import require_fit
@@ -300,7 +306,7 @@ class TensorflowBackend(
 
         require_fit(self, name, group.device)
         engine = processes.TensorflowEngine(name, group, self.to_native(group.device), _is_started())
-        if not self.virtual:  # else they were set, and hold
+        if not self.virtual:  # the number of virtual GPUs was set, and stays
             self._counts.clear()
         return engine
 
@@ -329,7 +335,13 @@ class TensorflowBackend(
     def blocking(self) -> AbstractContextManager[Any]:
         from . import blocking
 
-        return blocking.blocking(waits=self.count("gpu") > self.virtual)
+        waits = self.count("gpu") > self.virtual
+        if waits and not accelerators.IS_NVIDIA_OR_AMD:
+            raise self.unsupported(
+                f"blocking mode on {accelerators.kind()}, whose work its own wait passes over",
+                "call xdevice.sync() after the line in question",
+            )
+        return blocking.blocking(waits)
 
     def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
         from . import transfers
@@ -341,7 +353,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # only oneDNN's allocator counts on the CPU, and TensorFlow's BFC
+        except ValueError:  # on the CPU only the allocators of oneDNN and BFC count
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -420,11 +432,14 @@ class TensorflowBackend(
             if _is_started():  # in a cluster this process has a job of its own; virtual GPUs are spelled with this one
                 here = name.replace(f"{_context.context().host_address_space()}/device:", _HERE, 1)
             try:
-                found = self._places[name] = devices.parse(here)
+                found = devices.parse(here)
+                if found.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here:
+                    raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(
                     f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
                 ) from error
+            found = self._places[name] = devices.plain(found)
         return found
 
     def _device_of_composite(self, x: Any) -> Device:
@@ -458,7 +473,8 @@ class TensorflowBackend(
         return self._settled(copied, device)
 
     def _settled(self, x: Any, device: Device) -> Any:
-        """`x` where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope says."""
+        """`x`, moved to where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope
+        says."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)
@@ -482,14 +498,15 @@ def _is_here(device: tf.config.LogicalDevice) -> bool:
 
 
 def _give_copies_a_gradient() -> None:
-    """In TensorFlow's registry, because `tf.custom_gradient` takes 100 us a call, ten times what the copy takes."""
+    """Registers a gradient for copies with TensorFlow: `tf.custom_gradient` would take 100 us a call, ten times the
+    copy."""
     for op in ("DeepCopy", "Snapshot"):
-        with suppress(KeyError):  # some later TensorFlow may have one
+        with suppress(KeyError):  # a later TensorFlow may have registered one
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 
 def _keep_autograph_out() -> None:
-    """AutoGraph rewrites what a `tf.function` calls, warns where it cannot, and makes a StagingError of our errors."""
+    """Keeps AutoGraph from rewriting our code in a `tf.function`: it warns where it cannot, and wraps our errors."""
     ours = tuple(map(_autograph.DoNotConvert, ("xdevice", __name__)))
     _autograph.CONVERSION_RULES = (*ours, *_autograph.CONVERSION_RULES)
     # AutoGraph looks for the attribute, and lets the error through as it is

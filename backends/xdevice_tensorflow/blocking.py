@@ -26,7 +26,7 @@ def blocking(waits: bool) -> AbstractContextManager[None]:
 
 def _block(waits: bool) -> Callable[[], None]:
     def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        # the wait is an operation itself
+        # SyncDevice is the wait itself
         if graph is None and op_type != "SyncDevice" and tf.executing_eagerly() and _blocked.is_wanted():
             tf.test.experimental.sync_devices()
 

@@ -16,7 +16,10 @@ from xdevice.contract import Takes
 from xdevice.contract.conversion import ALIGNMENT, Conversion
 from xdevice.errors import UnsupportedError
 
+from . import accelerators
+
 if TYPE_CHECKING:
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(alignment=ALIGNMENT, strides="compact")
@@ -29,6 +32,10 @@ def export(x: Any) -> Any:
 
 
 class TensorflowConversion(Conversion):
+    def shares(self, device: Device) -> bool:
+        # of others nothing was seen
+        return super().shares(device) and (device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD)
+
     def takes(self) -> Takes | None:
         return TAKES
 

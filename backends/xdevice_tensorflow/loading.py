@@ -35,7 +35,7 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _original(error: tf.errors.OpError) -> Exception | None:
-    """The exception of the user's code, where its type is one of Python's own; no other can be made anew."""
+    """The exception of the user's code, if its type is one of Python's own: no other type can be made from its name."""
     found = _RAISED.match(error.message)
     cls = getattr(builtins, found["type"], None) if found else None
     if found is None or not (isinstance(cls, type) and issubclass(cls, Exception)):

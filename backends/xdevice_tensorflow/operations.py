@@ -64,7 +64,7 @@ def _lines(model: Any) -> dict[int, str]:
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether it is called once, and is no function."""
+    """Whether a node is a layer that is called once, and no function."""
     return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
 
 
@@ -94,8 +94,7 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
 
 
 def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
-    """What a Bidirectional does with the outputs of both directions, which is code elsewhere: the last output of the
-    one backwards belongs to the first step."""
+    """An entry for a Bidirectional that joins its outputs in another way than by default: elsewhere that is code."""
     if not isinstance(layer, kl.Bidirectional):
         return
     told = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
@@ -105,7 +104,7 @@ def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
-    """What a functional model calls a layer with besides inputs: a causal mask, training=True."""
+    """The arguments beside inputs with which a functional model calls a layer: a causal mask, training=True."""
     told = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in getattr(layer, "_inbound_nodes", ())
@@ -161,14 +160,14 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 
 def _with_axis(found: Layer, layer: Any) -> Layer:
-    """With its axis as PyTorch has it, and how many there are, where the model is functional and so knows it."""
+    """The layer with its axis in PyTorch's order, and the number of axes, if a functional model tells it."""
     axis = found.settings.get("axis")
     if not isinstance(axis, int) or len(layer._inbound_nodes) != 1:
         return found
     count = len(layer._inbound_nodes[0].output_tensors[0].shape)
     place = axis % count
     if place and _gives_channels_last(layer):
-        place = place % (count - 1) + 1  # rows, columns, channels are channels, rows, columns there
+        place = place % (count - 1) + 1  # PyTorch has the channels first
     return found._replace(settings={**found.settings, "axis": place - count, "ndim": count})
 
 
@@ -179,8 +178,8 @@ def _gives_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """What a layer of Keras's own is set to."""
-    if isinstance(layer, kl.Lambda):  # whose code is in it
+    """The settings of a layer of Keras's own."""
+    if isinstance(layer, kl.Lambda):  # the user's code is in it
         return ""
     config = layer.get_config()
     return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in ("name", "trainable", "dtype"))
@@ -189,7 +188,7 @@ def _own_config(layer: Any) -> str:
 def _by_function(path: str, function: Any) -> Layer:
     """A function of Keras or TensorFlow with what it takes when nobody says otherwise; nobody can read another's."""
     name = getattr(function, "__name__", type(function).__name__)
-    if isinstance(function, keras.Layer):  # which a Dense takes as its activation
+    if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
         return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
@@ -207,7 +206,7 @@ def _by_function(path: str, function: Any) -> Layer:
 
 
 def _called(path: str, layer: Any) -> Layer | None:
-    """Of an `Activation`."""
+    """The entry for an `Activation` layer."""
     return None if layer.activation is keras.activations.linear else _by_function(path, layer.activation)
 
 

@@ -125,7 +125,7 @@ class TensorflowEngine(Engine):
     # the end
 
     def close(self) -> None:
-        """The cluster stays for the life of the process."""
+        """Nothing to do: the cluster stays for the life of the process."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
         _calls[key] += 1
@@ -158,7 +158,7 @@ class TensorflowEngine(Engine):
 
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
-    """NCCL's takes no int32, and int64 in its place."""
+    """The dtypes by which NCCL takes each dtype: it takes no int32, which goes as int64."""
     wider = {dtype: (bits, "int64" if "int32" in (bits, wide) else wide) for dtype, (bits, wide) in table.items()}
     return {**wider, "int32": (None, "int64")}
 

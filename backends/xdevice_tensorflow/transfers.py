@@ -59,7 +59,7 @@ def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None
 
 
 def _is_number(backend: Backend, x: Any) -> bool:
-    """TensorFlow makes a host tensor of the 0.5 in `x * 0.5`, which an operation on a GPU takes along."""
+    """Whether a host tensor is a number that TensorFlow made, as of the 0.5 in `x * 0.5`, which a GPU takes along."""
     return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
 
 

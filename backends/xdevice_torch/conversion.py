@@ -19,6 +19,7 @@ from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
 from torch.utils import dlpack
 
+from xdevice.base import devices
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.contract import Takes
 from xdevice.contract.conversion import Conversion
@@ -27,6 +28,7 @@ from xdevice.errors import NotBuiltError, UnsupportedError
 from . import staging
 
 if TYPE_CHECKING:
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(strides="forward")
@@ -85,8 +87,14 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
 
 
 class TorchConversion(Conversion):
+    _gpu: str
+    """What PyTorch calls the type of `gpu:i`."""
+
     def takes(self) -> Takes | None:
         return TAKES
+
+    def shares(self, device: Device) -> bool:
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # of others nothing was seen
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:

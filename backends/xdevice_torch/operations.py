@@ -106,7 +106,7 @@ _TREE: Final = ops.Tree(
     lines=(nn.Sequential,),
     blocks=(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
     hooks=lambda module: (*module._forward_pre_hooks.values(), *module._forward_hooks.values()),
-    observers=("torch", "xdevice_torch", "transformers"),  # those of transformers keep what a layer gives
+    observers=("torch", "xdevice_torch", "transformers"),  # hooks of transformers only keep the output of a layer
     tensors=lambda module: [
         (name, x) for name, x in (*module.named_buffers(recurse=False), *vars(module).items()) if isinstance(x, Tensor)
     ],

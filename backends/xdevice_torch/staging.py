@@ -44,7 +44,7 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether what is done with the memory of `x` is done with `x`, and with nothing else."""
+    """Whether the values of `x` are its memory alone, and nothing traces, maps or watches what happens to it."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -56,7 +56,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether something sees each operation, FakeTensorMode among them, whose tensors have no memory."""
+    """Whether a mode sees each operation, such as FakeTensorMode, whose tensors have no memory."""
     return torch._C._len_torch_dispatch_stack() > 0
 
 
@@ -144,7 +144,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """What becomes `values`, and cannot be read, before `wait` has returned."""
+    """A tensor that will have `values`, which nobody can read before `wait` has returned."""
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         _arriving_type(), values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
@@ -162,7 +162,7 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
         wait()
         try:
             torch.utils.swap_tensors(x, values)
-        except RuntimeError:  # somebody has a weak reference to it
+        except RuntimeError:  # raised if somebody has a weak reference to it
             return values
         return x
 
@@ -211,11 +211,11 @@ _ABOUT: Final = frozenset(
 
 
 def tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """Read on return, and not an alias."""
+    """A tensor on a GPU with the values of `x`, which has been read on return; never an alias."""
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
     if x.device.type != "cpu":
-        if x.is_cuda:  # else its memory could be given away as soon as its owner drops it
+        if x.is_cuda:  # keeps its memory from being reused before the copy has read it
             x.record_stream(torch.cuda.current_stream(x.device))
         return x.to(native, copy=True)
     staged = moved(x, native)
@@ -237,7 +237,7 @@ def pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Te
 
     dtype = getattr(torch, values.dtype.name)
     plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
-    # with its device: else inside `with gpu:` it would be there, and nothing there can be pinned
+    # names the CPU: inside `with gpu:` it would be made there, where nothing can be pinned
     pinned = torch.empty(plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True)
     numpy.copyto(pinned.numpy(), plain)
     return pinned.to(native, non_blocking=True).view(dtype)

@@ -21,7 +21,6 @@ from xdevice.contract.hooks import Hooks, Shared
 from xdevice.errors import UnsupportedError
 
 from .modes import Mode, put_on
-from .virtual_gpus import NAME as VIRTUAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,7 +60,7 @@ def watch(backend: Backend, gpu: str, report: Callable[[Transfer], None]) -> Ite
         hooks.reads(torch.Tensor, *READS)
         hooks.moves(torch.Tensor, "to", target)
         hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-        for name in ("cuda", "xpu", VIRTUAL):
+        for name in dict.fromkeys(("cuda", "xpu", gpu)):
             if hasattr(torch.Tensor, name):
                 hooks.moves(torch.Tensor, name, accelerator)
         with _watched.on(lambda: put_on(_Watch(backend, hooks))):
@@ -102,7 +101,7 @@ _COUNT = 8
 
 
 def _named(backend: Backend, native: Any) -> Device | None:
-    """Also of a type that xdevice does not know: a record only names it."""
+    """The `Device` of a PyTorch device, also of a type that xdevice does not support: a record only names it."""
     try:
         return backend.from_native(native)
     except UnsupportedError:

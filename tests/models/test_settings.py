@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.core import registry
 from xdevice.errors import ArgumentError
 from xdevice.models import refusals
 
@@ -25,28 +24,28 @@ def named(nn, **layers):
 
 
 def _torch():
-    registry.load("torch")
+    xdevice.backend("torch")
     from torch import nn
 
     return nn
 
 
 def _paddle():
-    registry.load("paddle")
+    xdevice.backend("paddle")
     from paddle import nn
 
     return nn
 
 
 def _keras():
-    registry.load("tensorflow")
+    xdevice.backend("tensorflow")
     import keras
 
     return keras
 
 
 def _gluon():
-    registry.load("mxnet")
+    xdevice.backend("mxnet")
     from mxnet.gluon import nn
 
     return nn

@@ -143,7 +143,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _eagerly(function: Callable[[], Any]) -> Any:
-    """Keeps a compiler out of the walk through containers, which it would fail in; the tensors are not known yet."""
+    """Walks through containers outside of a compiler, which would fail there."""
     for backend in registry.list_loaded():
         function = partial(backend.eagerly, function)
     return function()
@@ -220,7 +220,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
-    """Where a type has not been seen so far, or something is wrong."""
+    """As `_parameters`, slower: for types not seen so far, and to say what is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -320,7 +320,7 @@ def _rank(x: Any) -> int | None:
 
 
 def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """With zeros where the loss does not depend on a parameter."""
+    """The gradients, with zeros where the loss does not depend on a parameter."""
     if all(g is not None for g in gradients):
         return gradients
     if all(g is None for g in gradients):
@@ -364,7 +364,7 @@ def _elsewhere(places: list[Device], others: list[Device], tree: Tree) -> Device
 
 
 def _checked(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> Any:
-    """What the rule gave, if it is fit to be the new parameter."""
+    """What the rule returned; raises if it cannot be the new parameter."""
     made = registry.as_array(made)
     found = registry.kind_of(type(made))
     if found is None or found.backend is not backend or found.kind == "model":

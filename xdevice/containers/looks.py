@@ -41,7 +41,7 @@ _PLAIN: Final = (bool, int, float, str, bytes)
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 _NEVER: Final = (
     *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
-    # what runs, or is to run, holds the program; and what a weak reference names is somebody else's
+    # running code would lead to the whole program; what a weak reference names belongs to others
     *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
     weakref.ReferenceType,
 )

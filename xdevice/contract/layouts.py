@@ -199,8 +199,8 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
-    """One number for each group, where PyTorch has one for each channel: all of a group must be equal. The number of
-    channels is not known by the framework."""
+    """The rule for one number a group, where PyTorch has one a channel: all channels of a group must be equal. The
+    framework does not know the number of channels."""
 
     def way(x: Array) -> tuple[Array, ...]:
         return (np.repeat(x, (channels or groups) // groups),)

@@ -57,7 +57,7 @@ def _uuids() -> tuple[str, ...] | None:
     try:
         nvml = ctypes.CDLL("nvml.dll" if is_windows else "libnvidia-ml.so.1")
     except OSError:
-        return () if is_windows else None  # the driver brings it there
+        return () if is_windows else None  # on Windows, NVML comes with the driver
     if nvml.nvmlInit_v2():
         return None
     try:

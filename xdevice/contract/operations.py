@@ -76,7 +76,7 @@ Row = Callable[[str, Any], Layer | None]
 
 
 class Table(NamedTuple):
-    """What a framework's layers without parameters compute."""
+    """The layers without parameters of a framework: for each class, how its settings are read."""
 
     package: str
     """The framework's own, whose layers can be asked what they are set to."""
@@ -94,7 +94,7 @@ class Table(NamedTuple):
         if known is not None:
             row = self.rows[known]
             return None if row is None else row(path, layer)
-        is_own = _root(type(layer)) == self.package  # a user's may raise, or print addresses
+        is_own = _root(type(layer)) == self.package  # the repr of a user's class may raise, or print addresses
         return other(path, layer, self.describe(layer) if is_own else "")
 
 
@@ -144,7 +144,7 @@ def _each(
     told: set[str] = set()
     for path, module in modules:
         yield from _hooked(path, module, tree)
-        if path in known:  # which keep counters and states of dropouts, too
+        if path in known:  # layers that are known also keep counters and states of dropouts
             yield known[path]
             if table.is_rewritten(module):
                 yield own_code(path, module)
@@ -167,13 +167,14 @@ def _is_inside(path: str, layers: Container[str]) -> bool:
 
 
 def _hooked(path: str, module: Any, tree: Tree) -> Iterator[Layer]:
-    """That it has hooks which may change what it takes or gives."""
+    """An entry for a layer with hooks, which may change its inputs or outputs."""
     if any(_root(hook) not in tree.observers for hook in tree.hooks(module)):
         yield other(f"{path}()", module, "a hook")
 
 
 def _stateless(path: str, name: str) -> Layer:
-    """A tensor that a layer holds and its state does not: a buffer that is not persistent, or a mere attribute."""
+    """An entry for a tensor of a layer that its state does not hold: a buffer that is not persistent, or an
+    attribute."""
     return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
 
 
@@ -182,7 +183,7 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds the rows. What stands in two places ends one, for it is listed in one of them only."""
+    """Finds the rows. A layer that stands in two places ends a row, because it is listed in one of them only."""
 
     def __init__(
         self,
@@ -250,7 +251,8 @@ def activation(path: str, name: str, **settings: object) -> Layer:
 
 
 def activations(rows: Mapping[type, Mapping[str, str]]) -> dict[type, Row | None]:
-    """Rows of functions under the names of their classes: by each setting the attribute that has it."""
+    """Entries of a table for functions, which are named as their classes; each setting is read from the attribute
+    given."""
     return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
 
 
@@ -261,12 +263,13 @@ def _activation_of(cls: type, attributes: Mapping[str, str], path: str, layer: A
 
 
 def row(kind: str, **attributes: str) -> Row:
-    """Of a kind whose settings are attributes."""
+    """An entry of a table: a layer of this kind, whose settings are read from attributes."""
     return lambda path, layer: plain(path, kind, **_settings(layer, attributes))
 
 
 def over_axes(module: object, name: str, row: Callable[[int, str, Any], Layer | None]) -> dict[type, Row | None]:
-    """Rows of the layers over one, two and three axes that a module has, "MaxPool{}d"; the row takes the number too."""
+    """Entries for the layers over one, two and three axes that a module has, such as "MaxPool{}d"; `row` gets the
+    number too."""
     names = {axes: name.format(axes) for axes in (1, 2, 3)}
     return {getattr(module, one): partial(row, axes) for axes, one in names.items() if hasattr(module, one)}
 
@@ -348,7 +351,7 @@ def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def flatten(path: str, first: int, last: int) -> Layer | None:
-    """None of all axes but the first: rows of a batch are made by a function in most models."""
+    """A layer that flattens; None if it flattens all axes but the first, which most models do by a function."""
     return None if (first, last) == (1, -1) else plain(path, "flatten", first=first, last=last)
 
 
@@ -376,8 +379,8 @@ def own_code(path: str, layer: object) -> Layer:
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
-    """PyTorch leaves out a last window that begins behind the image; other frameworks, which say `OUTSIDE_TOO`, do
-    not."""
+    """The setting ceil_mode: PyTorch leaves out a last window that begins behind the image; frameworks that keep it say
+    `OUTSIDE_TOO`."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
         each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
         if any(step > size - (max(pad) if isinstance(pad, tuple) else pad) for size, step, pad in each):

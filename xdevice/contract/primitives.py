@@ -159,6 +159,10 @@ class Primitives(ABC):
     def describe(self, device: Device) -> DeviceInfo:
         """Name and memory of a device, `VIRTUAL_GPU` for a virtual one. May start it."""
 
+    def hardware(self) -> frozenset[str]:
+        """The words for the hardware that `gpu:i` is, of `devices.HARDWARE`: "cuda"; empty, it answers to each."""
+        return frozenset()
+
     def is_started(self, device: Device) -> bool:
         """Whether this process has used a GPU: asking anything else about one that it has not used starts it."""
         return True
@@ -374,21 +378,35 @@ class Primitives(ABC):
         return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
 
     def has(self, device: Device) -> bool:
-        """Whether the device exists."""
-        return device.kind in self.kinds and device.index < self.count(device.kind)
+        """Whether the device exists, and is the hardware that it names."""
+        return device.kind in self.kinds and device.index < self.count(device.kind) and self.answers_to(device)
 
-    def require(self, device: Device) -> None:
-        """Raises `DeviceNotFoundError` unless the device exists."""
+    def require(self, device: Device) -> Device:
+        """The device as tensors have it, `gpu:1` of `cuda:1`. Raises `DeviceNotFoundError` unless it exists, and is
+        the hardware that it names."""
         if self.has(device):
-            return
+            return devices.plain(device)
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
+        if device.kind == "gpu" and self.count("tpu"):
+            hint = "; it computes on tpu:0, which xdevice.try_gpu() gives"
         if self.is_host_only:
             hint = (
                 f"; where the selected backend has it, xdevice.tensor(x, device={str(device)!r}) makes a tensor of an "
                 f"array, and xdevice.convert(x, 'torch') makes one of another framework"
             )
-        raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
+        name = str(device)
+        if type(device) is devices.Named and self.count("gpu"):
+            name = f"{device.word}:{device.index}"
+            hint = f", where gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for whatever there is"
+        raise DeviceNotFoundError(f"{name} does not exist on {self.name}, which has {there}{hint}")
+
+    def answers_to(self, device: Device) -> bool:
+        """Whether a device, here or not, is named by a word for the hardware that `gpu:i` is, or by none."""
+        if type(device) is not devices.Named or self.virtual:
+            return True
+        words = self.hardware()
+        return not words or device.word in words
 
     def refuse_if_frozen(self, draw: str, instead: str = "draw outside and pass the numbers in") -> None:
         """Raises `UnsupportedError` in a traced function, where a draw would give the same numbers at each call."""

@@ -232,7 +232,16 @@ def make(name: str) -> Backend:
         return backend
 
 
+_PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""Frameworks that load plugins at their import name it where one of them fails."""
+
+
 def _import_failed(name: str, error: Exception) -> BackendImportError:
+    if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not mend that
+        return BackendImportError(
+            f"the backend {name!r} does not import, because a plugin of another vendor's does not load: {error}; "
+            f"install what that needs, its driver for instance, or leave plugins out: set {_PLUGINS_VARIABLE}=0"
+        )
     return BackendImportError(
         f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "
         f"`xdevice info {name}` shows the details, and this reinstalls it: {install_hint(name)}"

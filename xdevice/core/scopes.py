@@ -80,7 +80,7 @@ def set_device(device: object) -> None:
     native = None
     if chosen is not None:
         backend = selection.current()
-        backend.require(chosen)
+        chosen = backend.require(chosen)
         native = backend.scope(chosen)
     before, _threads.native, _threads.device = _threads.native, None, None
     if before is not None:
@@ -92,12 +92,12 @@ def set_device(device: object) -> None:
 
 def enter(device: Device) -> None:
     backend = selection.current()
-    backend.require(device)
-    push(_entered, Block(device, lambda: backend.scope(device)))
+    place = backend.require(device)
+    push(_entered, Block(place, lambda: backend.scope(place)))
 
 
 def leave(device: Device, error: BaseException | None) -> None:
-    pop(_entered, device, error)
+    pop(_entered, devices.plain(device), error)
 
 
 devices.answers.enter, devices.answers.leave = enter, leave

@@ -118,8 +118,7 @@ def _prefer() -> str:
 
 def _to_native(device: devices.Device) -> Any:
     chosen = current()
-    chosen.require(device)
-    return chosen.to_native(device)
+    return chosen.to_native(chosen.require(device))
 
 
 devices.answers.to_native = _to_native

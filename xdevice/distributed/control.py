@@ -66,7 +66,7 @@ class Line:
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
-        """Until the hub says that all have come; its deadline is the shorter one."""
+        """Waits until the hub says that all have come, or that the time is over; the hub's deadline comes first."""
         self._timeout += join_timeout
         self._heard = self._clock.tick()
         while not any(kind == b"J" for kind, _ in self._frames(self._beat)):
@@ -85,11 +85,11 @@ class Line:
         return self._ask(b"V", call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
-        """The same between two: `verb` is "send" or "recv", `what` the dtype and shape."""
+        """As `vote`, between two ranks: `verb` is "send" or "recv", `what` the dtype and shape."""
         self._ask(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
 
     def exchange(self, text: str) -> list[str]:
-        """Every rank's text, by rank."""
+        """The texts of all ranks, by rank."""
         return json.loads(self._all("exchange", json.dumps(text)))  # type: ignore[no-any-return]
 
     def _all(self, call: str, payload: str) -> str:
@@ -120,7 +120,7 @@ class Line:
     # what is heard
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """What the hub says within this time; raises what ends the world."""
+        """What the hub sends within this time; raises for what ends the world."""
         ready = self._poll(seconds)
         now = self._clock.tick()
         if not ready and now - self._heard > self._timeout + self._beat:
@@ -137,14 +137,14 @@ class Line:
             if kind == b"E":
                 error = self.end(_error(json.loads(text)))
                 if any(kind == b"M" for kind, _ in frames):
-                    break  # that came before, and says more; this is what the next call raises
+                    break  # an earlier error says more; this one is for the next call
                 raise error
         if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
             raise self.end(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
         return frames
 
     def end(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
-        """The error that is raised from now on."""
+        """Keeps the error that every later call raises."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -177,14 +177,14 @@ class Line:
             self._vote.send(b"D")
 
     def raise_reason(self) -> None:
-        """Waits for the reason of a failure that the engine has met, and raises it if it comes."""
+        """After the engine has failed: waits a moment for the hub to name a rank that has failed, and raises that."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._heard = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
-        """The thread of the other connection."""
+        """Runs in a thread: answers the hub's questions, on the second connection."""
         poll = _poller(self._answers)
         with suppress(OSError, ValueError):  # closed
             while self._answers.is_open:
@@ -196,7 +196,7 @@ class Line:
         self._answers.close()
 
     def close(self) -> None:
-        """After the last word. Waits for the hub to have told all, where rank 0 is."""
+        """Closes the connections after the last word; on rank 0 waits until the hub has told all."""
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
@@ -209,7 +209,7 @@ class Line:
 
 
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
-    """Waits so many seconds until a connection can be read, or written where something is kept for it."""
+    """A function that waits so many seconds until a connection can be read, or written if frames are kept for it."""
     if not hasattr(select, "poll"):
         return lambda seconds: bool(select.select([conn], [conn] if conn.out else [], [], seconds)[0])
     reading, both = select.poll(), select.poll()
@@ -239,7 +239,7 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
 
 
 def _in_a_line(call: str) -> str:
-    """The names in a call are what a program has chosen, keys and modules: a line break would cut it off."""
+    """The text without line breaks: names in it come from the program, and a line break would cut it off."""
     return call.replace("\n", "\\n")
 
 
@@ -250,7 +250,7 @@ def _name_ranks(ranks: list[int]) -> str:
 
 
 def _short(call: str, calls: list[str], most: int = 300) -> str:
-    """A call of many tensors from where it begins to differ."""
+    """A long call, from where it begins to differ from the others."""
     if len(call) <= most:
         return call
     items = [one.split("; ") for one in calls]
@@ -299,7 +299,7 @@ def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def _allow_files(count: int) -> None:
-    """Two connections a rank are more than many systems allow a process that does not ask."""
+    """Raises this process's limit of open files for two connections a rank."""
     try:
         import resource
     except ImportError:  # Windows
@@ -391,12 +391,12 @@ def _reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """A connection to the hub of this run; None where there is none at this port."""
+    """A connection to this run's hub; None if it does not listen at this port."""
     try:
         family, kind, protocol, _, address = _addresses(place.host, port)[0]
         sock = socket.socket(family, kind, protocol)
     except (LaunchError, OSError):
-        return None  # the name may be known later
+        return None  # the host's name may be known later
     sock.settimeout(5)
     try:
         sock.connect(address)
@@ -412,14 +412,14 @@ def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket
     if refusal.get("why") == "token":
         text = f"refuses this process: its {TOKEN} is another one, or its run is"
         if place.port is None and is_loopback(place.host):
-            return None  # a run that happens to listen where this one might
+            return None  # another run listens at this port
     else:
         text = f"refuses this process: {refusal.get('text')}"
     raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
 
 
 def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[str, Any] | None:
-    """Shows that this process belongs here, and sees that the other side does; gives why it was refused."""
+    """Makes the handshake, in which both sides prove that they belong to this run; gives the reason of a refusal."""
     kind, text = _read(sock)
     greeting = wire.GREETING.decode()
     if kind != b"H" or not text.startswith(greeting):
@@ -441,7 +441,7 @@ def _pid() -> str:
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """One frame, and no byte behind it."""
+    """One frame, without reading a byte of the next."""
     head = _exactly(sock, 5)
     length = int.from_bytes(head[:4], "big")
     if length > wire.MOST_BEFORE:

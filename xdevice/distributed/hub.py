@@ -35,7 +35,7 @@ _log: Final = logging.getLogger("xdevice")
 
 
 class Terms(NamedTuple):
-    """What all of a world's processes have to agree on before anything is said."""
+    """What all processes of a world have to be told alike, checked when they connect."""
 
     key: str
     """The secret, or nothing on loopback without one."""
@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """What a rank has called, and waits for the others to call."""
+    """A call that a rank has made, and that waits for the others."""
 
     kind: bytes
     """b"V": a vote of all; b"P": one of a pair; b"S": a call of the engine that takes long."""
@@ -76,7 +76,7 @@ class Peer:
 
 
 class _Stranger:
-    """Who has connected and has not shown yet that it belongs here."""
+    """A connection whose other side has not proved yet that it belongs here."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -85,7 +85,8 @@ class _Stranger:
 
 
 class Clock:
-    """Seconds in which this process was running: where it was stopped, or its machine asleep, nobody else is late."""
+    """A clock that stands still while this process is stopped or its machine sleeps, so that others do not seem
+    late."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -100,12 +101,12 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """Seconds between two questions to a rank that does not come."""
+    """Seconds between two questions to a rank that the others wait for."""
     return min(0.5, timeout / 4)
 
 
 class Hub(threading.Thread):
-    """`start` it where rank 0 is, and `join` it after the last word."""
+    """Rank 0's thread: `start` it when the ranks connect, and `join` it after the last word."""
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class Hub(threading.Thread):
         conn.close()
 
     def _linger(self) -> None:
-        """Until all have read the end, or have gone."""
+        """Waits until every rank has read the last frame, or has gone."""
         until = time.monotonic() + _LINGER
         conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
         for one in conns:
@@ -249,7 +250,7 @@ class Hub(threading.Thread):
             hello = wire.parse(text) if kind == b"h" else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
-            except (ValueError, RecursionError):  # what is nested too deep to be written down again
+            except (ValueError, RecursionError):  # too deeply nested to be written as JSON again
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, b"R", json.dumps(refusal))
@@ -348,7 +349,7 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # its last word, which went before
+            self._hear(peer)  # reads its last words
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
@@ -368,8 +369,8 @@ class Hub(threading.Thread):
         self._slow.discard(peer.rank)
 
     def _decide(self, came: Peer) -> None:
-        """After a rank has called something: whether that can go, or never can. It takes as long with many ranks as
-        with few, until the last one has come."""
+        """After a rank's call: answers if all have called the same, and ends the world if they never can. Takes as long
+        with many ranks as with few, until the last one has come."""
         pending = came.pending
         if pending is None or self._left_alone():
             return
@@ -420,7 +421,7 @@ class Hub(threading.Thread):
         self._rest()
 
     def _left_alone(self) -> bool:
-        """Ends it where a rank has left, and another calls what needs it."""
+        """Ends the world if a rank has left, and another one calls a verb that needs it."""
         left = self._left
         if left is None or left.pending is None:
             return False
@@ -428,7 +429,7 @@ class Hub(threading.Thread):
             if peer.pending is None or peer.pending.call == LEAVE:
                 continue
             if peer.pending.kind == b"S" and peer.pending.number <= left.pending.number:
-                continue  # it only has to finish what all have begun
+                continue  # this rank only has to finish what all have begun
             if peer.pending.kind == b"P" and int(peer.pending.payload.split(" ", 2)[1]) != left.rank:
                 continue
             self._end(
@@ -440,7 +441,7 @@ class Hub(threading.Thread):
         return False
 
     def _compare_unvoted(self) -> bool:
-        """Ends it where calls that were not voted on are seen to differ: the engine is in the middle of one."""
+        """Ends the world if calls differ that were not voted on: the engine is in the middle of one then."""
         for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:
                 if one.pending is None or peer.pending is None or peer is one:
@@ -494,7 +495,7 @@ class Hub(threading.Thread):
             )
 
     def _is_stuck(self, now: float) -> bool:
-        """Ends it where all have come, and the engine has not done in the time that it may take."""
+        """Ends the world if all ranks have called the engine, and it is not done in the time that it may take."""
         rank = min(self._slow)
         pending = self.peers[rank].pending
         seconds = float(pending.payload) if pending is not None else 0.0
@@ -534,7 +535,7 @@ class Hub(threading.Thread):
 
 
 def _finish(conn: Conn) -> None:
-    """Nothing more is sent: who reads sees the end behind the last frame."""
+    """Sends nothing more: the other side reads the end after the last frame."""
     try:
         conn.sock.shutdown(socket.SHUT_WR)
     except OSError:

@@ -67,7 +67,7 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
     refuse_in_capture("capture")
     backend = selection.current()
     place = streams.here(backend) if device is None else devices.parse(device)
-    backend.require(place)
+    place = backend.require(place)
     native = backend.new_graph(place)
     stream = streams.Stream(place)
     token = _capturing.set(True)

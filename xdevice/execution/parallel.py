@@ -135,7 +135,7 @@ class _Run:
     def __call__(self) -> None:
         try:
             self._context.run(self._run)
-        except BaseException as error:  # raised in the caller
+        except BaseException as error:  # the caller's thread raises it
             self.error = error
 
     def rejoin(self) -> None:

@@ -83,7 +83,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
         )
     refuse_in_capture("prefetch")
     backend = selection.current()
-    backend.require(place)
+    place = backend.require(place)
     return _batches(iterable, place, depth, backend)
 
 
@@ -120,9 +120,7 @@ class _Lane:
         self._place = place
         self._start: Any = None
         self._stream: Any = None
-        if backend.is_started(
-            place
-        ):  # where the device has not started, there is no work that the copies would have to wait for
+        if backend.is_started(place):  # else there is no work that the copies have to wait for
             self._start = backend.new_event(place)
             backend.record(self._start, backend.current_stream(place))
 
@@ -209,7 +207,7 @@ class _Producer(workers.Worker):
     def run(self) -> None:
         try:
             self._context.run(self._produce)
-        except BaseException as error:  # raised in the consumer
+        except BaseException as error:  # the consumer's thread raises it
             self._made.put(error)
         else:
             self._made.put(self._end())

@@ -61,7 +61,7 @@ class Stream:
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
         place = _default(backend) if device is None else devices.parse(device)
-        backend.require(place)
+        place = backend.require(place)
         self._hold(backend, place, backend.new_stream(place))
 
     @classmethod
@@ -72,7 +72,7 @@ class Stream:
         """
         backend = selection.current()
         place = here(backend) if device is None else devices.parse(device)
-        backend.require(place)
+        place = backend.require(place)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
         return stream
@@ -209,9 +209,7 @@ class Event:
         self._native: Any = None
         self._recorded = False
         if device is not None:
-            place = devices.parse(device)
-            self.backend.require(place)
-            self._make(place)
+            self._make(self.backend.require(devices.parse(device)))
         else:
             # raises where there are no events; binds the event to no GPU yet, and starts none
             self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)

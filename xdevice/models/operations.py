@@ -259,9 +259,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
                 if mine is not None and yours is not None:
                     differences += _of_operation(mine, yours)
                     settled.update((_holder(mine.path), _holder(yours.path)))
-                elif not _is_inside(
-                    mine or yours, holders
-                ):  # an activation inside a layer is listed as that layer's setting
+                elif not _is_inside(mine or yours, holders):  # listed as a setting of its layer
                     differences.append(_lone(sure[gap[0]], mine, yours))
         else:
             left += one

@@ -469,7 +469,7 @@ def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> di
     for slot, array in there.items():
         if slot in terms.FORMS:
             rate = terms.FORMS[slot] * float(str(parameter.settings["lr"]))
-            if rate:  # nothing tells what a momentum of steps of 0 was
+            if rate:  # with a rate of 0 the momentum cannot be recovered
                 found[_plain(slot)] = array / np.asarray(rate, array.dtype)
         elif slot == terms.STEP:
             found[slot] = int(array.reshape(-1)[0])

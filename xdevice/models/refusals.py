@@ -80,8 +80,8 @@ def unclear(
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:
-    """How many come in one order, and where it breaks. It shapes the message and pairs nothing: it cannot tell layers
-    of one kind and shape apart."""
+    """The number of layers that come in one order, and the places where it breaks, for the message. It pairs
+    nothing."""
     numbers: dict[Any, int] = {}
     one, other = ([numbers.setdefault(found, len(numbers)) for found in side] for side in (ours, theirs))
     codes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()

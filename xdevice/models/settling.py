@@ -125,9 +125,7 @@ class Runs:
         contradicts it, `fixed` in any case."""
         best = self._force(left, right, guess, fixed)
         runs = 1
-        while (
-            best.open and runs < _MOST_RUNS
-        ):  # each run settles some layers, which leaves fewer candidates for the others
+        while best.open and runs < _MOST_RUNS:  # each run leaves fewer candidates
             again = self._force(left, right, guess, {**best.sure, **fixed})
             runs += 1
             if len(again.sure) <= len(best.sure):
@@ -403,9 +401,7 @@ def _time_exchanged(x: Array, there: Array) -> Array:
 def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]) -> Array:
     """An output of the source in the layout of the target's."""
     here, last = ends
-    if (
-        kind == "linear" and x.size == there.size and x.ndim < there.ndim
-    ):  # the linear layers of a Keras attention have an axis for the heads
+    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis in Keras
         return x.reshape(there.shape)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x

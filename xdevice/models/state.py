@@ -307,7 +307,7 @@ class _Writer:
         self._source, self._target, self._state = source, target, state
         self._device = None if device is None else devices.parse(device)
         if self._device is not None:
-            target.require(self._device)
+            self._device = target.require(self._device)
         self._by_functions: list[str] = []
         """Differences that are none if one model calls a function where the other has an activation in a layer."""
         self._made: dict[int, tuple[str, int, str]] = {}

@@ -145,7 +145,7 @@ def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rul
 
 
 def _of_runs(both: Both, rule: Rule) -> Comparison:
-    """Two models by what they return."""
+    """The comparison of what two models return."""
     found = compare_readings(both.actual, both.expected, rule)
     return found if found.ok else found._replace(text=f"{found.text}\n{both.where()}")
 

@@ -164,7 +164,7 @@ def plot(name: str, series: Mapping[str, list[Finding]]) -> str:
 
 
 def _legend(backends: Sequence[str], has_limit: bool, is_exact: bool) -> str:
-    """In words of the page, so that it is readable where the plot is small."""
+    """The legend in the page's own text, which is readable where the plot is small."""
     swatches = [(backend, _mark(8, 6, number)) for number, backend in enumerate(backends)]
     if has_limit:
         swatches.append(("tolerance", f'<path d="M0,6 h16" {_DASHED}/>'))
@@ -277,5 +277,5 @@ def _error(finding: Finding) -> float:
 
 
 def _limit_of(finding: Finding) -> float:
-    """What the worst element's error might have been; 0 where nothing is drawn for it."""
+    """The error that the worst element was allowed; 0 if nothing is known of that."""
     return finding.comparison.allowed or 0.0

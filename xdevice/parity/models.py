@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Pair(NamedTuple):
-    """The leaves of two values, the ones of a pair under one path."""
+    """The leaves of two values; those that belong together have one path."""
 
     actual: list[Reading]
     expected: list[Reading]
@@ -67,7 +67,7 @@ def read_pair(actual: object, expected: object) -> Pair:
 
 
 def _nodes(x: object, beside: object) -> list[Leaf]:
-    """The leaves; a `State` is one beside a model of its framework, whose names it has."""
+    """The leaves of a value. A `State` beside a model of its framework is one leaf."""
     model = _model(beside) if isinstance(x, State) else None
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
     return [trees.Leaf("", x)] if is_one else readings.leaves(x)
@@ -95,15 +95,15 @@ def _match(path: str, actual: Any, expected: Any) -> Pair | None:
 
 
 def _is_target(ours: _Model, theirs: _Model) -> bool:
-    """Whether only the other one can be converted: a bias that stands for the sum of two, or a weight that comes of a
-    weight norm, cannot be taken apart again."""
+    """Whether `ours` can only be the target of a conversion: its one bias for a sum of two, or its weight of a weight
+    norm, cannot be taken apart."""
     parts, others = ([part for layer in one.layers for part in layer.parts] for one in (ours, theirs))
     products, made = (sum(part.of == layouts.NORMED[:1] for part in every) for every in (parts, others))
     return any(part.rule.is_lossy for part in parts) or products < made
 
 
 def _model(x: object) -> _Model | None:
-    """None of what has no layers: tensors, variables, optimizers."""
+    """A model with its layers; None for anything without layers: tensors, variables, optimizers."""
     found = registry.kind_of(type(x))
     if found is None or found.kind != "model":
         return None
@@ -135,7 +135,7 @@ def _convert(path: str, source: _Model, target: _Model) -> Pair:
 
 
 def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) -> Pair:
-    """Both by their own names, for they do not fit."""
+    """Both models under their own names, because their layers cannot be paired."""
     ours, theirs = (list(readings.read_leaf(path, side.itself)) for side in (source, target))
     return Pair(ours, theirs, unmapped)
 

@@ -70,7 +70,7 @@ def record(name: str, value: object) -> None:
 
 
 def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
-    """`record` writes into a new recording in this folder while the block runs, instead of wherever it did.
+    """Inside the block `record` writes into a new recording in this folder, and not where it did before.
 
     Raises:
         RecordingError: the folder has a recording already.
@@ -119,7 +119,7 @@ class Recorder:
         self._files: tuple[TextIOWrapper, BufferedWriter] | None = None
 
     def add(self, name: str, value: object) -> None:
-        """The next step of a name."""
+        """Writes a value as the next step of a name."""
         from xdevice.contract import hooks
 
         from . import readings
@@ -185,7 +185,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
         return readings.read_leaf(leaf.path, leaf.value)
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # an optimizer, say; what cannot be read at all raises here
+    except XDeviceError:  # such as an optimizer; what cannot be read raises below
         return readings.read_leaf(leaf.path, leaf.value)
     whole = list(readings.read_leaf(leaf.path, leaf.value))
     if state.unmapped or not state:
@@ -330,7 +330,9 @@ class Recording:
             )
         try:
             text = path.read_text(encoding="utf-8")
-            header, *lines = [json.loads(line) for line in text.split("\n")[:-1]]  # a crash has cut the rest short
+            header, *lines = [
+                json.loads(line) for line in text.split("\n")[:-1]
+            ]  # a crash may have cut the last line short
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}

@@ -38,7 +38,7 @@ class Finding(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Where a backend first leaves its reference."""
+    """The first value of a backend that is not the reference's."""
 
     backend: str
     reference: str
@@ -51,7 +51,7 @@ class Divergence(NamedTuple):
 
     @property
     def lines(self) -> str:
-        """Where it was recorded: one line, or one of each side."""
+        """The line of the program that recorded it, or those of both sides if they differ."""
         mine, theirs = self.finding.actual_line, self.finding.expected_line
         if not mine or not theirs or mine == theirs:
             return line_text(mine or theirs)
@@ -191,7 +191,7 @@ def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -
 
 
 def line_text(where: str) -> str:
-    """A line as short as it can be found by: relative to the current folder, if the file is in it."""
+    """A line of the program, its path relative to the current folder if it is in there."""
     path = Path(where)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 
@@ -267,7 +267,7 @@ def show(report: Report) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for row in report.rows:
         if "\n" in row.error:
-            # a terminal then wraps a long path at its edge, and copies it whole
+            # soft_wrap: the terminal wraps a long path, which can be copied whole
             console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
     if report.first is not None:
         console.print("First divergence", style="bold red")

@@ -73,7 +73,7 @@ class Plan(NamedTuple):
     """Whether the reference runs again, to measure what rounding does."""
 
     def processes(self) -> list[Process]:
-        """What is to run, in this order."""
+        """The processes to run, in their order."""
         usual = [Process(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
@@ -105,7 +105,7 @@ class Ended(NamedTuple):
 
 
 class Watcher:
-    """Is told how a run goes on, from several threads. This one lets it pass."""
+    """Receives news of a run, from several threads. This class ignores them."""
 
     def starts(self, backend: str) -> None:
         """A backend's process is about to start."""
@@ -114,7 +114,7 @@ class Watcher:
         """So many values it has recorded so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
-        """It has ended."""
+        """A backend's process has ended."""
 
 
 class _Running:
@@ -391,9 +391,9 @@ def report_of_run(folder: Path, rule: Rule) -> Report:
 
 
 def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
-    """What the second folder has, held against the first: runs, or recordings of one backend.
+    """The report of two folders: each is a run, or the recording of one backend.
 
-    Each backend of the second is held against the first's of the same name, or else against the first's reference.
+    Each backend of the second is compared with the same one of the first, or else with the first's reference.
 
     Raises:
         RecordingError: a folder without recordings.
@@ -410,7 +410,7 @@ def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
 
 
 def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
-    """One backend of a run, held against one of another run or of the same."""
+    """The row of one backend, compared with another one, of the same run or another."""
     name = ended.backend
     row = _failed_row(ended, ended.error) if ended.error else Row(name, "agrees", seconds=ended.seconds)
     row.python = ended.python

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Both(NamedTuple):
-    """What two models made of the same inputs."""
+    """What two models returned for the same inputs."""
 
     actual: list[Reading]
     expected: list[Reading]
@@ -29,7 +29,7 @@ class Both(NamedTuple):
     names: Mapping[str, str]
 
     def where(self) -> str:
-        """The first layer that differs, in words, for outputs that do."""
+        """The first layer that differs, as a text. Called when the outputs differ."""
         try:
             pairs = _pairs(self.runs, self.names)
         except StateError as error:
@@ -46,7 +46,7 @@ class Both(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> Both:
-    """Runs both. What they return is in the order of the expected one's axes.
+    """Runs both models. Their outputs come in the order of axes of the expected one.
 
     Raises:
         NotATensorError: neither models nor tensors. UnsupportedError: layers cannot be seen there.
@@ -63,7 +63,7 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
 
 
 def _read_outputs(outputs: Any) -> list[Reading]:
-    """The tensors, and nothing of what else a model returns."""
+    """The tensors that a model returned, without anything else."""
     return [one for one in readings.read(outputs) if one.owner != "Python"]
 
 

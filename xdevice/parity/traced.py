@@ -43,7 +43,7 @@ FIRST: Final = 3
 
 
 class _Pending(NamedTuple):
-    """A call that has ended, whose gradients may come."""
+    """A call that has ended, for whose gradients the tracer still waits."""
 
     model: int
     number: int
@@ -80,7 +80,7 @@ class Tracer:
         self._recorder = recording.Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """One call of a model that no other one has called."""
+        """Called for each call of a model that no other model makes."""
         known = self._model_of(model) if os.getpid() == self._process else None
         if known is None:
             return call()
@@ -105,7 +105,7 @@ class Tracer:
         return result
 
     def close(self) -> None:
-        """Writes what is pending."""
+        """Writes the calls that still wait for gradients."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -114,13 +114,13 @@ class Tracer:
             self._recorder.close()
 
     def _model_of(self, model: Any) -> _Model | None:
-        """None of what has no parameters that can be paired, such as a loss."""
+        """The `_Model` of a model; None if it has no parameters that can be paired, as a loss."""
         with self._lock:
             if id(model) not in self._models:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    return None  # this call builds it
+                    return None  # this call builds the model, so there are no layers to see yet
                 except UnsupportedError:
                     has_layers = False
                 number = len([one for one in self._models.values() if one is not None])

@@ -52,7 +52,7 @@ class ModelRun(NamedTuple):
         return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(start)]
 
     def as_traced(self, owner: str) -> Traced:
-        """All of it."""
+        """This call of a model as a `Traced`, with all its arrays."""
         calls = [
             LayerCall(
                 path, number, kind,
@@ -126,7 +126,7 @@ def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comp
 
 
 def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[Traced, Traced]:
-    """Both, with the channels of what they return in one place."""
+    """Both runs, the outputs of the first with their channels where the second has them."""
     mine, other = ours.as_traced(owner), theirs.as_traced(expected_owner)
     ends = ours.channels_last, theirs.channels_last
     if len(mine.outputs) != len(other.outputs):

@@ -126,7 +126,7 @@ def _place(item: pytest.Item) -> Path:
 
 
 def _entries(folder: Path) -> list[RecordedCall]:
-    """None where nothing was recorded: then there are no files."""
+    """The entries of a recording; none if nothing was recorded, for then there are no files."""
     return Recording(folder).entries if (folder / INDEX).exists() else []
 
 

@@ -78,7 +78,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     """
     places = _places(devices)
     found = tensors_in(x, "x", "split")
-    _require(found, places)
+    places = _required(found, places)
     sizes = sizes_of(length_of(found), len(places), even)
     pieces: dict[int, list[Any]] = {}
     for held in found:
@@ -119,8 +119,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     columns = list(zip(*rows, strict=True))
     for column in columns:
         _check_alike(column, _but_length)
-    for row in rows:
-        _require(row, [place])
+    [place] = _required([held for row in rows for held in row], [place])
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
@@ -173,7 +172,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, "replicate")
-    _require(found, places)
+    places = _required(found, places)
     models = _models(found)
     return [_replica(params_or_model, found, models, place) for place in places]
 
@@ -282,10 +281,11 @@ def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     return listed
 
 
-def _require(found: Iterable[Operand], places: list[Device]) -> None:
+def _required(found: Iterable[Operand], places: list[Device]) -> list[Device]:
     for backend in {held.backend for held in found}:
         for place in places:
             backend.require(place)
+    return list(map(_devices.plain, places))
 
 
 def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:
@@ -314,7 +314,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 
 
 def _check_others(parts: list[Any]) -> None:
-    """What is not a tensor has to be the same in all parts, because there is one result."""
+    """Raises if something other than a tensor differs between the parts: there is one result for all."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts

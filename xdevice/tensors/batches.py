@@ -5,6 +5,7 @@ Where the answer is an error, `contents` gives it: it knows the way to each tens
 
 from __future__ import annotations
 
+from xdevice.base.devices import Device, plain
 from xdevice.containers import batches
 from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, UnsupportedError
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
     One = Callable[[Backend, str, Any, Device], Any]
@@ -32,6 +32,10 @@ def transferred(x: Any, target: Device, one: One) -> Any:
         return None if tensors is None else x
     kinds = batches.types(tensors)
     try:
+        if type(target) is not Device:
+            for cls in kinds:
+                _movable[cls].require(target)
+            target = plain(target)
         here = _places(tensors, kinds) if one is not leaves.copy else set()
         if target in here and len(here) == 1:
             return x

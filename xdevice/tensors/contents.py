@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from xdevice.base import devices
 from xdevice.containers import strangers, trees
 from xdevice.containers.batches import PLAIN
 from xdevice.core import registry
@@ -90,7 +91,7 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     _check(contents, target, is_copy)
     undo: list[Callable[[BaseException], None]] = []
     try:
-        return tree.rebuilt(_moved(contents, target, one, undo))
+        return tree.rebuilt(_moved(contents, devices.plain(target), one, undo))
     except BaseException as error:
         for step in reversed(undo):
             step(error)
@@ -148,6 +149,7 @@ def _number_of_parts(leaf: _Owned) -> int:
 
 def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
     """Raises before anything has moved."""
+    place = devices.plain(target)
     models = 0
     required = set()
     touched = set()
@@ -160,17 +162,17 @@ def _check(contents: _Contents, target: Device, is_copy: bool) -> None:
         if kind == "model":
             models += 1
             list(backend.model_devices(value))  # raises for one that cannot move
-        elif not is_copy and kind == "tensor" and not leaves.is_on(backend, value, target):
+        elif not is_copy and kind == "tensor" and not leaves.is_on(backend, value, place):
             touched.add(id(value))
     for i, stranger in contents.strangers:
         if stranger.moves:
             _require(stranger, target, contents, i)
         elif is_copy:
-            raise stranger.refusal(contents.tree.path(i) or "it", target)
-        elif not stranger.is_on(target):
+            raise stranger.refusal(contents.tree.path(i) or "it", place)
+        elif not stranger.is_on(place):
             left = stranger.without(contents.models())
-            if not left.is_on(target):
-                raise left.refusal(contents.tree.path(i) or "it", target)
+            if not left.is_on(place):
+                raise left.refusal(contents.tree.path(i) or "it", place)
     if is_copy and models > 1:
         _refuse_shared(contents)
     if models and touched:
@@ -206,7 +208,7 @@ def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> 
 
 
 def _refuse_shared(contents: _Contents) -> None:
-    """Two models that are copied one by one would no longer share what they share now."""
+    """Raises for two models that share something: copied one by one, they would no longer share it."""
     owners: dict[int, int] = {}
     for i, model, backend, kind in _models_first(contents.owned):
         if kind != "model":

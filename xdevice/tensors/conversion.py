@@ -148,7 +148,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether a glance is enough to see that the target cannot work in the memory of `x`."""
+    """Whether address and strides alone show that the target cannot work in the memory of `x`."""
     takes = target.takes()
     if takes is None:
         return True
@@ -166,7 +166,7 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """`x` in the target's hands; raises `BufferError` where that would be wrong."""
+    """A tensor of the target in the memory of `x`; raises `BufferError` where that would be wrong."""
     takes = target.takes()
     if takes is None:
         raise BufferError(f"{target.name} {target.version} cannot take memory over")
@@ -230,7 +230,7 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             return _copied_on_host(source, x, target, dtype)
         try:
             compact = source.compact(x)
-            source.finish(compact)  # on a GPU it is still being written
+            source.finish(compact)  # on a GPU the copy is still being written
             return _shared(source, compact, target, device, dtype)
         except (BufferError, UnsupportedError):
             pass  # only the way through the host is left
@@ -241,7 +241,8 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
 
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
-    """By NumPy, which asks for huge pages from 4 MB on: the first use of others takes longer than a copy."""
+    """A copy made by NumPy, which asks for huge pages from 4 MB on: first using other memory takes longer than a
+    copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 

@@ -30,6 +30,9 @@ def memory(device: object) -> Memory:
 
     Asynchronous work may still allocate: `xdevice.sync()` first, if that matters. May start the device.
 
+    Args:
+        device: any spelling that `xdevice.device` takes.
+
     Raises:
         DeviceNotFoundError, DeviceError: no such device.
 
@@ -39,9 +42,8 @@ def memory(device: object) -> Memory:
         >>> xdevice.memory("cpu")._fields
         ('total', 'free', 'allocated', 'peak', 'pinned')
     """
-    place = devices.parse(device)
     backend = selection.current()
-    backend.require(place)
+    place = backend.require(devices.parse(device))
     found = backend.memory(place)
     return found._replace(pinned=ring.held()) if place.kind == "cpu" else found
 
@@ -79,7 +81,6 @@ def reset_peak(device: object) -> None:
         ...     print("xdevice.memory(device).allocated" in str(error))
         True
     """
-    place = devices.parse(device)
     backend = selection.current()
-    backend.require(place)
+    place = backend.require(devices.parse(device))
     backend.reset_peak(place)

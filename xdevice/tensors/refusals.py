@@ -23,7 +23,7 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
-    """The error for a symbol, which only `to_device` and `copy_to` take."""
+    """The error for a traced tensor, which only `to_device` and `copy_to` take."""
     return UnsupportedError(
         f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
         f"yet; do this outside of the traced function. to_device and copy_to work inside, or say why not"

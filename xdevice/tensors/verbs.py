@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdevice.base import devices
 from xdevice.base.devices import CPU
-from xdevice.base.devices import Device as Device  # with what `with device:` does
+from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers.batches import OWN
 from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
@@ -84,17 +84,18 @@ def gpu(index: int = 0) -> Device:
 
 
 def num_gpus() -> int:
-    """How many GPUs the selected backend sees. Starts none: no CUDA context, no JAX backend. NumPy has 0.
+    """How many GPUs the selected backend sees, or TPUs if it has no GPU. Starts no CUDA context. NumPy has 0.
 
     Example:
         >>> xdevice.num_gpus() >= 0
         True
     """
-    return selection.current().count("gpu")
+    backend = selection.current()
+    return backend.count("gpu") or backend.count("tpu")
 
 
 def try_gpu(i: int = 0) -> Device:
-    """`gpu:i` if the selected backend has it, else `cpu:0`. Costs under 1 us and starts nothing.
+    """`gpu:i` if the selected backend has it, else `cpu:0`; `tpu:i` where it has TPUs and no GPU. Costs under 1 us.
 
     Raises:
         DeviceError: `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` gives a device that does not
@@ -106,17 +107,24 @@ def try_gpu(i: int = 0) -> Device:
     """
     if type(i) is not int or i < 0:
         i = _index(i)
-    return devices.of("gpu", i) if selection.current().count("gpu") > i else CPU
+    backend = selection.current()
+    if backend.count("gpu") > i:
+        return devices.of("gpu", i)
+    if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
+        return devices.of("tpu", i)  # else the program would move JAX off what it computes on
+    return CPU
 
 
 def try_all_gpus() -> list[Device]:
-    """All GPUs of the selected backend, else `[cpu:0]`: a list that is never empty. Starts nothing.
+    """All GPUs of the selected backend, else all TPUs, else `[cpu:0]`: a list that is never empty.
 
     Example:
         >>> len(xdevice.try_all_gpus()) >= 1
         True
     """
-    return [devices.of("gpu", i) for i in range(selection.current().count("gpu"))] or [CPU]
+    backend = selection.current()
+    kind = "gpu" if backend.count("gpu") else "tpu"
+    return [devices.of(kind, i) for i in range(backend.count(kind))] or [CPU]
 
 
 def _index(i: object) -> int:
@@ -189,8 +197,7 @@ def copy_to(x: T, device: object) -> T:
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
     owner = _movable.get(type(x))
     if owner is not None:
-        owner.require(target)
-        return one(owner, "tensor", x, target)
+        return one(owner, "tensor", x, owner.require(target))
     if type(x) in OWN:
         done = batches.transferred(x, target, one)
         if done is not None:
@@ -198,8 +205,8 @@ def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device],
     array = registry.as_array(x)
     found = registry.kind_of(type(array))
     if found is not None:
-        found.backend.require(target)
-        return x if array is not x else one(*found, x, target)  # a scalar of NumPy: nobody can write into it
+        place = found.backend.require(target)
+        return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
     from .contents import transfer
 
     return transfer(x, target, one, verb)
@@ -268,7 +275,7 @@ def same_device(*xs: object) -> bool:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
             except UnsupportedError:
-                pass  # of the last ones, when the first ones tell
+                pass  # the loop below may decide by the first ones
     first = None
     for x in xs:
         probe = _probes.get(type(x))
@@ -284,7 +291,7 @@ def same_device(*xs: object) -> bool:
 
 def _same_device(xs: tuple[object, ...]) -> bool:
     found = batches.places_of_all(xs)
-    if found is None or len(found) > 1:  # some may be of texts, which do not count
+    if found is None or len(found) > 1:  # tensors of texts do not count
         found = {place for _, place, _ in _argument_places(xs, {})}
     return len(found) <= 1
 

@@ -16,6 +16,7 @@ from xdevice.base.dtypes import host_dtype
 from xdevice.core import scopes  # noqa: F401  # says what `with device:` does, also in a check that is run alone
 
 from . import values
+from .capabilities import described, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ class Failure(NamedTuple):
     home: str = ""
 
 
-def _absent(reason: str, **_: Any) -> None:
+def _skip(reason: str, **_: Any) -> None:
     pytest.skip(reason)
 
 
@@ -71,9 +72,14 @@ class Suite:
     @pytest.fixture(autouse=True)
     def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
         self.home = place
-        if not self.has_home():
+        absent = lacking(self.adapter, request.function)
+        request.node.user_properties += [
+            ("xdevice lacks", f"{self.backend} lacks {described(name)}") for name in absent
+        ]
+        if absent or not self.has_home():
             # skips from one line of code: pytest counts those of a fixture one by one, which hides the others
-            request.node.obj = partial(_absent, f"{self.backend} has no {place} here")
+            reason = f"lacks {', '.join(absent)}" if absent else f"has no {place} here"
+            request.node.obj = partial(_skip, f"{self.backend} {reason}")
             yield
             return
         with self.select():
@@ -233,6 +239,8 @@ def _homes(cls: type[Suite], test: Any) -> tuple[str, ...]:
 def _failure(suite: Suite, name: str, arguments: tuple[Any, ...]) -> list[Failure]:
     try:
         with suite.select():
+            if absent := lacking(suite.adapter, getattr(suite, name)):
+                pytest.skip(f"{suite.backend} lacks {', '.join(absent)}")
             getattr(suite, name)(*arguments)
     except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
         return [Failure(name, error, suite.home)]

@@ -86,7 +86,7 @@ def end(name: str, place: str) -> None:
     with xdevice.use(name):
         batches = xdevice.prefetch(_batches(), place)
         first = xdevice.to_numpy(next(batches)).tolist()
-    _unfinished = batches  # it lives as long as the process
+    _unfinished = batches  # kept alive to the end of the process
     print(json.dumps({"first batch": first}), flush=True)
 
 

@@ -15,6 +15,7 @@ from xdevice.contract import dlpack
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, assert_same, cast, in_thread, need, once
+from .capabilities import needs
 from .values import FLOATS, aligned_and_not, odd_sources, plain, telling
 
 _RANDOM = ("float16", "bfloat16", "float32", "float64")
@@ -329,6 +330,7 @@ class Creation(Suite):
         assert_same(np.asarray(host), array)
         assert_same(np.asarray(back), array)
 
+    @needs("Conversion")
     def test_memory_is_described_as_it_is(self) -> None:
         for name, x in self.odd_tensors().items():
             detached = self.adapter.detached(x)
@@ -349,6 +351,7 @@ class Creation(Suite):
         except (BufferError, UnsupportedError):
             return None
 
+    @needs("Conversion")
     def test_memory_is_shared_only_where_others_can_see_it(self) -> None:
         for place in self.places():
             x = xdevice.to_device(self.make(), place)
@@ -360,6 +363,7 @@ class Creation(Suite):
                 assert lent.shape == list(x.shape)
         assert self.adapter.shares(devices.CPU) in (True, False)
 
+    @needs("Conversion")
     def test_lending_lets_go(self) -> None:
         x = self.adapter.detached(self.make())
         with self.adapter.lending(x):
@@ -397,6 +401,7 @@ class Creation(Suite):
             lent = self.export(compact) if is_asked else None
             assert lent is None or (lent.is_compact() and lent.address % 64 == 0), name
 
+    @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
         takes = need(self.adapter.takes(), "memory of others that it takes over")

@@ -14,11 +14,13 @@ from xdevice.contract import layouts
 from xdevice.contract import optimizers as terms
 
 from .base import Suite, assert_same, need
+from .capabilities import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@needs("Models")
 class Models(Suite):
     def build(self) -> Iterator[tuple[str, Any]]:
         models = self.samples.models()
@@ -123,6 +125,7 @@ class Models(Suite):
         assert len({name for name, _ in found}) == 2
         assert {device for _, device in self.adapter.model_devices(self.linear())} == {self.here()}
 
+    @needs("Layers")
     def test_a_layout_says_what_a_layer_computes(self) -> None:
         self.needs_kernels()
         net = self.linear()
@@ -153,6 +156,7 @@ class Models(Suite):
             covered = [name for part in parts for name in part.of]
             assert len(set(covered)) == len(covered), f"{kind}: a parameter twice: {covered}"
 
+    @needs("Operations", "Calls")
     def test_layers_without_parameters_say_what_they_are_set_to(self) -> None:
         net = xdevice.to_device(need(self.samples.settings(), "layers without parameters"), self.home)
         try:
@@ -183,6 +187,7 @@ class Models(Suite):
         except xdevice.UnsupportedError as error:
             pytest.skip(str(error))
 
+    @needs("Calls")
     def test_a_call_of_a_layer_is_seen_as_it_was(self) -> None:
         net = self.traceable()
         given = np.arange(6, dtype="float32").reshape(2, 3)
@@ -203,6 +208,7 @@ class Models(Suite):
         for tensor, values in zip(tensors, (given, made), strict=True):
             np.testing.assert_array_equal(self.adapter.to_numpy(tensor), values)
 
+    @needs("Calls")
     def test_the_call_of_a_model_goes_through_one_function(self) -> None:
         net = self.traceable()
         called: list[Any] = []
@@ -219,6 +225,7 @@ class Models(Suite):
         assert [given is x for _, given in called] == [True], "once, however many layers are inside"
         assert result[1] == "told"
 
+    @needs("Calls")
     def test_a_model_is_called_without_its_gradients(self) -> None:
         net = self.traceable()
         with self.here():
@@ -385,6 +392,7 @@ class Models(Suite):
             place = self.adapter.device_of(x)
             self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
 
+    @needs("Optimizers")
     def test_an_optimizer_says_what_it_computes(self) -> None:
         self.needs_kernels()
         model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")

@@ -11,11 +11,13 @@ from xdevice.contract import nn as contract
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, in_thread
+from .capabilities import needs
 
 
 class FunctionsOfLayers(Suite):
     """An adapter may refuse neural-network functions by name; if it gives any, all are there and right."""
 
+    @needs("nn")
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
         try:
             kernels = self.adapter.nn()

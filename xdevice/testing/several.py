@@ -11,6 +11,7 @@ import xdevice
 from xdevice.base.dtypes import dtype_name
 
 from .base import Suite, assert_same, cast, need
+from .capabilities import needs
 from .values import FLOATS, plain, quiet
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 class Several(Suite):
+    @needs("Replicas")
     def test_a_tensor_splits_and_joins(self) -> None:
         self.needs_kernels()
         arrays = {name: quiet(array) for name, array in self.odd_arrays().items()}
@@ -43,6 +45,7 @@ class Several(Suite):
             found = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
             assert found == {place}, f"split() and join() of tensors on {place} give some on {found}"
 
+    @needs("Replicas")
     def test_gradients_flow_through_splits_and_joins(self) -> None:
         self.flows(lambda x: self.adapter.join(self.adapter.split(x * -2.5, [1, 1])))
         self.flows(lambda x: self.adapter.join(self.adapter.split(x, [2, 0])) * -2.5)
@@ -61,6 +64,7 @@ class Several(Suite):
             assert self.adapter.is_dense(x) is True, name
             assert self.adapter.is_host_bound(x) is False, name
 
+    @needs("Replicas")
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
         self.needs_kernels()
         arrays = self.odd_arrays()
@@ -78,6 +82,7 @@ class Several(Suite):
         held = self.adapter.tensor_of(leaf)
         return leaf if held is None else held
 
+    @needs("Replicas")
     def test_a_leaf_has_no_link_to_its_source(self) -> None:
         self.needs_kernels()
         need(self.samples.gradient(lambda x: x * 3, self.make()), "gradients")
@@ -92,6 +97,7 @@ class Several(Suite):
             reached = getattr(source, "grad", None)
             assert reached is None or not xdevice.to_numpy(reached).any(), "the gradient reaches the source"
 
+    @needs("Replicas")
     def test_write_puts_values_into_the_memory_that_is_there(self) -> None:
         self.needs_kernels()
         arrays = self.odd_arrays()
@@ -202,6 +208,7 @@ class Several(Suite):
         if not asked:
             pytest.skip("the samples do not have: a model that is one variable")
 
+    @needs("Replicas")
     def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
         self.needs_kernels()
         for name, x in self.plain_tensors().items():
@@ -220,6 +227,7 @@ class Several(Suite):
             total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
             assert xdevice.device_of(total) is place, f"of tensors on {place}, on {xdevice.device_of(total)}"
 
+    @needs("Replicas")
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
         self.needs_kernels()
         cases: list[tuple[str, list[float], float]] = [
@@ -235,6 +243,7 @@ class Several(Suite):
             xs = [self.make(cast([number] * 5, name), dtype=name) for number in numbers]
             self.assert_holds(self.adapter.total(xs, False), cast([expected] * 5, name), f"{name} {numbers}")
 
+    @needs("Replicas")
     def test_all_reduce_gives_both_devices_the_same(self) -> None:
         self.needs_kernels()
         places = (self.places() * 2)[:2]
@@ -267,6 +276,7 @@ class Several(Suite):
 
     # the verbs
 
+    @needs("Replicas")
     def test_a_batch_is_split_gathered_and_reduced(self) -> None:
         self.needs_kernels()
         places, arrays = (self.places() * 2)[:2], self.odd_arrays()
@@ -284,6 +294,7 @@ class Several(Suite):
         for one in sums:
             assert_same(xdevice.to_numpy(one), plain("float32") * len(sums))
 
+    @needs("Models")
     def test_replicas_are_models_of_their_own(self) -> None:
         self.needs_kernels()
         net = self.samples.network(3, 2)

@@ -65,7 +65,7 @@ class Trace:
 
     @property
     def calls(self) -> list[LayerCall]:
-        """Those that have ended so far."""
+        """The calls that have ended so far."""
         if self._is_open or not self._read:
             self._read = self._host()
         return self._read
@@ -94,7 +94,7 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def finish(self) -> None:
-        """No call will come."""
+        """Marks the trace as complete."""
         self._is_open = False
 
     def __len__(self) -> int:

@@ -146,7 +146,7 @@ def _remove_leftovers(folder: str) -> None:
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
         if is_ours:
-            with suppress(OSError):  # on Windows an open lock is still there
+            with suppress(OSError):  # Windows does not remove an open lock
                 os.unlink(os.path.join(entry.path, _LOCK))
                 os.rmdir(entry.path)
 
