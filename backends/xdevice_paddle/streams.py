@@ -100,6 +100,8 @@ def _let_go() -> None:
 
 
 class PaddleStreams(Streams):
+    stream_reach = "process"
+
     def new_stream(self, device: Device) -> Any:
         self._require_gpu(device, "streams")
         return paddle.device.Stream(self.to_native(device))

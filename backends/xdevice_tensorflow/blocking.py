@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
+from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Shared
 
 from .callbacks import call_back
@@ -41,3 +42,8 @@ def _block(waits: bool) -> Callable[[], None]:
         context.execution_mode = before
 
     return undo
+
+
+class TensorflowBlocking(Blocking):
+    def blocking(self) -> AbstractContextManager[None]:
+        return blocking(waits=self.count("gpu") > self.virtual)
