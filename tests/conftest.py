@@ -17,7 +17,7 @@ from support import BACKENDS, FRAMEWORKS
 
 import xdevice
 from xdevice.containers import trees
-from xdevice.core import registry
+from xdevice.core import frameworks, registry
 
 
 def _make_a_second_device(backend) -> None:
@@ -27,6 +27,8 @@ def _make_a_second_device(backend) -> None:
 
 
 registry.on_load.append(_make_a_second_device)
+# a test that imports one of these by itself, and is the first to do so, would start it before its adapter is there
+frameworks.wanted.update(("tensorflow", "jax"))
 
 
 def _look_no_more_at_what_is_there(backend=None) -> None:
@@ -65,7 +67,7 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
     xdevice.set_backend(None)
     yield
     xdevice.set_backend(None)
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         if backend.name == "mxnet":
             backend.namespace().leave()
 
@@ -265,7 +267,7 @@ def pytest_testnodedown(node) -> None:
 
 
 def _ran_here() -> list[str]:
-    return [f"{backend.name} {backend.version}" for backend in registry.loaded()]
+    return [f"{backend.name} {backend.version}" for backend in registry.list_loaded()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -56,7 +56,7 @@ def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iter
 @contextmanager
 def floats_asked_for(text: str) -> Iterator[None]:
     """What XDEVICE_FLOATS asks of a process, of this one while the block runs; the frameworks keep their defaults."""
-    before, floats._asked = floats._asked, floats._checked(text)
+    before, floats._asked = floats._asked, floats._check(text)
     try:
         yield
     finally:

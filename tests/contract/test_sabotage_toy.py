@@ -2661,7 +2661,7 @@ def test_a_fault_is_noticed(fault, home, monkeypatch):
     if (fault.check, home) not in _honest:
         _honest[fault.check, home] = suite.failures(fault.check)
     assert _honest[fault.check, home] == [], "the honest toy fails, or skips"
-    with suite().selected():
+    with suite().select():
         fault.plant(xdevice.backend("toyframe"), monkeypatch, suite)
     trees.forget()  # what is known of a type is asked once
     caught = suite.failures(fault.check)

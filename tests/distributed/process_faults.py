@@ -70,13 +70,13 @@ def no_weight():
 
 
 def narrow():
-    summed = carrying.Carrier.summed
+    summed = carrying.Carrier.reduce
 
     def narrowed(self, y, dtype, *given):
         found = summed(self, y, dtype, *given)
         return found.float().double() if dtype == "float64" else found
 
-    carrying.Carrier.summed = narrowed
+    carrying.Carrier.reduce = narrowed
 
 
 def half():
@@ -92,22 +92,22 @@ def padded():
     def gathered(self, held, lengths):
         y = self.read_only(held)
         if lengths is not None:
-            y = self._padded(y, carrying.dtype_of(held), max(lengths))
+            y = self._pad(y, carrying.dtype_of(held), max(lengths))
         return self._back(self.backend.join(self.engine.all_gather(y)), held.backend)
 
-    carrying.Carrier.gathered = gathered
+    carrying.Carrier.all_gather = gathered
 
 
 def inputs_are_lost():
     """As MXNet's key-value store does."""
-    send = carrying.Carrier.gathered
+    send = carrying.Carrier.all_gather
 
     def gathered(self, held, lengths):
         found = send(self, held, lengths)
         held.value[...] = 0
         return found
 
-    carrying.Carrier.gathered = gathered
+    carrying.Carrier.all_gather = gathered
 
 
 # failures
@@ -123,11 +123,11 @@ def nobody_is_told():
 
 
 def nobody_is_late():
-    signs.Signs.moved = lambda self: True
+    signs.Signs.has_moved = lambda self: True
 
 
 def at_once_late():
-    signs.Signs.moved = lambda self: False
+    signs.Signs.has_moved = lambda self: False
 
 
 def exit_hooks_run():

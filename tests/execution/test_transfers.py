@@ -170,7 +170,7 @@ def test_warn_warns_at_the_line(framework):
 def attributes():
     """Everything that a hook could have replaced."""
     found = {}
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         with xdevice.use(backend):
             for cls in type(xdevice.ones(1)).__mro__:
                 if cls is not object:

@@ -29,7 +29,8 @@ _SPELLING: Final = (
 
 
 class Answers:
-    """What only the backends can tell: `registry`, `selection` and `scopes`, which import this module, put it here."""
+    """Functions that only `core` can supply: its modules `registry`, `selection` and `scopes` set them when they are
+    loaded."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -128,7 +129,7 @@ _parsed: dict[str, Device] = {}
 
 
 def of(kind: str, index: int = 0) -> Device:
-    """The device of a kind and an index, as adapters make it from a native one; no spelling is checked."""
+    """The `Device` of a kind and an index. Adapters use it; it checks no spelling."""
     found = _interned.get((kind, index))
     return found if found is not None else _intern(kind, index)
 
@@ -176,7 +177,7 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Makes a text a spelling of a device, for an adapter whose framework uses it: "/CPU:1" for gpu:0."""
+    """Makes a text a spelling of a device: an adapter says that its framework writes "/CPU:1" for gpu:0."""
     _parsed[text] = device
 
 
@@ -218,5 +219,5 @@ def _parse_native(spec: object) -> Device:
     return found
 
 
-if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ ALIGNMENT: Final = 64
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:
-    """New bytes that begin at a multiple of `ALIGNMENT`; NumPy's own do so only by chance."""
+    """New memory of so many bytes that begins at a multiple of `ALIGNMENT`; NumPy's own does so only by chance."""
     import numpy
 
     memory = numpy.empty(nbytes + ALIGNMENT, "uint8")

@@ -106,13 +106,13 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _own(cls: type) -> dict[str, Any]:
-    """What an adapter defines itself, in its class and in those for its capabilities."""
+    """The methods that an adapter itself defines, in its class and in those of its capabilities."""
     parts = [base for base in reversed(cls.__mro__) if base not in Backend.__mro__]
     return {name: value for part in parts for name, value in vars(part).items()}
 
 
 def _half(part: type[Primitives], own: dict[str, Any]) -> list[str]:
-    """What is missing of a capability that an adapter has begun: it would fail on first use."""
+    """The methods that an adapter lacks of a capability of which it has others: it would fail on first use."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
     if not has or len(has) == len(needs):

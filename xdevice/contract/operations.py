@@ -200,7 +200,7 @@ class _Lines:
             self._in_code(model, "")
             return self._found
         end = self._in_line(model, "", WHOLE)
-        # a row that ends before the model does is not all of it
+        # a row that ends before the model's end is not the whole model
         return {path: "begin" if line == WHOLE != end else line for path, line in self._found.items()}
 
     def _count(self, layer: Any) -> None:
@@ -309,7 +309,7 @@ def avg_pool(
 ) -> Layer:
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
-    is_padded = settings["padding"] != (0,) * axes  # else there is nothing to count
+    is_padded = settings["padding"] != (0,) * axes  # whether padding is counted matters only where there is some
     return Layer(path, "avg_pool", (), settings | ({"count_include_pad": bool(count_include_pad)} if is_padded else {}))
 
 
@@ -341,7 +341,8 @@ def pad(path: str, around: Sequence[tuple[int, int]], mode: str = "constant", va
 
 
 def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
-    """The sides of each axis, of a flat list that begins with those of the last axis, as PyTorch and Paddle have it."""
+    """The two paddings of each axis, from a flat list that begins with the last axis, as PyTorch and Paddle write
+    it."""
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     return pairs[::-1]
 
@@ -363,13 +364,14 @@ def other(path: str, layer: object, told: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether a class from outside of the framework says by itself what it computes, so that nobody can read it."""
+    """Whether a class from outside of the framework has these methods of its own: what it computes cannot be read
+    then."""
     owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
     return _root(owner) != package
 
 
 def own_code(path: str, layer: object) -> Layer:
-    """Beside a layer with parameters whose class is rewritten."""
+    """The entry for the code of a class of its own that also has parameters."""
     return other(f"{path}()", layer, "its own code")
 
 

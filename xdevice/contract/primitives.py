@@ -36,7 +36,7 @@ function is traced, so that it has no device yet and every move is recorded; a m
 
 
 class DeviceInfo(NamedTuple):
-    """What people want to know of a device: its name, and its memory in bytes where the framework tells."""
+    """The name of a device, and its memory in bytes where the framework tells."""
 
     name: str
     memory: int | None

@@ -1,4 +1,4 @@
-"""What the registry answers about a type: apart, because a NamedTuple needs typing, which `import xdevice` spares."""
+"""The answer of the registry about a type; a file of its own, because a NamedTuple imports typing."""
 
 from __future__ import annotations
 

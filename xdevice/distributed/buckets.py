@@ -36,10 +36,10 @@ def gradients_in(x: Any) -> list[Gradient]:
         pairs = [(f"gradients{leaf.path}", leaf.value) for leaf in trees.leaves(x)]
     if not pairs:
         raise NotATensorError(f"{shown(x)} holds no gradient")
-    return [Gradient(name, None if value is None else _held(name, value)) for name, value in pairs]
+    return [Gradient(name, None if value is None else _as_operand(name, value)) for name, value in pairs]
 
 
-def _held(name: str, value: Any) -> Operand:
+def _as_operand(name: str, value: Any) -> Operand:
     owner = registry.kind_of(type(value))
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(
@@ -48,7 +48,7 @@ def _held(name: str, value: Any) -> Operand:
     return Operand(name, value, *owner)
 
 
-def filled(gradients: list[Operand]) -> list[list[Operand]]:
+def fill(gradients: list[Operand]) -> list[list[Operand]]:
     """Buckets of gradients of one dtype, backend and device, in the same order on all ranks; each object once."""
     buckets: list[list[Operand]] = []
     open_ones: dict[tuple[Any, ...], tuple[list[Operand], int]] = {}
@@ -64,15 +64,15 @@ def filled(gradients: list[Operand]) -> list[list[Operand]]:
     return buckets
 
 
-def averaged(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> dict[int, Any]:
+def average(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> dict[int, Any]:
     """The mean over the ranks of each gradient of a bucket, by `id`: itself where it can be written."""
     if len(bucket) == 1:
-        return {id(bucket[0].value): carrier.reduced(bucket[0], "mean", weight)}
+        return {id(bucket[0].value): carrier.all_reduce(bucket[0], "mean", weight)}
     engine, backend = carrier.engine, carrier.backend
     flat = [engine.reshaped(carrier.read_only(held), (-1,)) for held in bucket]
-    total = carrier.summed(backend.join(flat), dtype_of(bucket[0]), "mean", weight, "all_reduce")
+    total = carrier.reduce(backend.join(flat), dtype_of(bucket[0]), "mean", weight, "all_reduce")
     parts = backend.split(total, [prod(shape_of(held)) for held in bucket])
     return {
-        id(held.value): carrier.placed(held, engine.reshaped(part, shape_of(held)))
+        id(held.value): carrier.place(held, engine.reshaped(part, shape_of(held)))
         for held, part in zip(bucket, parts, strict=True)
     }

@@ -82,11 +82,11 @@ class Line:
         Raises:
             PeerError: a rank has failed or does not come. CollectiveMismatchError: a rank says something else.
         """
-        return self._asked(b"V", call, payload)
+        return self._ask(b"V", call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
         """The same between two: `verb` is "send" or "recv", `what` the dtype and shape."""
-        self._asked(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
+        self._ask(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
 
     def exchange(self, text: str) -> list[str]:
         """Every rank's text, by rank."""
@@ -95,7 +95,7 @@ class Line:
     def _all(self, call: str, payload: str) -> str:
         return "[" + ",".join(self.vote(call, payload)) + "]"
 
-    def _asked(self, kind: bytes, call: str, payload: str) -> list[str]:
+    def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -127,7 +127,7 @@ class Line:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: its process is stopped, or its machine out of reach"
             )
-            raise self.ended(PeerError(text, 0, "silent"))
+            raise self.end(PeerError(text, 0, "silent"))
         if not ready:
             return []
         self._heard = now
@@ -135,15 +135,15 @@ class Line:
         frames = list(self._vote.frames())
         for kind, text in frames:
             if kind == b"E":
-                error = self.ended(_error(json.loads(text)))
+                error = self.end(_error(json.loads(text)))
                 if any(kind == b"M" for kind, _ in frames):
                     break  # that came before, and says more; this is what the next call raises
                 raise error
         if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
-            raise self.ended(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
+            raise self.end(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
         return frames
 
-    def ended(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
+    def end(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
         """The error that is raised from now on."""
         if self.failure is None:
             self.failure = error
@@ -176,7 +176,7 @@ class Line:
         if is_said and self.failure is None:
             self._vote.send(b"D")
 
-    def explained(self) -> None:
+    def raise_reason(self) -> None:
         """Waits for the reason of a failure that the engine has met, and raises it if it comes."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
@@ -190,7 +190,7 @@ class Line:
             while self._answers.is_open:
                 poll(None)
                 for _ in self._answers.frames():
-                    moved = self.signs.moved() or self.is_first_busy
+                    moved = self.signs.has_moved() or self.is_first_busy
                     told = {"moved": moved, "at": self.signs.at(), "started": self.started}
                     self._answers.send(b"a", json.dumps(told))
         self._answers.close()
@@ -234,7 +234,7 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     by_call: dict[str, list[int]] = {}
     for rank, call in listed:
         by_call.setdefault(call, []).append(rank)
-    told = "; ".join(f"{_named(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items())
+    told = "; ".join(f"{_name_ranks(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items())
     return CollectiveMismatchError(f"the calls differ: {told}; {then}", tuple(call for _, call in listed))
 
 
@@ -243,7 +243,7 @@ def _in_a_line(call: str) -> str:
     return call.replace("\n", "\\n")
 
 
-def _named(ranks: list[int]) -> str:
+def _name_ranks(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
@@ -278,9 +278,7 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     _worlds += 1
     terms = Terms(token, place.run, _worlds, place.size)
     line = (
-        _served(place, terms, timeout, join_timeout)
-        if place.rank == 0
-        else _joined(place, terms, timeout, join_timeout)
+        _serve(place, terms, timeout, join_timeout) if place.rank == 0 else _reach(place, terms, timeout, join_timeout)
     )
     try:
         line.wait_for_all(join_timeout)
@@ -290,7 +288,7 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     return line
 
 
-def _served(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
@@ -328,11 +326,11 @@ if hasattr(os, "register_at_fork"):
 def _listener(place: Launch, terms: Terms) -> socket.socket:
     key = place.host, place.port, place.run
     if key not in _listeners:
-        _listeners[key] = _inherited() or _bound(place, terms)
+        _listeners[key] = _inherit() or _bind(place, terms)
     return _listeners[key]
 
 
-def _inherited() -> socket.socket | None:
+def _inherit() -> socket.socket | None:
     number = os.environ.pop(SOCKET, "")
     if not number.isdigit():
         return None
@@ -342,7 +340,7 @@ def _inherited() -> socket.socket | None:
     return sock
 
 
-def _bound(place: Launch, terms: Terms) -> socket.socket:
+def _bind(place: Launch, terms: Terms) -> socket.socket:
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in _addresses(place.host, port, passive=True):
@@ -356,7 +354,7 @@ def _bound(place: Launch, terms: Terms) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
-        _connected(place, port, terms, "vote")  # raises where this run's rank 0 listens there already
+        _connect(place, port, terms, "vote")  # raises where this run's rank 0 listens there already
     raise LaunchError(
         f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
         "of its machine by XDEVICE_ADDRESS=host:port"
@@ -370,14 +368,14 @@ def _addresses(host: str, port: int, passive: bool = False) -> list[Any]:
         raise LaunchError(f"the host {shown(host)} of rank 0 is not known here: {error}") from None
 
 
-def _joined(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     until = time.monotonic() + join_timeout
     while True:
         for port in place.ports():
-            vote = _connected(place, port, terms, "vote")
+            vote = _connect(place, port, terms, "vote")
             if vote is None:
                 continue
-            pulse = _connected(place, port, terms, "pulse")
+            pulse = _connect(place, port, terms, "pulse")
             if pulse is not None:
                 host = LOOPBACK if is_loopback(place.host) else vote.getsockname()[0]
                 return Line(vote, pulse, host, timeout, None)
@@ -392,7 +390,7 @@ def _joined(place: Launch, terms: Terms, timeout: float, join_timeout: float) ->
         time.sleep(0.05)
 
 
-def _connected(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
+def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
     """A connection to the hub of this run; None where there is none at this port."""
     try:
         family, kind, protocol, _, address = _addresses(place.host, port)[0]
@@ -435,7 +433,7 @@ def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[
     kind, text = _read(sock)
     if kind == b"K":
         return None if wire.is_proof(text, terms.key, own, "hub") else {"why": "token"}
-    return wire.parsed(text) or {"why": "run"}
+    return wire.parse(text) or {"why": "run"}
 
 
 def _pid() -> str:

@@ -63,7 +63,7 @@ def _fitting(names: list[str], device: Device) -> list[str]:
     return names if device.kind != "cpu" else [name for name in names if not name.endswith(":nccl")]
 
 
-def agreed(lists: list[str]) -> str:
+def agree(lists: list[str]) -> str:
     """The first engine of rank 0's list that all have, from every rank's list."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
     for name in rows[0]:

@@ -246,7 +246,7 @@ class Hub(threading.Thread):
     def _hear_stranger(self, stranger: _Stranger) -> None:
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
-            hello = wire.parsed(text) if kind == b"h" else {}
+            hello = wire.parse(text) if kind == b"h" else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
             except (ValueError, RecursionError):  # what is nested too deep to be written down again
@@ -325,10 +325,10 @@ class Hub(threading.Thread):
             if self.ended:
                 return
             if kind == b"F":
-                told = wire.parsed(text)
+                told = wire.parse(text)
                 self._end(peer.rank, str(told.get("why")), str(told.get("text")))
             elif kind == b"D":
-                self._answered(peer)
+                self._settle(peer)
             else:
                 number, call, payload = text.split("\n", 2)
                 self._calls(peer, Pending(kind, int(number), call, payload))
@@ -340,7 +340,7 @@ class Hub(threading.Thread):
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
-            told = wire.parsed(text)
+            told = wire.parse(text)
             peer.answered, peer.at = True, str(told.get("at", ""))
             started = told.get("started", 0)
             calls = [p.pending for p in self._waiting.values() if p.pending]
@@ -362,7 +362,7 @@ class Hub(threading.Thread):
         if pending.call == LEAVE:
             self._left = peer
 
-    def _answered(self, peer: Peer) -> None:
+    def _settle(self, peer: Peer) -> None:
         peer.pending = None
         self._waiting.pop(peer.rank, None)
         self._slow.discard(peer.rank)
@@ -375,7 +375,7 @@ class Hub(threading.Thread):
             return
         if pending.kind == b"P":
             self._decide_pair(came, pending)
-        elif self._unchecked():
+        elif self._compare_unvoted():
             return
         if len(self._waiting) < len(self.peers) or self._slow:
             return
@@ -389,7 +389,7 @@ class Hub(threading.Thread):
         payloads = [p.pending.payload for p in self.peers if p.pending]
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
-            self._answered(peer)
+            self._settle(peer)
             self._send(peer.vote, b"G", text)
         self.ended = is_last
         self._rest()
@@ -405,7 +405,7 @@ class Hub(threading.Thread):
             return
         if what == their_what:
             for one in (came, peer):
-                self._answered(one)
+                self._settle(one)
                 self._send(one.vote, b"G")
             self._rest()
         else:
@@ -415,7 +415,7 @@ class Hub(threading.Thread):
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
-            self._answered(peer)
+            self._settle(peer)
             self._send(peer.vote, b"M", json.dumps(calls))
         self._rest()
 
@@ -439,7 +439,7 @@ class Hub(threading.Thread):
             return True
         return False
 
-    def _unchecked(self) -> bool:
+    def _compare_unvoted(self) -> bool:
         """Ends it where calls that were not voted on are seen to differ: the engine is in the middle of one."""
         for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:

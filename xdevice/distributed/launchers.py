@@ -73,7 +73,7 @@ def place() -> Launch | None:
     for read in _READERS:
         said = read()
         if said is not None:
-            return _checked(said)
+            return _check(said)
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
     if stray is not None and _number(stray) > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
@@ -202,7 +202,7 @@ def _numbers(
     )
 
 
-def _checked(said: _Said) -> Launch:
+def _check(said: _Said) -> Launch:
     (rank_name, rank), (size_name, size) = said.rank, said.size
     if size < 1 or rank >= size:
         raise LaunchError(f"{rank_name} is {rank} and {size_name} is {size}: ranks are 0 to {size_name} - 1")

@@ -26,7 +26,7 @@ class Runner(threading.Thread):
         self._job = job
         self._begin.release()
 
-    def done(self, seconds: float) -> bool:
+    def ends_within(self, seconds: float) -> bool:
         """Waits as long at most for the job to end, and says whether it has."""
         return self._end.acquire(timeout=seconds)
 

@@ -37,7 +37,7 @@ class Signs:
         """Threads of the control connection, whose work is no sign of life."""
         self._last: _Reading | None = None
 
-    def moved(self) -> bool:
+    def has_moved(self) -> bool:
         """Whether anything has moved since this was last asked; True at first."""
         reading = self._read()
         last, self._last = self._last, reading

@@ -87,7 +87,7 @@ def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str,
     until the end. Each gets `variables`, too.
     """
     with ExitStack() as stack:
-        ports = [stack.enter_context(reserved(host)) for _ in range(2)]
+        ports = [stack.enter_context(reserve(host)) for _ in range(2)]
         ranks = _Ranks(stack.enter_context(_guard()))
         with ranks.listening():
             for rank in range(size):
@@ -135,7 +135,7 @@ def new_token() -> str:
 
 
 @contextmanager
-def reserved(host: str) -> Iterator[int]:
+def reserve(host: str) -> Iterator[int]:
     """A free port that no one else is given until the end of the block, and that a child can listen on.
 
     Linux lets two sockets have one port if both say SO_REUSEADDR, as servers do, and neither listens yet; the kernel

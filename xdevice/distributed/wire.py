@@ -129,7 +129,7 @@ def is_proof(claimed: object, key: str, *parts: object) -> bool:
     )
 
 
-def parsed(text: str) -> dict[str, Any]:
+def parse(text: str) -> dict[str, Any]:
     """A frame that should be an object of JSON; an empty one where it is not."""
     try:
         found = json.loads(text)

@@ -71,37 +71,27 @@ def processes(
 
     Young: it may change in a minor version.
 
+    A block inside the block gives the same world. docs/reference/processes.md says which launchers there are, and when
+    a rank counts as late: one that the others wait for while nothing happens in it.
+
     Args:
         engine: what moves the tensors: "auto", a framework ("paddle"), or one of its engines ("torch:gloo"). "auto",
-            the default, takes PyTorch's gloo for tensors of any framework on the host, and the framework's own engine
-            on GPUs; `world.engine` names it.
-        timeout: seconds after which a rank counts as late: one that the others wait for, and in which nothing happens.
-            30 by default.
-        join_timeout: seconds in which all processes have to enter the block. 300 by default.
-        check: whether the ranks vote before each collective on what they call. By default they do.
-
-    XDEVICE_ENGINE, XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out here. A block
-    inside the block gives the same world.
-
-    A rank is late if another one waits for it, and for `timeout` seconds it is not in the verb and nothing happens in
-    it: the thread that calls the verbs stays at one line and uses no processor time, and all its other threads and the
-    processes that it has started together use less than 1 % of a core. What computes, compiles, loads or saves may take
-    as long as it likes, and so may rank 0 in `first`. An endless loop counts as work.
+            the default, is PyTorch's gloo on the host, and the framework's own on GPUs; `world.engine` names it.
+        timeout: seconds after which a rank counts as late: 30 by default.
+        join_timeout: seconds in which all processes have to enter the block: 300 by default.
+        check: whether the ranks vote before each collective on what they call: by default they do.
+        XDEVICE_ENGINE, XDEVICE_TIMEOUT, XDEVICE_JOIN_TIMEOUT and XDEVICE_CHECK (1 or 0) set what is left out.
 
     Raises:
-        LaunchError: the launcher's variables are incomplete or contradict each other; XDEVICE_TOKEN is missing beyond
-            this machine; no engine. PeerError, on entering the block: a process has not come, or has failed.
-            CollectiveMismatchError, on entering: the arguments differ. ArgumentError: a wrong argument, or one that
-            differs from that of the block around.
+        LaunchError: the launcher's variables are incomplete or contradict each other; no secret; no engine.
+        PeerError, CollectiveMismatchError: a process has not come, or has failed; it came with other arguments.
+        ArgumentError: a wrong argument, or one that differs from that of the block around.
 
-    Entering it costs 20 ms and what the engine takes to start, PyTorch's import included if it moves tensors of another
-    framework; a world of one starts nothing.
+    Costs 20 ms and the start of the engine, which may import PyTorch; a world of one starts nothing.
 
     Example:
         >>> with xdevice.processes() as world:
-        ...     total = world.all_reduce(xdevice.tensor([1.0, 2.0]))
-        >>> world.size, total.tolist()
-        (1, [1.0, 2.0])
+        ...     assert xdevice.item(world.all_reduce(xdevice.tensor(3.0))) == 3 * world.size
     """
     options = _Options(
         engines.setting(engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"),
@@ -260,7 +250,7 @@ class World:
         try:
             self._line.vote(f"processes({self.options})")
             asked = engines.candidates(self.options.engine, selection.current(), self.device)
-            self.engine = engines.agreed(self._line.exchange(json.dumps(asked)))
+            self.engine = engines.agree(self._line.exchange(json.dumps(asked)))
             if self.engine.endswith(":nccl"):
                 engines.require_gpu_each(self.engine, self._line.exchange(engines.gpu_of(self.device)))
             self._carrier = self._through("", lambda: f"the start of {self.engine}", self._start, [])
@@ -303,7 +293,7 @@ class World:
         try:
             if runner is not None and carrier is not None:
                 runner.begin(carrier.engine.close)
-                if not runner.done(self.options.timeout):
+                if not runner.ends_within(self.options.timeout):
                     endings.arm(None)
                     return
                 runner.result()
@@ -319,8 +309,8 @@ class World:
         if line is None:
             return
         if line.failure is None and error is not None:
-            line.fail("raised", f"rank {self.rank} raised {_told(error)}")
-            line.ended(PeerError(f"rank {self.rank} raised {_told(error)}", self.rank, "raised"))
+            line.fail("raised", f"rank {self.rank} raised {_describe(error)}")
+            line.end(PeerError(f"rank {self.rank} raised {_describe(error)}", self.rank, "raised"))
         if self._carrier is not None:
             self._carrier.engine.abort()
         endings.arm(error)
@@ -353,7 +343,7 @@ class World:
         if own is not None and op != "mean":
             raise ArgumentError(f"a weight counts in op='mean', and op is {shown(op)}")
         x = registry.as_array(x)
-        found = _ordered(_summands(x))
+        found = _sort(_summands(x))
         if self.size == 1:
             for held in found:
                 carrying.check_op(held, op)
@@ -375,13 +365,13 @@ class World:
         with _Alone(self, "all_reduce"):
             weight = self._agree(call, own)
             if len(found) == 1:
-                new = self._through("all_reduce", call, lambda: carrier.reduced(found[0], op, weight), found)
+                new = self._through("all_reduce", call, lambda: carrier.all_reduce(found[0], op, weight), found)
                 if new is x:
                     return x
                 return rebuilt(x, found, [new])
             unique = list({id(held.value): held for held in found}.values())
             rows = self._through(
-                "all_reduce", call, lambda: _each(unique, lambda h: carrier.reduced(h, op, weight)), unique
+                "all_reduce", call, lambda: _each(unique, lambda h: carrier.all_reduce(h, op, weight)), unique
             )
         return rebuilt(x, found, [rows[id(held.value)] for held in found])
 
@@ -404,7 +394,7 @@ class World:
             return x
         x = registry.as_array(x)
         operands.refuse_strangers(x)
-        found = _ordered(operands.leaves_in(x, "x"))
+        found = _sort(operands.leaves_in(x, "x"))
         if not found:
             operands.tensors_in(x, "x", "broadcast")
         operands.require_built(found)
@@ -418,7 +408,7 @@ class World:
         unique = list({id(part.value): part for part in parts}.values())
 
         def call() -> str:
-            return f"broadcast from {root}: {signatures(parts)}{_shared(parts)}{_unsent(x)}"
+            return f"broadcast from {root}: {signatures(parts)}{_tell_overlap(parts)}{_unsent(x)}"
 
         with _Alone(self, "broadcast"):
             self._agree(call)
@@ -439,7 +429,7 @@ class World:
         if self.size == 1 and _is_known(x, "all_gather"):
             return x
         x = registry.as_array(x)
-        found = _ordered(operands.tensors_in(x, "x", "all_gather"))
+        found = _sort(operands.tensors_in(x, "x", "all_gather"))
         for held in found:
             operands.refuse_symbol(held)
         if self.size == 1:
@@ -463,14 +453,14 @@ class World:
                 self._agree(call)
             rows = list(zip(found, lengths, strict=True))
             new_ones = self._through(
-                "all_gather", call, lambda: [carrier.gathered(*row) for row in rows], found * self.size
+                "all_gather", call, lambda: [carrier.all_gather(*row) for row in rows], found * self.size
             )
         return rebuilt(x, found, new_ones)
 
     def _lengths(self, call: str, found: list[Operand]) -> list[list[int] | None]:
         """For each tensor the length that each rank has, which are told in the vote."""
         own = [operands.shape_of(held)[:1] for held in found]
-        rows = [json.loads(text) for text in self._said(call, json.dumps(own))]
+        rows = [json.loads(text) for text in self._vote(call, json.dumps(own))]
         return [[row[i][0] for row in rows] if own[i] else None for i in range(len(found))]
 
     def reduce_scatter(self, x: Any, op: str = "sum") -> Any:
@@ -484,7 +474,7 @@ class World:
         if op not in OPS:
             raise ArgumentError(f"reduce_scatter makes one of {', '.join(OPS)}, not {shown(op)}")
         x = registry.as_array(x)
-        found = _ordered(_summands(x))
+        found = _sort(_summands(x))
         for held in found:
             carrying.check_op(held, op)
             length = operands.length_of([held])
@@ -504,7 +494,9 @@ class World:
 
         with _Alone(self, "reduce_scatter"):
             self._agree(call)
-            new = self._through("reduce_scatter", call, lambda: [carrier.scattered(held, op) for held in found], found)
+            new = self._through(
+                "reduce_scatter", call, lambda: [carrier.reduce_scatter(held, op) for held in found], found
+            )
         return rebuilt(x, found, new)
 
     def send(self, x: Any, to: int) -> None:
@@ -524,7 +516,7 @@ class World:
         if other == self.rank:
             raise ArgumentError(f"{name} is {other}, which is this rank; {verb} is between two")
         x = registry.as_array(x)
-        found = _ordered(operands.tensors_in(x, "x", verb))
+        found = _sort(operands.tensors_in(x, "x", verb))
         carrier = self._ready(verb)
         for held in found:
             carrier.require(held, verb)
@@ -538,7 +530,7 @@ class World:
             if verb == "send":
                 self._through("send", call, lambda: carrier.send(found, other), found)
                 return None
-            new = self._through("recv", call, lambda: [carrier.received(held, other) for held in found], found)
+            new = self._through("recv", call, lambda: [carrier.recv(held, other) for held in found], found)
         return rebuilt(x, found, new)
 
     def barrier(self) -> None:
@@ -603,9 +595,9 @@ class World:
 
         with _Alone(self, "average_gradients"):
             weights = self._agree(call, own)
-            filled = buckets.filled(found)
+            filled = buckets.fill(found)
             rows = self._through(
-                "all_reduce", call, lambda: [buckets.averaged(carrier, one, weights) for one in filled], found
+                "all_reduce", call, lambda: [buckets.average(carrier, one, weights) for one in filled], found
             )
         new = {key: value for row in rows for key, value in row.items()}
         if registry.kind_of(type(model_or_gradients)) is not None and id(model_or_gradients) not in new:
@@ -638,7 +630,7 @@ class World:
         except BaseException as error:
             self._leave_first(line)
             if self.rank == 0 and isinstance(error, Exception):
-                line.vote("first", _told(error))
+                line.vote("first", _describe(error))
             raise
         self._leave_first(line)
         if self.rank == 0:
@@ -677,11 +669,11 @@ class World:
         """This rank has left a verb in the middle of what all have begun."""
         line = self._needed_line()
         if line.failure is None:
-            text = f"rank {self.rank} raised {_told(error)} in {verb}"
+            text = f"rank {self.rank} raised {_describe(error)} in {verb}"
             line.fail("raised", text)
-            line.ended(PeerError(text, self.rank, "raised"))
+            line.end(PeerError(text, self.rank, "raised"))
 
-    def _said(self, call: str, payload: str = "") -> list[str]:
+    def _vote(self, call: str, payload: str = "") -> list[str]:
         line = self._needed_line()
         payloads = line.vote(call, payload)
         line.started += 1
@@ -690,12 +682,12 @@ class World:
     def _agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
         """The vote, or without one only the count; gives the weights where there are any."""
         if own is not None:
-            total = sum(map(float, self._said(call(), repr(own))))
+            total = sum(map(float, self._vote(call(), repr(own))))
             if total == 0:
                 raise _OnAllError(_NO_WEIGHT)
             return Weight(own, total)
         if self._check:
-            self._said(call())
+            self._vote(call())
         else:
             self._needed_line().started += 1
         return None
@@ -710,22 +702,22 @@ class World:
             if runner is None:
                 raise LaunchError("this world is closed: its block was left")
             runner.begin(job)
-            line.wait(runner.done, self._allowed, verb in _COUNTED)
+            line.wait(runner.ends_within, self._tell_call, verb in _COUNTED)
             return runner.result()
         except PeerError:
             raise
         except Exception:
-            self._needed_line().explained()  # raises the reason if that is another rank
+            self._needed_line().raise_reason()  # raises the reason if that is another rank
             raise
 
-    def _allowed(self) -> tuple[str, float]:
+    def _tell_call(self) -> tuple[str, float]:
         """The engine's call, and the seconds that it may take."""
         call, found = self._waits
         return call(), self.options.timeout + _bytes_of(found) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
         """What an engine waits by that works in the program's thread."""
-        self._needed_line().wait(done, self._allowed, True)
+        self._needed_line().wait(done, self._tell_call, True)
 
     def _require_rank(self, value: object, name: str) -> None:
         if type(value) is not int or not 0 <= value < self.size:
@@ -781,12 +773,12 @@ def _same_everywhere(value: Any) -> str:
     return f"a {type(value).__qualname__}"
 
 
-def _ordered(found: list[Operand]) -> list[Operand]:
+def _sort(found: list[Operand]) -> list[Operand]:
     """By their places: a dict is the same whatever the order in which a rank has filled it."""
     return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
 
 
-def _shared(parts: list[Operand]) -> str:
+def _tell_overlap(parts: list[Operand]) -> str:
     """Two tensors that share memory, which has to be so on all ranks: the second one written changes the first."""
     twins = operands.first_overlap(parts) if len(parts) > 1 else None
     return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
@@ -824,7 +816,7 @@ def _require_weight(total: float | None) -> None:
         raise ArgumentError(_NO_WEIGHT)
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """An error in a line, with where it was raised."""
     where = error.__traceback__
     while where is not None and where.tb_next is not None:

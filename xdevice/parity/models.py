@@ -56,7 +56,7 @@ def read_pair(actual: object, expected: object) -> Pair:
     """
     ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
     there = {leaf.path: leaf.value for leaf in theirs}
-    matched = {leaf.path: _matched(leaf.path, leaf.value, there[leaf.path]) for leaf in ours if leaf.path in there}
+    matched = {leaf.path: _match(leaf.path, leaf.value, there[leaf.path]) for leaf in ours if leaf.path in there}
     pairs = {path: pair for path, pair in matched.items() if pair is not None}
     return Pair(
         [reading for leaf in ours for reading in (pairs[leaf.path].actual if leaf.path in pairs else _read(leaf))],
@@ -77,21 +77,21 @@ def _read(leaf: Leaf) -> list[Reading]:
     return list(readings.read_leaf(leaf.path, leaf.value))
 
 
-def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
+def _match(path: str, actual: Any, expected: Any) -> Pair | None:
     """None of what is compared by its own names: all but a model beside one of another framework, or beside a State."""
     ours, theirs = _model(actual), _model(expected)
     if isinstance(actual, State) and theirs is not None:
         return _beside_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
-        return _swapped(_beside_state(path, expected, ours))
+        return _swap(_beside_state(path, expected, ours))
     if ours is None or theirs is None:
         return None
     if ours.backend is theirs.backend:
         lines = operations.between(ours.backend, ours.itself, theirs.itself)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     if _is_target(ours, theirs):
-        return _swapped(_converted(path, theirs, ours))
-    return _converted(path, ours, theirs)
+        return _swap(_convert(path, theirs, ours))
+    return _convert(path, ours, theirs)
 
 
 def _is_target(ours: _Model, theirs: _Model) -> bool:
@@ -113,11 +113,11 @@ def _model(x: object) -> _Model | None:
         return None
 
 
-def _swapped(pair: Pair) -> Pair:
+def _swap(pair: Pair) -> Pair:
     return Pair(pair.expected, pair.actual, pair.unmapped, pair.settings)
 
 
-def _converted(path: str, source: _Model, target: _Model) -> Pair:
+def _convert(path: str, source: _Model, target: _Model) -> Pair:
     try:
         state = convert_state(source.itself, target.backend, like=target.itself, device="cpu")
     except StateError as error:
@@ -131,7 +131,7 @@ def _converted(path: str, source: _Model, target: _Model) -> Pair:
         value = target.backend.to_numpy(tensor)
         first = " and ".join(state.origins[name])
         made.append(origin._replace(path=_join(path, name), value=value, origin=first if first != name else ""))
-    return Pair(made, _needed(path, target, state), {}, state.settings)
+    return Pair(made, _read_needed(path, target, state), {}, state.settings)
 
 
 def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) -> Pair:
@@ -143,10 +143,10 @@ def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) 
 def _beside_state(path: str, state: State, model: _Model) -> Pair:
     given = [readings.read_tensor(model.backend, _join(path, name), value) for name, value in state.items()]
     unmapped = {_join(path, name): why for name, why in state.unmapped.items() if name not in state}
-    return Pair(given, _needed(path, model, state), unmapped)
+    return Pair(given, _read_needed(path, model, state), unmapped)
 
 
-def _needed(path: str, model: _Model, given: Mapping[str, Any]) -> list[Reading]:
+def _read_needed(path: str, model: _Model, given: Mapping[str, Any]) -> list[Reading]:
     """The variables of a model that have to be given: not PyTorch's count of batches, and a shared one once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for layer in model.layers for part in layer.parts if part.of == (layouts.COUNTER,)}

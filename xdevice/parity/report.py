@@ -100,7 +100,7 @@ class Report:
         states = {row.state for row in self.rows}
         return NOT_RUN if states & {"did not run", "not compared"} else DIVERGED if "diverges" in states else AGREE
 
-    def compared(self) -> list[Row]:
+    def compared_rows(self) -> list[Row]:
         """The rows that have been held against another."""
         return [row for row in self.rows if row.state != "reference"]
 
@@ -114,7 +114,9 @@ class Report:
 
     def series(self, name: str) -> dict[str, list[Finding]]:
         """The findings of a name over its steps, by backend."""
-        found = {row.backend: [finding for finding in row.findings if finding.name == name] for row in self.compared()}
+        found = {
+            row.backend: [finding for finding in row.findings if finding.name == name] for row in self.compared_rows()
+        }
         return {backend: sorted(series, key=lambda finding: finding.step) for backend, series in found.items()}
 
     def as_json(self) -> dict[str, Any]:
@@ -258,7 +260,7 @@ def show(report: Report) -> None:
 
     console = Console()
     console.print(_backends_table(report))
-    if any(report.compared()) and report.names():
+    if any(report.compared_rows()) and report.names():
         console.print(_names_table(report))
     for note in report.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -300,7 +302,7 @@ def _names_table(report: Report) -> Table:
     table = Table(title="worst absolute error of each name, and the multiple of what is allowed")
     table.add_column("name", overflow="fold")
     table.add_column("steps", justify="right")
-    for row in report.compared():
+    for row in report.compared_rows():
         table.add_column(row.backend, justify="right", overflow="fold")
     for name in report.names():
         series = report.series(name)

@@ -81,7 +81,7 @@ class Tracer:
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
         """One call of a model that no other one has called."""
-        known = self._known(model) if os.getpid() == self._process else None
+        known = self._model_of(model) if os.getpid() == self._process else None
         if known is None:
             return call()
         with self._lock:
@@ -89,7 +89,7 @@ class Tracer:
         if not self._is_wanted(known, arguments):
             return call()
         copies = common.Watch(self._backend, {}).copies
-        seen = self._seen(known)
+        seen = self._watch(known)
         if seen is None:
             return call()
         inputs, started = copies(arguments), time.time()
@@ -113,7 +113,7 @@ class Tracer:
                 self._write(known)
             self._recorder.close()
 
-    def _known(self, model: Any) -> _Model | None:
+    def _model_of(self, model: Any) -> _Model | None:
         """None of what has no parameters that can be paired, such as a loss."""
         with self._lock:
             if id(model) not in self._models:
@@ -139,7 +139,7 @@ class Tracer:
             known.shapes[shapes] = known.shapes.get(shapes, 0) + 1
             return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
 
-    def _seen(self, known: _Model) -> list[Call] | None:
+    def _watch(self, known: _Model) -> list[Call] | None:
         """A list that gets the calls in this thread until the model is called again, for gradients come after it."""
         block = self._backend.calls(known.itself)
         try:

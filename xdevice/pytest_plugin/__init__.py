@@ -215,7 +215,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
-        for backend in registry.loaded():
+        for backend in registry.list_loaded():
             _prepare(backend)
         registry.on_load.append(_prepare)
         session.config.add_cleanup(lambda: registry.on_load.remove(_prepare))
@@ -237,7 +237,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
     before = selection.default()
     try:
-        with random.restored():
+        with random.keep_generator():
             return (yield)
     finally:
         _tell_kernels(item, "LEAVE")
@@ -277,7 +277,7 @@ def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
     """What kernels need of the thread, they need from the first fixture on, and not in the next test."""
     from xdevice.contract import arithmetic
 
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         if backend.name == backend_of(item):
             with suppress(UnsupportedError):  # a thread that cannot be made fit, or no kernels
                 getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()

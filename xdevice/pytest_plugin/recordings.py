@@ -102,7 +102,7 @@ class Recordings:
         for one, other in zip(entries, expected, strict=True):
             given = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
             # the other environment may have other devices
-            found = compare_readings(one.read(), other.read(), Rule(**{**given, "check_device": False}).checked())
+            found = compare_readings(one.read(), other.read(), Rule(**{**given, "check_device": False}).check())
             if not found.ok:
                 pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {found.text}", pytrace=False)
 

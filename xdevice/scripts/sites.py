@@ -1,4 +1,4 @@
-"""What is found: a site is one use of a device idiom, with one verdict."""
+"""A site: one use of a device idiom, with one verdict."""
 
 from __future__ import annotations
 

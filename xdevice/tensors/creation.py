@@ -35,34 +35,15 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
         data: numbers, a NumPy array, a tensor of any backend (through the host), or nested lists of these, which are
             stacked as NumPy stacks arrays.
         device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
-        dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64, Python
-            floats and float64 arrays float32, Python complex numbers complex64, and other arrays keep their dtype.
-            JAX without 64-bit has int32 for int64.
+        dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64 (int32 on
+            JAX without 64-bit), Python floats and float64 arrays float32, Python complex numbers complex64, and other
+            arrays keep their dtype.
 
-    What `dtype` makes of a number:
-
-    | to | a number becomes | does not fit |
-    |---|---|---|
-    | an integer | what `int()` gives: 1.9 becomes 1, -0.5 becomes 0 | what is out of range then, infinity, NaN |
-    | a float, complex | the nearest one there is: 2**53 + 1 as float64 becomes 2**53 | what is beyond the largest |
-    | bool | False if it is 0, else True, NaN too | |
-
-    Complex numbers fit into complex dtypes and bool only, whatever their imaginary part.
+    docs/reference/api/creation.md says what `dtype` makes of a number, and which numbers do not fit.
 
     Raises:
-        DTypeError: a dtype that the backend lacks, data that is not numbers (text, objects, structured arrays, a masked
-            array in a list), or a value that does not fit.
-        DeviceNotFoundError: as `to_device`.
-        UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
-
-    | backend | gives |
-    |---|---|
-    | torch | `torch.Tensor` |
-    | tensorflow | `tf.Tensor` (eager) |
-    | mxnet | `mx.np.ndarray` |
-    | paddle | `paddle.Tensor` |
-    | jax | `jax.Array` |
-    | numpy | `np.ndarray` |
+        DTypeError: a dtype that the backend lacks, data that is not numbers, or a value that does not fit.
+        DeviceNotFoundError: as `to_device`. UnsupportedError: a masked array, or what `to_numpy` refuses.
 
     Costs one copy on the host and one to the device.
 
@@ -73,14 +54,14 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     """
     backend = selection.current()
     place = place_for(backend, device)
-    if dtype is None and not floats.asked() and (name := _taken_as_it_is(data)):
+    if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         require_dtype(backend, name, "the dtype", "say another", may_narrow=True)
         return backend.from_numpy(data, place)
     data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else floats.usual(_default_dtype(data, array))
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
-    return backend.from_numpy(floats.moved(_cast(_exact(data, array, wanted), wanted)), place)
+    return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
 
 def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:

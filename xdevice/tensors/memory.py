@@ -30,9 +30,6 @@ def memory(device: object) -> Memory:
 
     Asynchronous work may still allocate: `xdevice.sync()` first, if that matters. May start the device.
 
-    Args:
-        device: any spelling that `xdevice.device` takes.
-
     Raises:
         DeviceNotFoundError, DeviceError: no such device.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Arithmetic(Suite):
-    """An adapter may refuse a namespace by name; one that it gives is whole."""
+    """An adapter may refuse to give a namespace, by name; if it gives one, all kernels are there."""
 
     def test_a_namespace_is_whole_or_refused(self) -> None:
         try:
@@ -31,7 +31,7 @@ class Arithmetic(Suite):
         assert not missing, f"namespace() lacks {', '.join(missing)}"
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
-        in_thread(lambda: self.compute(x), self.patience)  # what it may turn on for a thread ends with that
+        in_thread(lambda: self.compute(x), self.patience)  # settings that it makes per thread end with that
 
     def compute(self, x: Any) -> None:
         try:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Planned(Exception):  # noqa: N818  # it is nobody's error
-    """What a check raises."""
+    """The exception that a check raises on purpose."""
 
 
-def refused(ask: Callable[[], object]) -> str | None:
-    """What the error says by which an adapter declines; None if it does not."""
+def refusal_of(ask: Callable[[], object]) -> str | None:
+    """The text of the `UnsupportedError` that a call raises; None if it raises none."""
     said = None
     try:
         ask()
@@ -74,7 +74,7 @@ class Waiting(Suite):
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets)
             assert not isinstance(raised.value, xdevice.XDeviceError)
-            del x, raised  # whose traceback keeps the work alive, which would fail every other sync()
+            del x, raised  # their traceback keeps the work alive: every later sync() would raise its error
 
     # blocking
 
@@ -84,7 +84,7 @@ class Waiting(Suite):
             "write blocking(): a context; nullcontext() where each operation ends before the next line runs. Where "
             "nothing can make it end, raise self.unsupported('blocking mode', 'what to do instead')"
         )
-        refusal = refused(self.block)
+        refusal = refusal_of(self.block)
         if refusal is not None:
             pytest.skip(refusal)
 
@@ -105,14 +105,14 @@ class Waiting(Suite):
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.blocking():
             with xdevice.blocking():
-                assert self.worked().is_done(), "the work is under way inside of blocking mode"
-            assert self.worked().is_done(), "an inner block has ended the outer one"
+                assert self.work().is_done(), "the work is under way inside of blocking mode"
+            assert self.work().is_done(), "an inner block has ended the outer one"
         self.expect_planned(xdevice.blocking())
-        work = self.worked()
+        work = self.work()
         assert not work.is_done(), "blocking mode has stayed"
         xdevice.sync()
 
-    def worked(self) -> Any:
+    def work(self) -> Any:
         return self.samples.long_work(self.here())
 
     def expect_planned(self, scope: Any) -> None:
@@ -141,7 +141,7 @@ class Streams(Suite):
 
     def skips_without(self, make: Callable[[Device], object]) -> None:
         """Skips where the adapter says that it has no such thing, and what to use instead."""
-        refusal = refused(lambda: make(self.here()))
+        refusal = refusal_of(lambda: make(self.here()))
         if refusal is not None:
             pytest.skip(refusal)
 
@@ -192,8 +192,8 @@ class Streams(Suite):
 
     def test_events_are_there_or_refused(self) -> None:
         for place in self.places():
-            there_is_none = refused(lambda place=place: self.adapter.new_event(place))  # type: ignore[misc]
-            asked = refused(lambda place=place: self.adapter.require_events(place))  # type: ignore[misc]
+            there_is_none = refusal_of(lambda place=place: self.adapter.new_event(place))  # type: ignore[misc]
+            asked = refusal_of(lambda place=place: self.adapter.require_events(place))  # type: ignore[misc]
             assert (asked is None) is (there_is_none is None), f"{place}: {asked!r}, and new_event: {there_is_none!r}"
 
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
@@ -264,11 +264,11 @@ class Streams(Suite):
         with pytest.raises(xdevice.DeviceMismatchError):
             xdevice.capture(lambda: self.samples.add(far, far), self.here())
         with pytest.raises(Planned):
-            xdevice.capture(self.planned, self.here())
+            xdevice.capture(self.fail, self.here())
         x, expected = self.pending()
         assert_same(xdevice.to_numpy(x), expected, "after a capture that failed")
 
-    def planned(self) -> None:
+    def fail(self) -> None:
         raise Planned
 
 
@@ -360,7 +360,7 @@ class Side(Suite):
         arrays = self.odd_arrays()
         for target in self.places():
             batches = [{"x": self.make(array, array.dtype.name), "name": name} for name, array in arrays.items()]
-            if isinstance(batches[0]["x"], np.ndarray):  # of which prefetch makes tensors, and float32 of float64
+            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, float32 of float64
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
             got = list(xdevice.prefetch(batches, target))
@@ -474,7 +474,7 @@ def _inside(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, 
 class Seeing(Suite):
     """Transfers and memory."""
 
-    def watched(self) -> None:
+    def require_transfers(self) -> None:
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
@@ -484,14 +484,14 @@ class Seeing(Suite):
         return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
 
     def test_reads_are_seen(self) -> None:
-        self.watched()
+        self.require_transfers()
         self.needs_kernels()
         x = self.make(2.5)
         reads = self.reads(x)
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        with xdevice.transfers() as none, self.here():  # elsewhere TensorFlow would move it to add
+        with xdevice.transfers() as none, self.here():  # outside of here() TensorFlow would copy x to add
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)
@@ -502,7 +502,7 @@ class Seeing(Suite):
         assert not list(none), "nothing is read or moved"
 
     def test_moves_are_seen(self) -> None:
-        self.watched()
+        self.require_transfers()
         there = self.there_with_values()
         x = self.make()
         with xdevice.transfers() as log:
@@ -514,7 +514,7 @@ class Seeing(Suite):
             assert (record.source, record.destination, record.nbytes) == (self.here(), there, 24)
 
     def test_a_forbidden_transfer_does_not_happen(self) -> None:
-        self.watched()
+        self.require_transfers()
         self.needs_kernels()
         x = self.make(2.5)
         reads = self.reads(x)
@@ -561,7 +561,7 @@ class Seeing(Suite):
     def assert_peak(self, device: Any) -> None:
         high = xdevice.memory(device).peak
         assert high is not None
-        if refused(lambda: xdevice.reset_peak(device)) is not None:
+        if refusal_of(lambda: xdevice.reset_peak(device)) is not None:
             return
         low = xdevice.memory(device)
         assert low.peak is not None

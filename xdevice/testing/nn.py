@@ -24,7 +24,7 @@ class FunctionsOfLayers(Suite):
         missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
-        in_thread(self.compute_in_use, self.patience)  # what it may turn on for a thread ends with that
+        in_thread(self.compute_in_use, self.patience)  # settings that it makes per thread end with that
 
     def compute_in_use(self) -> None:
         with xdevice.use(self.backend):

@@ -1,4 +1,4 @@
-"""Checks of threads, forks, loading and ending: what can be seen only in a fresh process is asked of one."""
+"""Checks that only a fresh process can answer: threads, forks, loading and ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what data-parallel training stands on: splits, joins, leaves, writes and sums."""
+"""Checks of what data-parallel training needs: splits, joins, leaves, writes and sums."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Several(Suite):
         for target in filter(None, (self.here(), self.second())):
             for name, x in self.odd_tensors().items():
                 leaf = self.adapter.leaf(x, target)
-                held = self.held(leaf)
+                held = self.tensor_of(leaf)
                 assert xdevice.device_of(held) is target, name
                 self.assert_holds(held, arrays[name], name)
                 assert self.samples.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
                 if 0 not in tuple(x.shape) and self.holds_values(target):
                     assert self.samples.address(held) != need(self.samples.address(x), "addresses"), name
 
-    def held(self, leaf: Any) -> Any:
+    def tensor_of(self, leaf: Any) -> Any:
         held = self.adapter.tensor_of(leaf)
         return leaf if held is None else held
 
@@ -85,7 +85,7 @@ class Several(Suite):
         if self.samples.requires_grad(source) is None:
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.places():
-            leaf = self.held(self.adapter.leaf(source, target))
+            leaf = self.tensor_of(self.adapter.leaf(source, target))
             with target:
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
             assert_same(xdevice.to_numpy(gradient), np.full((2, 3), -2.5, "float32"))
@@ -109,7 +109,7 @@ class Several(Suite):
             has_address = self.adapter.tensor_of(leaf) is None and 0 not in tuple(x.shape)
             before = self.samples.address(leaf) if has_address else None
             self.adapter.write(leaf, value)
-            self.assert_holds(self.held(leaf), array, name)
+            self.assert_holds(self.tensor_of(leaf), array, name)
             self.assert_holds(value, array, f"{name}: the value")
             assert self.samples.requires_grad(leaf) is asks, name
             assert before is None or self.samples.address(leaf) == before, name
@@ -133,7 +133,7 @@ class Several(Suite):
         self.waits_only_for_memory()
 
     def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
-        """Each element is where the strides say: there the view of it alone begins."""
+        """Each element lies where the strides say, which is where a view of it alone begins."""
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
@@ -144,7 +144,7 @@ class Several(Suite):
                 assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
 
     def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
-        """Whether what is written into a slice is seen in the whole."""
+        """Whether writing into a slice changes the whole."""
         value = self.make(np.zeros((1,) * len(index)), dtype=dtype_name(x.dtype))
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
@@ -164,7 +164,8 @@ class Several(Suite):
             assert not self.is_view(view, x, (0,) * len(tuple(x.shape))), f"{name}: a view that shares memory"
 
     def waits_only_for_memory(self) -> None:
-        """Work of a tenth of a second is not done a moment later, unless the machine has halted: so three times."""
+        """Asking for an address waits for the computation only in frameworks that have no memory before. Tried three
+        times, as the machine may pause."""
         for _ in range(3):
             work = self.samples.long_work(self.here())
             if work is None or not self.adapter.can_write(work.result):
