@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype, name_of
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, name_of
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
-from xdevice.errors import DTypeError
 
 # JAX takes three quarters of a GPU's memory at start unless told before its import
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -37,12 +35,14 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import accelerators, conversion, staging, unstarted
-    from .conversion import JaxConversion, require_values
+    from . import accelerators, staging, unstarted
+    from .blocking import JaxBlocking
+    from .conversion import JaxConversion, held, require_values
     from .gradients import JaxGradients
-    from .parallel import JaxThreads
+    from .parallel import JaxParallel
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
+    from .transfers import JaxTransfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,15 +50,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
 
     from .samples import JaxSamples
 
-_NARROWED = {"int64": "int32", "uint64": "uint32"}
-_64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 
-
-class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThreads, Backend):
+class JaxBackend(
+    JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxParallel, JaxBlocking, JaxTransfers, Backend
+):
     name = "jax"
     modules = ("jax", "jaxlib")
     minimum = (0, 6, 2)
@@ -78,10 +76,6 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     @property
     def framework(self) -> ModuleType:
         return jax
-
-    @property
-    def version(self) -> str:
-        return str(jax.__version__)
 
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, jax.core.Tracer):  # asked first: in some versions a Tracer is an Array
@@ -179,18 +173,11 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
-        native, held = self.to_native(device), _held(name_of(array.dtype), array)
+        native, dtype = self.to_native(device), held(name_of(array.dtype), array)
         if staging.is_put(array, native):
-            return staging.put(np.asarray(array, dtype=held, order="C"), native)
-        own = np.array(array, dtype=held, copy=True, order="C")
+            return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
+        own = np.array(array, dtype=dtype, copy=True, order="C")
         return jax.device_put(own, native)
-
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
-        if array.dtype.isbuiltin == 2:  # bfloat16 and 8-bit floats, which NumPy does not export
-            return jax.device_put(array, self.to_native(devices.CPU))
-        if array.itemsize >= 8 and _held(array.dtype.name, array) != array.dtype:
-            return self.from_numpy(array, devices.CPU)
-        return jax.dlpack.from_dlpack(array)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
         self.wait(x)
@@ -202,25 +189,19 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
                 raise
             raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
 
-    def gives_away(self, x: jax.Array) -> bool:
-        return staging.is_read(x)  # what JAX itself gives can only be read
-
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
-        held = _held(dtype, np.asarray(value))
-        return self._made(lambda: jnp.full(shape, value, held), device)
+        own = held(dtype, np.asarray(value))
+        return self._made(lambda: jnp.full(shape, value, own), device)
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
-        held = _held(dtype)
+        own = held(dtype)
         key = "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)"
         self.refuse_if_frozen("rand", key)
         seed = np.random.randint(2**32, dtype=np.uint32)
-        return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
+        return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, own), device)
 
     def tracing(self) -> str | None:
         return "jax.jit or another transformation" if isinstance(jnp.zeros(()), jax.core.Tracer) else None
-
-    def dtype_refusal(self, dtype: str) -> str | None:
-        return _64_BIT if dtype in conversion.WIDE and not jax.config.jax_enable_x64 else None
 
     # arithmetic
 
@@ -247,8 +228,6 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
 
     compiler = "jax.jit"
 
-    # threads
-
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> jax.Array:
@@ -256,20 +235,6 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
             return self.from_numpy(x, device)
         require_values(x)
         return x if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
-            return nullcontext()  # JAX's own switch, which is for the CPU only
-        from . import blocking
-
-        return blocking.blocking(self)
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
-
-        return transfers.watch(self, report)
 
     # memory
 
@@ -393,22 +358,6 @@ def _alive(native: Any) -> int:
         if native in x.sharding.device_set:
             found += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
     return found
-
-
-def _held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
-    """The dtype that JAX holds values of `dtype` in: narrower for integers that fit, where 64-bit is off."""
-    if jax.config.jax_enable_x64:
-        return host_dtype(dtype)
-    if dtype in ("float64", "complex128"):
-        raise DTypeError(f"jax has no {dtype} here; {_64_BIT}")
-    narrow = host_dtype(_NARROWED.get(dtype, dtype))
-    if dtype in _NARROWED and values is not None and values.size:
-        limits = np.iinfo(narrow)
-        least, most = values.min(), values.max()
-        if least < limits.min or most > limits.max:
-            what = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{what} does not fit into {narrow}, which stands for {dtype} here; {_64_BIT}")
-    return narrow
 
 
 def _items(x: Any) -> dict[Any, Any]:

@@ -11,16 +11,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
+from xdevice.base import devices
+from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Takes
 from xdevice.contract.conversion import ALIGNMENT, Conversion
-from xdevice.errors import UnsupportedError
+from xdevice.errors import DTypeError, UnsupportedError
+
+from . import staging
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 _TAKES = Takes(alignment=ALIGNMENT, strides="compact")
+_NARROWED = {"int64": "int32", "uint64": "uint32"}
+_64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 WIDE = ("int64", "uint64", "float64", "complex128")
 """What JAX without 64-bit makes of half the width."""
 
@@ -34,6 +41,22 @@ def require_values(x: jax.Array) -> None:
             "jitted function, or told to delete() itself; use what the function has returned, or copy the array "
             "before: xdevice.copy_to"
         )
+
+
+def held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
+    """The dtype that JAX holds values of `dtype` in: narrower for integers that fit, where 64-bit is off."""
+    if jax.config.jax_enable_x64:
+        return host_dtype(dtype)
+    if dtype in ("float64", "complex128"):
+        raise DTypeError(f"jax has no {dtype} here; {_64_BIT}")
+    narrow = host_dtype(_NARROWED.get(dtype, dtype))
+    if dtype in _NARROWED and values is not None and values.size:
+        limits = np.iinfo(narrow)
+        least, most = values.min(), values.max()
+        if least < limits.min or most > limits.max:
+            what = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
+            raise DTypeError(f"{what} does not fit into {narrow}, which stands for {dtype} here; {_64_BIT}")
+    return narrow
 
 
 class JaxConversion(Conversion):
@@ -50,3 +73,16 @@ class JaxConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
         return jax.dlpack.from_dlpack(lent)
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
+        if array.dtype.isbuiltin == 2:  # bfloat16 and 8-bit floats, which NumPy does not export
+            return jax.device_put(array, self.to_native(devices.CPU))
+        if array.itemsize >= 8 and held(array.dtype.name, array) != array.dtype:
+            return self.from_numpy(array, devices.CPU)
+        return jax.dlpack.from_dlpack(array)
+
+    def gives_away(self, x: jax.Array) -> bool:
+        return staging.is_read(x)  # what JAX itself gives can only be read
+
+    def dtype_refusal(self, dtype: str) -> str | None:
+        return _64_BIT if dtype in WIDE and not jax.config.jax_enable_x64 else None

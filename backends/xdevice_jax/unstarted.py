@@ -15,7 +15,7 @@ from typing import Final
 
 import jax
 
-from xdevice.contract import nvidia
+from xdevice.cuda import nvidia
 
 try:
     from jax._src import xla_bridge

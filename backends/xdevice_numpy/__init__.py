@@ -48,10 +48,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     def framework(self) -> ModuleType:
         return np
 
-    @property
-    def version(self) -> str:
-        return np.__version__
-
     def classify(self, cls: type) -> Kind | None:
         return "tensor" if issubclass(cls, np.ndarray) else None
 
@@ -95,9 +91,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return np.array(array, copy=True)
-
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return array
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return detached(x)

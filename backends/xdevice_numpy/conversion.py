@@ -52,3 +52,6 @@ class NumpyConversion(Conversion):
     def adopt(self, lent: Lent, dtype: str) -> Array:
         array = np.from_dlpack(lent)
         return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array
+
+    def from_buffer(self, array: Array) -> Array:
+        return array

@@ -7,9 +7,9 @@ from typing import Any
 import paddle
 
 from xdevice.base import devices
-from xdevice.contract import nvidia
 from xdevice.contract.accelerators import chosen
 from xdevice.contract.environment import virtual_gpus_wanted
+from xdevice.cuda import nvidia
 
 from . import virtual_gpus
 

@@ -17,13 +17,17 @@ import paddle
 from paddle.utils import dlpack
 
 from xdevice.base import devices
+from xdevice.base.dtypes import BITS_AS, dtype_name, host_dtype
 from xdevice.contract import Takes
 from xdevice.contract.conversion import Conversion
+from xdevice.contract.dlpack import Lent
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from xdevice.base.devices import Device
-    from xdevice.contract.dlpack import Lent
+
 
 _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
@@ -70,3 +74,24 @@ class PaddleConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
         return dlpack.from_dlpack(lent.capsule)
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
+        if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
+            return self.from_numpy(array, devices.CPU)
+        if array.dtype.isbuiltin != 2:
+            return dlpack.from_dlpack(array.__dlpack__())
+        name = array.dtype.name
+        return dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
+
+    def gives_away(self, x: paddle.Tensor) -> bool:
+        return True
+
+    def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
+            return self.to_numpy(x)  # 2.6 exports bool as uint8, and views with the strides of others
+        name = dtype_name(x.dtype)
+        if name in BITS_AS and self.virtual:
+            return self.to_numpy(x)
+        plain = x.detach().view(BITS_AS[name]) if name in BITS_AS else x.detach()
+        host = Lent(dlpack.to_dlpack(plain)).seen_by_numpy()
+        return host.view(host_dtype(name)) if name in BITS_AS else host

@@ -10,7 +10,7 @@ import paddle
 from paddle.base import core
 from paddle.base import framework as base
 
-from xdevice.contract.primitives import Primitives
+from xdevice.contract.parallel import Parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,9 @@ class _InTurn:
 _gradients_in_turn = _InTurn()
 
 
-class PaddleThreads(Primitives):
+class PaddleParallel(Parallel):
+    scope_reach = "process"
+
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         grad = paddle.is_grad_enabled()
         tracer = base._dygraph_tracer()

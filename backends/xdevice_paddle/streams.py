@@ -103,6 +103,8 @@ class PaddleStreams(Streams):
     _gpu: str
     """What Paddle calls the type of `gpu:i`."""
 
+    stream_reach = "process"
+
     def new_stream(self, device: Device) -> Any:
         self._require_gpu(device, "streams")
         return paddle.device.Stream(self.to_native(device))

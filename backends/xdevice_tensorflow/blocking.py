@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
+from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Shared
 
+from . import accelerators
 from .callbacks import call_back
 
 if TYPE_CHECKING:
@@ -41,3 +43,14 @@ def _block(waits: bool) -> Callable[[], None]:
         context.execution_mode = before
 
     return undo
+
+
+class TensorflowBlocking(Blocking):
+    def blocking(self) -> AbstractContextManager[None]:
+        waits = self.count("gpu") > self.virtual
+        if waits and not accelerators.IS_NVIDIA_OR_AMD:
+            raise self.unsupported(
+                f"blocking mode on {accelerators.kind()}, whose work its own wait passes over",
+                "call xdevice.sync() after the line in question",
+            )
+        return blocking(waits)

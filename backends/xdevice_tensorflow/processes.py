@@ -24,12 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
-from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order
-from xdevice.contract.processes import Engine
+from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
+from xdevice.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 
+from . import accelerators
+from .virtual_gpus import is_started
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from xdevice.contract.processes import Group
 
@@ -205,3 +208,17 @@ def _join(group: Group, name: str, is_started: bool) -> None:
     )
     context.ensure_initialized()
     _cluster.append((group.rank, group.size))
+
+
+class TensorflowProcesses(Processes):
+    _counts: dict[str, int]
+
+    def engines(self) -> Sequence[str]:
+        return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        require_fit(self, name, group.device)
+        engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
+        if not self.virtual:  # else they were set, and hold
+            self._counts.clear()
+        return engine

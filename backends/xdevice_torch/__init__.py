@@ -7,7 +7,6 @@ What this adapter must keep: `x.to(d)` aliases on the same device, so a copy say
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +22,22 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import accelerators, batches, blocking, conversion, staging, virtual_gpus
+    from . import accelerators, batches, conversion, staging
+    from .blocking import TorchBlocking
     from .calls import TorchCalls
     from .conversion import TorchConversion
     from .gradients import TorchGradients
+    from .graphs import TorchGraphs
     from .layers import TorchLayers
     from .models import TorchModels
     from .operations import TorchOperations
     from .optimizers import TorchOptimizers
-    from .parallel import TorchThreads
+    from .parallel import TorchParallel
+    from .prefetch import TorchPrefetch
     from .replicas import TorchReplicas
     from .streams import TorchStreams
+    from .transfers import TorchTransfers
+    from .virtual_gpus import TorchVirtualGpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
     from xdevice.contract.processes import Engine, Group
 
     from .samples import TorchSamples
@@ -84,7 +87,12 @@ class TorchBackend(
     TorchOptimizers,
     TorchReplicas,
     TorchStreams,
-    TorchThreads,
+    TorchGraphs,
+    TorchParallel,
+    TorchPrefetch,
+    TorchBlocking,
+    TorchTransfers,
+    TorchVirtualGpus,
     Backend,
 ):
     name = "torch"
@@ -109,10 +117,6 @@ class TorchBackend(
     @property
     def framework(self) -> ModuleType:
         return torch
-
-    @property
-    def version(self) -> str:
-        return str(torch.__version__)
 
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, torch.Tensor):
@@ -267,12 +271,6 @@ class TorchBackend(
             return torch.from_numpy(array).to(native, copy=True)
         return torch.tensor(array, device=native)
 
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
-            return torch.from_numpy(array)
-        name = array.dtype.name
-        return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
-
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         self._require_values(x)
         try:
@@ -295,9 +293,6 @@ class TorchBackend(
         if name not in BITS_AS:
             return host.numpy()
         return host.contiguous().view(getattr(torch, BITS_AS[name])).numpy().view(host_dtype(name))
-
-    def gives_away(self, x: torch.Tensor) -> bool:
-        return not x.is_cpu and not self.virtual
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
         return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
@@ -348,57 +343,6 @@ class TorchBackend(
             raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
-    # graphs
-
-    compiler = "torch.compile"
-
-    def new_graph(self, device: Device) -> Any:
-        if self._gpu != "cuda" or device.kind != "gpu":
-            raise self.no_graphs()
-        from .graphs import Graph
-
-        return Graph()
-
-    def only_on(self, device: Device) -> AbstractContextManager[Any]:
-        from .graphs import OnlyOn
-
-        return OnlyOn(self.to_native(device))
-
-    def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
-        return graph.capture(stream, task)
-
-    def replay(self, graph: Any) -> None:
-        graph.replay()
-        if blocking.is_blocking():  # a replay does not pass the dispatcher, where blocking waits
-            self.synchronize(None)
-
-    # threads
-
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> torch.Tensor:
-        native = self.to_native(device)
-        if isinstance(x, torch.Tensor):
-            return self._owned(x, staging.tensor(x, native))
-        if native.type != "cuda":
-            return self.from_numpy(x, device)
-        staged = staging.array(x, native)
-        return staging.pinned_array(x, native) if staged is None else staged
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
-        self._refuse_lazy()
-        if self._gpus == self.virtual or self._blocks:
-            return nullcontext()
-        return blocking.blocking(self)
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
-
-        return transfers.watch(self, self._gpu, report)
-
     # memory
 
     def memory(self, device: Device) -> Memory:
@@ -417,26 +361,6 @@ class TorchBackend(
             super().reset_peak(device)
             return
         reset(device.index)
-
-    # virtual GPUs
-
-    def why_no_virtual_gpus(self) -> str | None:
-        return virtual_gpus.why_not()
-
-    def make_virtual_gpus(self, n: int) -> None:
-        virtual_gpus.install(n)
-        self._gpu, self._gpus = virtual_gpus.NAME, n
-        self._synchronize = accelerators.waiter(self._gpu)
-        self._places.clear()
-        self._natives.clear()
-        devices.spell(virtual_gpus.NAME, devices.of("gpu"))  # as "cuda" is: what `device.type` gives goes back in
-        for index in range(n):
-            devices.spell(f"{virtual_gpus.NAME}:{index}", devices.of("gpu", index))
-
-    # floats of a parity run
-
-    def default_to_float64(self) -> None:
-        torch.set_default_dtype(torch.float64)
 
     # what people ask
 

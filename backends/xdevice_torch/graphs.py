@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from xdevice.contract.graphs import Graphs
 from xdevice.errors import DeviceMismatchError
 
+from .blocking import is_blocking
 from .modes import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
 
 _one_at_a_time = threading.Lock()
 """PyTorch allows one recording in a process."""
@@ -181,3 +186,25 @@ def _memory(x: torch.Tensor) -> tuple[Any, Any]:
         return id(x), x
     storage = x.untyped_storage()
     return storage._cdata, storage
+
+
+class TorchGraphs(Graphs):
+    _gpu: str
+
+    compiler = "torch.compile"
+
+    def new_graph(self, device: Device) -> Any:
+        if self._gpu != "cuda" or device.kind != "gpu":
+            raise self.no_graphs()
+        return Graph()
+
+    def only_on(self, device: Device) -> AbstractContextManager[Any]:
+        return OnlyOn(self.to_native(device))
+
+    def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
+        return graph.capture(stream, task)
+
+    def replay(self, graph: Any) -> None:
+        graph.replay()
+        if is_blocking():  # operations of a replay are not dispatched
+            self.synchronize(None)

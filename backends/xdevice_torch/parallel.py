@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xdevice.contract.primitives import Primitives
+from xdevice.contract.parallel import Parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
-class TorchThreads(Primitives):
+class TorchParallel(Parallel):
     _gpu: str
     """What PyTorch calls the type of `gpu:i`."""
 

@@ -26,12 +26,17 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils import backend_registration
 
+from xdevice.base import devices
+from xdevice.contract.virtual_gpus import VirtualGpus
 from xdevice.errors import UnsupportedError
 
+from . import accelerators
 from . import virtual_operations as operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from xdevice.base.devices import Device
 
 NAME = operations.NAME
 _FREE = "privateuseone"
@@ -343,3 +348,27 @@ def _restored(storage: Any, location: str) -> Any:
         return None
     index = getattr(torch, NAME)._index(location)
     return operations.new_storage(storage, torch.device(NAME, index))
+
+
+class TorchVirtualGpus(VirtualGpus):
+    _gpu: str
+    _gpus: int
+    _places: dict[torch.device, Device]
+    _natives: dict[Device, torch.device]
+    _synchronize: Callable[[int], None] | None
+
+    def why_no_virtual_gpus(self) -> str | None:
+        return why_not()
+
+    def make_virtual_gpus(self, n: int) -> None:
+        install(n)
+        self._gpu, self._gpus = NAME, n
+        self._synchronize = accelerators.waiter(NAME)
+        self._places.clear()
+        self._natives.clear()
+        devices.spell(NAME, devices.of("gpu"))  # as "cuda" is: what `device.type` gives goes back in
+        for index in range(n):
+            devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
+
+    def default_to_float64(self) -> None:
+        torch.set_default_dtype(torch.float64)

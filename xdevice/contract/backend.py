@@ -11,6 +11,8 @@
 | `replicas.Replicas` | several devices in one process |
 | `processes.Processes` | engines for several processes |
 | `streams.Streams`, `graphs.Graphs` | streams and events; recorded work |
+| `parallel.Parallel`, `prefetch.Prefetch` | tasks in threads; copies in the background |
+| `blocking.Blocking`, `transfers.Transfers` | waiting after each operation; seeing what crosses the bus |
 | `virtual_gpus.VirtualGpus` | several devices on a machine with one |
 
 What a capability lacks is refused by name, in its own file.
@@ -23,16 +25,20 @@ from typing import Any, Final, NamedTuple
 from xdevice.errors import ContractError
 
 from .arithmetic import Arithmetic
+from .blocking import Blocking
 from .conversion import Conversion
 from .gradients import Gradients
 from .graphs import Graphs
 from .layers import Calls, Layers, Operations
 from .models import Models
 from .optimizers import Optimizers
+from .parallel import Parallel
+from .prefetch import Prefetch
 from .primitives import Kind, Primitives
 from .processes import Processes
 from .replicas import Replicas
 from .streams import Streams
+from .transfers import Transfers
 from .virtual_gpus import VirtualGpus
 
 CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
@@ -48,13 +54,17 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
     Processes,
     Streams,
     Graphs,
+    Parallel,
+    Prefetch,
+    Blocking,
+    Transfers,
     VirtualGpus,
 )
 
 
 class Backend(
     Arithmetic, Gradients, Operations, Calls, Layers, Optimizers, Models, Conversion, Replicas, Processes, Streams,
-    Graphs, VirtualGpus,
+    Graphs, Parallel, Prefetch, Blocking, Transfers, VirtualGpus,
 ):  # fmt: skip
     """One framework. An adapter inherits from this, and from its own class for each capability that it has."""
 

@@ -1,4 +1,4 @@
-"""Sharing memory with tensors of another framework. `dlpack` beside it reads and relabels the capsules."""
+"""Sharing memory with tensors of another framework, and with arrays. `dlpack` beside it reads and relabels capsules."""
 
 from __future__ import annotations
 
@@ -36,11 +36,21 @@ class Takes(NamedTuple):
     """The dtypes that it labels differently from DLPack: its code and bits, by name."""
 
 
+def aligned(nbytes: int) -> np.ndarray[Any, Any]:
+    """New memory of so many bytes that begins at a multiple of `ALIGNMENT`; NumPy's own does so only by chance."""
+    import numpy
+
+    memory = numpy.empty(nbytes + ALIGNMENT, "uint8")
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes]
+
+
 class Conversion(Primitives):
     """Lending the memory of a tensor, and taking memory over. Without it tensors are copied through the host.
 
     - A capsule keeps the memory alive that it describes, and describes values that are there.
     - What is adopted is the memory itself: what one framework writes, the other one reads.
+    - Arrays of NumPy's go in by `from_buffer` and come out by `to_numpy` and `peek`; without the capability, as copies.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("export", "takes", "adopt")
@@ -86,11 +96,22 @@ class Conversion(Primitives):
         an array of DLPack's protocol."""
         raise self.unsupported("taking memory over", "tensors are copied to it through the host")
 
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
+        array is not empty, C-contiguous, begins at a multiple of `ALIGNMENT`, and is nobody else's."""
+        return self.from_numpy(array, devices.CPU)
 
-def aligned(nbytes: int) -> np.ndarray[Any, Any]:
-    """New memory of so many bytes that begins at a multiple of `ALIGNMENT`; NumPy's own does so only by chance."""
-    import numpy
+    def gives_away(self, x: Any) -> bool:
+        """Whether `to_numpy` of this tensor gives memory that neither the framework nor anybody else keeps. Otherwise
+        the core copies it before a user may write into it; read-only memory it always copies."""
+        return False
 
-    memory = numpy.empty(nbytes + ALIGNMENT, "uint8")
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + nbytes]
+    def peek(self, x: Any) -> np.ndarray[Any, Any]:
+        """The values on the host for a caller that reads them at once and keeps nothing: `to_numpy` without the copy
+        that the framework makes of memory that NumPy could read."""
+        return self.to_numpy(x)
+
+    def dtype_refusal(self, dtype: str) -> str | None:
+        """Why one of the `dtypes` would be narrowed as the framework is set up now, and what to do about it; None if it
+        would not."""
+        return None

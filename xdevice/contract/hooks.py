@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.base.devices import CPU
 from xdevice.errors import UnsupportedError
 
-from . import Transfer
+from .transfers import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,7 +14,6 @@ adapter that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from xdevice.base.devices import Device
 from xdevice.errors import DeviceNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -58,20 +57,6 @@ class Memory(NamedTuple):
     """The most that `allocated` has been since the start or `reset_peak`."""
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
-
-
-class Transfer(NamedTuple):
-    """One read by the host, or one copy between devices, that a program has made."""
-
-    backend: str
-    kind: Literal["read", "move"]
-    how: str
-    """The call that made it: "item", "numpy", "print", "to_device", ..."""
-    source: Device
-    destination: Device
-    nbytes: int
-    physical: bool
-    """False for a read on the CPU, which moves nothing there and would on a GPU."""
 
 
 class Way(NamedTuple):
@@ -141,9 +126,9 @@ class Primitives(ABC):
         """The framework's top-level module, already imported."""
 
     @property
-    @abstractmethod
     def version(self) -> str:
         """The framework's version, as it states it."""
+        return str(self.framework.__version__)
 
     @abstractmethod
     def classify(self, cls: type) -> Kind | None:
@@ -232,25 +217,10 @@ class Primitives(ABC):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         """A new tensor of the array's dtype and values; never an alias of it."""
 
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of `conversion.ALIGNMENT`, and is nobody else's."""
-        return self.from_numpy(array, devices.CPU)
-
     @abstractmethod
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`. Raises
         `UnsupportedError` for what NumPy has no array for, and says what to read instead."""
-
-    def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy` of this tensor gives memory that neither the framework nor anybody else keeps. Otherwise
-        the core copies it before a user may write into it; read-only memory it always copies."""
-        return False
-
-    def peek(self, x: Any) -> np.ndarray[Any, Any]:
-        """The values on the host for a caller that reads them at once and keeps nothing: `to_numpy` without the copy
-        that the framework makes of memory that NumPy could read."""
-        return self.to_numpy(x)
 
     @abstractmethod
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
@@ -268,13 +238,6 @@ class Primitives(ABC):
     def eagerly(self, function: Callable[[], Any]) -> Any:
         """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
         return function()
-
-    # sharing memory with another framework: what is not said here goes through the host
-
-    def dtype_refusal(self, dtype: str) -> str | None:
-        """Why one of the `dtypes` would be narrowed as the framework is set up now, and what to do about it; None if it
-        would not."""
-        return None
 
     # what is neither a tensor nor a model
 
@@ -294,46 +257,6 @@ class Primitives(ABC):
     def is_host_bound(self, x: Any) -> bool:
         """Whether a tensor cannot be anywhere but on the host, as one of texts. In a container it stays there."""
         return False
-
-    # threads
-
-    threads: Literal["many", "one"] = "many"
-    """Whether tasks may run in a thread each, or must share one enqueueing thread. Either way methods are called in any
-    thread: an adapter whose framework is for one at a time holds a lock."""
-
-    scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `scope` places what its own thread creates, or what all threads do that are in no scope themselves."""
-
-    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the calling thread's state (device scope, gradient mode, autocast, recording, ...) and gives a function
-        that makes a context manager of it for another thread. What threads may not do at once is serialised inside.
-        If it has an attribute `rejoin`, that is called in the first thread when the other one has given a result."""
-        return nullcontext
-
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
-        the framework has it. The copy is ordered on this thread's current stream. On return `x` has been read, so that
-        its owner may write into it, and the result is not an alias of what can be written into."""
-        raise self.unsupported("copying in the background", "override Backend.stage()")
-
-    def iterate(self, source: Any) -> Iterator[Any]:
-        """An iterator over a loader of this framework that raises what the loader's own code raised and never hangs;
-        its `close()`, if it has one, ends its threads and processes. May be advanced in another thread."""
-        return iter(source)
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        """Every operation inside completes before the next line runs; in this thread, and in all where it can. Does
-        nothing where that is so anyway, and raises `UnsupportedError` where nothing can make an operation complete."""
-        raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are removed
-        afterwards. `xdevice.contract.hooks` sets them."""
-        raise self.unsupported("watching transfers", "unload it, or build its watch() on xdevice.contract.hooks")
 
     # memory
 

@@ -6,8 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from xdevice.contract import Backend, nvidia
+from xdevice.contract import Backend
 from xdevice.core import registry
+from xdevice.cuda import nvidia
 from xdevice.errors import ArgumentError, LaunchError, SettingError, shown
 
 if TYPE_CHECKING:

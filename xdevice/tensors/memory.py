@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from xdevice.base import devices
-from xdevice.contract import ring
 from xdevice.core import selection
+from xdevice.cuda import ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
