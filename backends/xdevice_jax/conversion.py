@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from xdevice.contract import Takes
-from xdevice.contract.alignment import ALIGNMENT
-from xdevice.contract.conversion import Conversion
+from xdevice.contract.conversion import ALIGNMENT, Conversion
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:

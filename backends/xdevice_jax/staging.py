@@ -19,7 +19,7 @@ import numpy as np
 
 from xdevice.base.dtypes import DTYPES
 from xdevice.contract import ring
-from xdevice.contract.alignment import aligned
+from xdevice.contract.conversion import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

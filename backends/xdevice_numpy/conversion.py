@@ -14,8 +14,7 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Takes
-from xdevice.contract.alignment import aligned
-from xdevice.contract.conversion import Conversion
+from xdevice.contract.conversion import Conversion, aligned
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tensorflow.python.eager import record
 
 from xdevice.base.dtypes import DTYPES
 from xdevice.contract import ring
-from xdevice.contract.alignment import aligned
+from xdevice.contract.conversion import aligned
 from xdevice.contract.dlpack import Lent
 
 from . import conversion

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xdevice.contract.replicas import Replicas
-from xdevice.contract.sums import add_up
+from xdevice.contract.replicas import Replicas, add_up
 
 from .conversion import require_shape
 

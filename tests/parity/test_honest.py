@@ -8,9 +8,9 @@ from support import floats_asked_for
 
 import xdevice
 from xdevice.parity import noise
-from xdevice.parity.comparing import Rule
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
+from xdevice.parity.tolerances import Rule
 
 OTHERS = ("paddle", "tensorflow", "jax", "mxnet")
 

@@ -23,9 +23,11 @@ from support import ROOT, python, sampled
 
 import xdevice
 from xdevice.parity import readings
-from xdevice.parity.comparing import TOLERANCES, Rule, compare_readings, ulp_distance
+from xdevice.parity.comparing import compare_readings
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
+from xdevice.parity.tolerances import TOLERANCES, Rule
+from xdevice.parity.values import ulp_distance
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 FRAMEWORKS = [name for name in xdevice.backends() if name != "numpy"]

@@ -11,8 +11,9 @@ from support import WITH_MODELS
 
 import xdevice
 from xdevice.core import registry
-from xdevice.parity.comparing import Rule, compare_readings
+from xdevice.parity.comparing import compare_readings
 from xdevice.parity.recording import Recording, recording_to
+from xdevice.parity.tolerances import Rule
 
 PAIRS = list(permutations(WITH_MODELS, 2))
 

@@ -20,11 +20,11 @@ from support import ROOT, python
 import xdevice
 from xdevice.cli.main import main
 from xdevice.parity import progress
-from xdevice.parity.comparing import Rule
 from xdevice.parity.html import page, plot
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import Report, Row, hold
 from xdevice.parity.run import Ended
+from xdevice.parity.tolerances import Rule
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """

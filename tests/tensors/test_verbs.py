@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import xdevice
+from xdevice.contract.backend import Owned
 from xdevice.core import registry
-from xdevice.core.owned import Owned
 
 
 class Param:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.contract import Backend
-    from xdevice.parity.comparing import Rule
     from xdevice.parity.report import Report
+    from xdevice.parity.tolerances import Rule
 
     from .bench import Row
 
@@ -347,7 +347,7 @@ def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str
 
 
 def _rule(options: dict[str, Any]) -> Rule:
-    from xdevice.parity.comparing import Rule
+    from xdevice.parity.tolerances import Rule
 
     try:
         return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).check()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xdevice.contract import Backend, Kind
-    from xdevice.core.owned import Owned
+    from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
 """How many things are looked at in one object before that is given up: a training loop holds half of the program."""

@@ -18,7 +18,7 @@ What a capability lacks is refused by name, in its own file.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from xdevice.errors import ContractError
 
@@ -29,7 +29,7 @@ from .graphs import Graphs
 from .layers import Calls, Layers, Operations
 from .models import Models
 from .optimizers import Optimizers
-from .primitives import Primitives
+from .primitives import Kind, Primitives
 from .processes import Processes
 from .replicas import Replicas
 from .streams import Streams
@@ -57,6 +57,13 @@ class Backend(
     Graphs, VirtualGpus,
 ):  # fmt: skip
     """One framework. An adapter inherits from this, and from its own class for each capability that it has."""
+
+
+class Owned(NamedTuple):
+    """What the registry answers about a type: the backend that it belongs to, and what it is there."""
+
+    backend: Backend
+    kind: Kind
 
 
 HOOKS: Final[dict[str, Any]] = {

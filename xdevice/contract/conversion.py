@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from xdevice.base import devices
 
@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    import numpy as np
+
     from xdevice.base.devices import Device
 
     from .dlpack import Lent
+
+
+ALIGNMENT: Final = 64
+"""Bytes. The first operation of TensorFlow on memory that begins elsewhere ends the process, and JAX copies it."""
 
 
 class Takes(NamedTuple):
@@ -72,10 +78,19 @@ class Conversion(Primitives):
 
     def compact(self, x: Any) -> Any:
         """A copy of a detached tensor on its device that any framework can take over: in C order, at a multiple
-        of `alignment.ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
+        of `ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         """A tensor in the memory of another framework, which `takes` allows: `lent.capsule` is consumed, or `lent` as
         an array of DLPack's protocol."""
         raise self.unsupported("taking memory over", "tensors are copied to it through the host")
+
+
+def aligned(nbytes: int) -> np.ndarray[Any, Any]:
+    """New memory of so many bytes that begins at a multiple of `ALIGNMENT`; NumPy's own does so only by chance."""
+    import numpy
+
+    memory = numpy.empty(nbytes + ALIGNMENT, "uint8")
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes]

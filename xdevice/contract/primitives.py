@@ -234,7 +234,7 @@ class Primitives(ABC):
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of `alignment.ALIGNMENT`, and is nobody else's."""
+        array is not empty, C-contiguous, begins at a multiple of `conversion.ALIGNMENT`, and is nobody else's."""
         return self.from_numpy(array, devices.CPU)
 
     @abstractmethod

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from xdevice.contract import Backend
-
-    from .owned import Owned
+    from xdevice.contract.backend import Owned
 
 GROUP: Final = "xdevice.backends"
 
@@ -360,7 +359,7 @@ def _guard(backend: Backend, function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _classify(cls: type) -> Owned | None:
-    from .owned import Owned
+    from xdevice.contract.backend import Owned
 
     owner = None
     for root in dict.fromkeys(base.__module__.partition(".")[0] for base in cls.__mro__):

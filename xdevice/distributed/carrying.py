@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.arithmetic.namespace import array_namespace
 from xdevice.base.dtypes import FLOATS, SHORT_FLOATS
 from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
-from xdevice.replicas.operands import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
+from xdevice.replicas.operands import check_sum, dtype_of, read, refuse_sparse, refuse_symbol
 from xdevice.tensors.conversion import convert
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
@@ -214,23 +214,3 @@ class Carrier:
 
     def _back(self, new: Any, backend: Backend) -> Any:
         return new if backend is self.backend else convert(new, backend)
-
-
-def signatures(found: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
-    """What is voted on of tensors. One that comes twice goes once, which has to be so on all ranks."""
-    first: dict[int, int] = {}
-    told = []
-    for i, held in enumerate(found):
-        is_again = first.setdefault(id(held.value), i) != i
-        but_length = bool(but_lengths) and but_lengths[i]
-        told.append(signature(held, but_length) + (f" is tensor {first[id(held.value)]}" if is_again else ""))
-    return "; ".join(told)
-
-
-def signature(held: Operand, but_length: bool = False) -> str:
-    """Of one: dtype, shape, and the kind of its device."""
-    shape = shape_of(held)
-    told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
-    place = held.backend.device_of(read(held))
-    name = held.name if held.name != "x" else ""
-    return f"{name}{' ' * bool(name)}{dtype_of(held)} {told}{'' if place.kind == 'cpu' else f' on {place.kind}'}"

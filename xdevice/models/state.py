@@ -18,8 +18,7 @@ from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, StateError, shown
-from xdevice.tensors.refusals import require_dtype
-from xdevice.weights.files import lack_of_memory
+from xdevice.tensors.refusals import lack_of_memory, require_dtype
 
 from . import folding, operations
 from .pairing import SHAPING, pair_layers

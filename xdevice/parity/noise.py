@@ -18,7 +18,7 @@ import numpy
 from xdevice.base import floats
 from xdevice.errors import RecordingError
 
-from .comparing import ways
+from .structures import ways
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .comparing import Comparison, compare_readings, of_structure
+from .comparing import compare_readings
+from .comparison import Comparison, of_structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
-    from .comparing import Rule
     from .noise import Noise
     from .recording import RecordedCall
+    from .tolerances import Rule
 
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2

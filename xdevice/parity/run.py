@@ -33,9 +33,9 @@ from .traces import Traces
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from .comparing import Rule
     from .noise import Noise
     from .recording import RecordedCall
+    from .tolerances import Rule
 
 RUN: Final = "run.json"
 """What is known of a run beside its recordings: the reference, and how each backend's process ended."""

@@ -18,7 +18,7 @@ from xdevice.tracing import distances, layerwise
 from xdevice.tracing.traces import LayerCall
 
 from . import recording
-from .comparing import Comparison, of_structure
+from .comparison import Comparison, of_structure
 from .traced import FOLDER, RUNS
 
 if TYPE_CHECKING:

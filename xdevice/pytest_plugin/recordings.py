@@ -92,7 +92,8 @@ class Recordings:
             self._compare_with(item, entries, folder)
 
     def _compare_with(self, item: pytest.Item, entries: list[RecordedCall], folder: Path) -> None:
-        from xdevice.parity.comparing import Rule, compare_readings
+        from xdevice.parity.comparing import compare_readings
+        from xdevice.parity.tolerances import Rule
 
         expected = Recording(folder).entries
         mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))

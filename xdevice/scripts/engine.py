@@ -14,7 +14,7 @@ from .idioms import SETS_CURRENT
 from .inference import Inference
 from .project import Project, Unit
 from .rules import Rules, origins_in_text
-from .sites import GRADES, Site
+from .sites import GRADES, Edit, Site, splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -137,9 +137,6 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 def _after(source: Source, site: Site) -> str:
     """The text of the whole expression once the edits of this site alone are made."""
-    from .edits import splice
-    from .sites import Edit
-
     first = min(edit.start for edit in site.edits)
     line, col = site.line, site.col
     start = min(first, source.offset(line, col))

@@ -6,9 +6,8 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from .edits import splice
 from .report import VERDICTS, by_code, share_ported, totals
-from .sites import CODES
+from .sites import CODES, splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

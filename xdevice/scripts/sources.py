@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .edits import splice
-from .sites import Edit
+from .sites import Edit, splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

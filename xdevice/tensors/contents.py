@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from xdevice.containers.strangers import Stranger
     from xdevice.containers.trees import Tree
     from xdevice.contract import Backend
-    from xdevice.core.owned import Owned
+    from xdevice.contract.backend import Owned
 
     from .leaves import Location
 

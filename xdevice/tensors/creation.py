@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.contract import Backend
-    from xdevice.core.owned import Owned
+    from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
 """What an array keeps where no dtype is named."""

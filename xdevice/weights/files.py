@@ -30,7 +30,7 @@ from xdevice.errors import (
     shown,
 )
 from xdevice.tensors.creation import place_for
-from xdevice.tensors.refusals import refuse_non_container, require_dtype, traced
+from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
 
 from .disk import path_text, replacing, target_of
 from .format import DTYPES, RESERVED, SHARED, SMALL, open_file, read, read_all
@@ -366,13 +366,6 @@ def _require_fit(where: str, name: str, one: _Variable, entry: Entry) -> None:
     lack = lack_of_memory(one.backend, one.value)
     if lack is not None:
         raise StateError(f"{name} {lack}")
-
-
-def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """Why a variable cannot take values, such as being on meta; None if it can."""
-    if backend.device_of(variable).kind != "meta":
-        return None
-    return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'
 
 
 def _list_names(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.contract.alignment import aligned
+from xdevice.contract.conversion import aligned
 from xdevice.errors import DTypeError, FileFormatError, shown
 
 from .disk import path_errors, require_plain_file

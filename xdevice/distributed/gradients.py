@@ -9,10 +9,15 @@ from xdevice.base.dtypes import host_dtype
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, shown
-from xdevice.replicas.operands import Operand, dtype_of, read, shape_of
+from xdevice.replicas.operands import Operand, dtype_of, read, rebuilt, shape_of
+
+from . import carrying
+from .collectives import require_weight
+from .telling import signatures
 
 if TYPE_CHECKING:
     from .carrying import Carrier, Weight
+    from .session import Session
 
 MOST: Final = 25 * 2**20
 """Bytes of a bucket. A longer gradient goes by itself."""
@@ -23,6 +28,31 @@ class Gradient(NamedTuple):
 
     name: str
     held: Operand | None
+
+
+def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
+    own = None if weight is None else carrying.weight_of(weight)
+    if session.size == 1:
+        require_weight(own)
+        return model_or_gradients
+    gradients = sorted(gradients_in(model_or_gradients), key=lambda one: one.name)
+    found = [one.held for one in gradients if one.held is not None]
+    carrier = session.ready("average_gradients")
+    for held in found:
+        carrier.require(held, "all_reduce", "mean")
+
+    def call() -> str:
+        nones = "".join(f"; {one.name} None" for one in gradients if one.held is None)
+        return f"average_gradients{' weighted' if own is not None else ''}: {signatures(found)}{nones}"
+
+    with session.alone("average_gradients"):
+        total = session.agree(call, own)
+        buckets = fill(found)
+        rows = session.call("all_reduce", call, lambda: [average(carrier, one, total) for one in buckets], found)
+    new = {key: value for row in rows for key, value in row.items()}
+    if registry.kind_of(type(model_or_gradients)) is not None and id(model_or_gradients) not in new:
+        return model_or_gradients
+    return rebuilt(model_or_gradients, found, [new[id(held.value)] for held in found])
 
 
 def gradients_in(x: Any) -> list[Gradient]:
