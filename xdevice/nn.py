@@ -363,7 +363,7 @@ class _On(Door):
         if not all(map(_holds_values, given)):
             return
         try:
-            if len(set(map(self.backend.device_of, given))) > 1:
+            if len(set(map(self.backend.operand_device, given))) > 1:
                 check_same_device(**tensors)
         except UnsupportedError:
             return

@@ -264,6 +264,12 @@ class TensorflowBackend(
 
         return arithmetic
 
+    def operand_device(self, x: Any) -> Device:
+        # int32 that TensorFlow made "on" a GPU lies on the host, and its kernels there take it from the host
+        if x.dtype == tf.int32 and hasattr(x, "backing_device"):
+            return self._place(x.device)
+        return self.device_of(x)
+
     def nn(self) -> ModuleType:
         from . import nn
 

@@ -11,8 +11,8 @@ from xdevice.contract.backend import CAPABILITIES
 from xdevice.testing.capabilities import lacking, needs
 
 PAGE = ROOT / "docs" / "guides" / "add_a_backend.md"
-SINGLE = ("nn", "stage", "blocking", "watch", "memory")
-"""Hooks that are capabilities by themselves: their defaults refuse."""
+SINGLE = ("nn", "memory")
+"""Hooks of no capability, or not the needed one of theirs, whose defaults refuse."""
 ALL = (*(part.__name__ for part in CAPABILITIES), *SINGLE)
 LACKS = {
     "torch": [],
@@ -20,7 +20,7 @@ LACKS = {
     "paddle": ["Graphs"],
     "mxnet": ["Processes", "Streams", "Graphs"],
     "jax": ["Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs"],
-    "numpy": ["Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs"],
+    "numpy": ["Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs", "Parallel"],
 }
 
 
@@ -73,7 +73,7 @@ def test_the_core_alone_passes_and_what_is_lacking_is_listed(guide):
     outcome, lacks = suite(QUICK)
     assert "failed" not in outcome
     assert "passed" in outcome
-    elsewhere = {"Processes", "VirtualGpus"}  # whose checks start processes
+    elsewhere = {"Processes", "VirtualGpus", "Parallel"}  # the first two start processes; without state none is needed
     assert sorted(lacks) == sorted(set(ALL) - elsewhere), outcome
 
 
@@ -81,10 +81,10 @@ def test_capabilities_are_added_one_at_a_time(guide):
     suite, add = guide
     checks = "total or splits or reads_are_seen or stage or memory_is_told or blocking"
     _, lacks = suite(checks)
-    assert {"Replicas", "watch", "stage", "memory", "blocking"} <= set(lacks)
+    assert {"Replicas", "Transfers", "Prefetch", "memory", "Blocking"} <= set(lacks)
     for name, file, added in (
         ("TinyReplicas", "tiny_replicas", {"Replicas"}),
-        ("TinySeeing", "tiny_seeing", {"watch", "stage", "memory", "blocking"}),
+        ("TinySeeing", "tiny_seeing", {"Transfers", "Prefetch", "memory", "Blocking"}),
     ):
         add(name, file)
         outcome, fewer = suite(checks)

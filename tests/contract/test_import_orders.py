@@ -115,7 +115,7 @@ assert "jax" not in sys.modules and spec.origin.endswith("__init__.py") and spec
 import jax
 assert jax.__spec__.loader is jax.__loader__ and "SourceFileLoader" in str(jax.__loader__), jax.__spec__
 importlib.reload(jax)
-print([backend.name for backend in xdevice.core.registry.loaded()] if hasattr(xdevice.core, "registry") else [])
+print([backend.name for backend in xdevice.core.registry.list_loaded()] if hasattr(xdevice.core, "registry") else [])
 """
     assert printed("-c", code, bare=True) == "[]"  # one framework, of which nothing is asked: no adapter
     assert printed("-c", code, bare=True, XDEVICE_BLOCKING="1") == "['jax']"

@@ -67,12 +67,13 @@ def test_a_fault_is_noticed(fault, home, monkeypatch, forget):
 
 _BEGIN, _END = "<!-- faults -->\n", "<!-- end of faults -->\n"
 _OUR_OWN = {
-    "devices", "has", "check", "require", "unsupported", "no_graphs", "no_copy_of_optimizer", "is_host_only",
-    "refuse_if_frozen",
+    "devices", "has", "check", "require", "answers_to", "unsupported", "no_graphs", "no_copy_of_optimizer",
+    "is_host_only", "refuse_if_frozen",
 }  # fmt: skip
 """What the core decides for all adapters."""
-_OF_THE_FRAMEWORK = {"on_choice"}
-"""What a framework does for itself alone: tests/arithmetic/test_mxnet_semantics.py has what MXNet does."""
+_OF_THE_FRAMEWORK = {"on_choice", "hardware", "operand_device"}
+"""What a framework does for itself alone: tests/arithmetic/test_mxnet_semantics.py has what MXNet does on its choice,
+tests/accelerators the hardware of each, and tests/hardware/test_gpu.py the operands of TensorFlow."""
 _OF_PROCESSES = {"engines", "start_engine", "why_no_engine", "gradients"}
 """What one process cannot check: tests/distributed/test_sabotage_processes.py has the faults of these."""
 _NEED_THREE = (

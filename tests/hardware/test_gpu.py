@@ -64,8 +64,24 @@ def test_sync_waits_for_all_gpus(name):
         assert read < waited / 2, f"after sync() there was work left: {read:.3f} s of {waited:.3f} s"
 
 
+def test_integers_that_tensorflow_keeps_on_the_host_are_operands_on_its_gpu():
+    with xdevice.use("tensorflow"):
+        xp = xdevice.array_namespace(x := xdevice.ones(3, 2, device="gpu:0"))
+        indices = xdevice.backend("tensorflow").framework.constant([0, 2])
+        assert (indices.device[-5:], indices.backing_device[-5:]) == ("GPU:0", "CPU:0")
+        assert xdevice.device_of(indices) is xdevice.cpu()
+        assert xdevice.device_of(xp.take(x, indices, axis=0)) is xdevice.gpu(0)
+        assert (
+            xdevice.item(xdevice.nn.cross_entropy(x, xdevice.backend("tensorflow").framework.constant([0, 1, 1]))) > 0
+        )
+        with pytest.raises(xdevice.DeviceMismatchError):
+            xp.take(x, xdevice.tensor([0, 2], dtype="int32", device="cpu"), axis=0)
+
+
 def test_integers_of_tensorflow_are_where_they_are_said_to_be():
     with xdevice.use("tensorflow"):
+        if xdevice.num_gpus() < 2:
+            pytest.skip("needs two GPUs")
         for dtype in ("int32", "int64", "bool", "float32"):
             x = xdevice.tensor([1, 0, 1], dtype=dtype)
             moved = xdevice.to_device(x, "gpu:1")

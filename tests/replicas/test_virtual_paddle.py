@@ -230,7 +230,7 @@ try:
     xdevice.virtual_gpus(2)
 except xdevice.UnsupportedError as error:
     print(error)
-print([backend.count("gpu") for backend in xdevice.core.registry.loaded()])
+print([backend.count("gpu") for backend in xdevice.core.registry.list_loaded()])
 """
 
 

@@ -181,7 +181,7 @@ class Ground:
             if is_usual and len(self.backend.devices_of(cls, values)) == 1:
                 return
             held = [x for x in values if type(x) in registry.probes]
-            places = [self.backend.device_of(x) for x in held]
+            places = [self.backend.operand_device(x) for x in held]
         except UnsupportedError:
             return
         for place, x in zip(places, held, strict=True):

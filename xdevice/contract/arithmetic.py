@@ -15,9 +15,12 @@ tensors like any other, and the result is where the operands are. Gradients flow
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from .primitives import Primitives
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
 
 CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW")
 """Names of functions of two tensors that take a float of Python as their second as well; whether `view` reshapes
@@ -93,6 +96,10 @@ class Arithmetic(Primitives):
         """The kernels that `xdevice.array_namespace` is made of, as a module or object; `xdevice.contract.arithmetic`
         says which, and what they are promised."""
         raise self.unsupported("array namespace", "compute with the framework's own functions")
+
+    def operand_device(self, x: Any) -> Device:
+        """Where operations count a tensor: where it is, unless the framework takes it along to other devices itself."""
+        return self.device_of(x)
 
     def nn(self) -> Any:
         """The kernels that `xdevice.nn` is made of, as a module or object; `xdevice.contract.nn` says which, and what

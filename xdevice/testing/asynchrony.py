@@ -88,7 +88,7 @@ class Waiting(Suite):
         with self.adapter.blocking():
             pass
 
-    @needs("blocking")
+    @needs("Blocking")
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
         self.blocks()
@@ -120,7 +120,7 @@ class Waiting(Suite):
         with pytest.raises(Planned):
             fails()
 
-    @needs("blocking")
+    @needs("Blocking")
     def test_blocking_raises_errors_at_their_line(self) -> None:
         self.blocks()
         if not self.samples.can_block:
@@ -360,7 +360,7 @@ class Side(Suite):
 
     # prefetch
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_prefetch_gives_every_batch_as_it_was(self) -> None:
         arrays = self.odd_arrays()
         for target in self.places():
@@ -378,7 +378,7 @@ class Side(Suite):
                 assert xdevice.device_of(x) is target
                 self.assert_holds(x, telling(name), f"NumPy's {name} to {target}")
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_prefetched_batches_can_be_computed_with(self) -> None:
         self.needs_kernels()
         array = plain("float32")
@@ -391,7 +391,7 @@ class Side(Suite):
             for i, x in enumerate(found):
                 assert_same(xdevice.to_numpy(x), array * np.float32(2 * i), f"batch {i} on {target}")
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
         for target in self.places():
             buffer = np.zeros((64, 65), "float32")
@@ -413,7 +413,7 @@ class Side(Suite):
     def can_be_written(self) -> bool:
         return self.computes and self.adapter.can_write(self.make())
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_staged_memory_is_nobody_elses(self) -> None:
         for target in self.places():
             source = np.full((64, 65), 2.0, "float32")
@@ -426,7 +426,7 @@ class Side(Suite):
             if target is devices.CPU and self.can_be_written():
                 self.assert_apart(staged[1], tensor)
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_prefetch_raises_what_its_source_raises(self) -> None:
         def source() -> Iterator[Any]:
             yield plain("float32")
@@ -437,7 +437,7 @@ class Side(Suite):
         with pytest.raises(Planned, match="in the source"):
             next(batches)
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_a_prefetch_that_is_broken_off_ends_its_thread(self) -> None:
         before = threading.active_count()
         batches = xdevice.prefetch((plain("float32") for _ in range(1000)), self.home)
@@ -452,7 +452,7 @@ class Side(Suite):
             time.sleep(0.005)
         assert threading.active_count() <= before, f"threads are left: {threading.enumerate()}"
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_a_loader_of_the_framework_is_iterated(self) -> None:
         arrays = [plain("float32") + i for i in range(5)]
         before = threading.active_count()
@@ -494,7 +494,7 @@ class Seeing(Suite):
         by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
         return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
 
-    @needs("watch")
+    @needs("Transfers")
     def test_reads_are_seen(self) -> None:
         self.require_transfers()
         self.needs_kernels()
@@ -513,7 +513,7 @@ class Seeing(Suite):
             assert record.physical is (self.here().kind != "cpu")
         assert not list(none), "nothing is read or moved"
 
-    @needs("watch")
+    @needs("Transfers")
     def test_moves_are_seen(self) -> None:
         self.require_transfers()
         there = self.there_with_values()
@@ -526,7 +526,7 @@ class Seeing(Suite):
         for record in log:
             assert (record.source, record.destination, record.nbytes) == (self.here(), there, 24)
 
-    @needs("watch")
+    @needs("Transfers")
     def test_a_forbidden_transfer_does_not_happen(self) -> None:
         self.require_transfers()
         self.needs_kernels()

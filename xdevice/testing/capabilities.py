@@ -18,7 +18,7 @@ _HOOKS: Final[dict[str, tuple[str, ...]]] = {part.__name__: vars(part)["needs"] 
 
 def needs(*names: str) -> Callable[[Checks], Checks]:
     """Marks a check, or all of a class, as one for adapters that have these capabilities, or single hooks with a
-    refusal for a default: `@needs("Streams")`, `@needs("watch")`."""
+    refusal for a default: `@needs("Streams")`, `@needs("memory")`."""
     unknown = [name for name in names if name not in _HOOKS and name not in HOOKS]
     assert not unknown, f"the contract has no {', '.join(unknown)}"
 

@@ -64,7 +64,7 @@ class Processes(Suite):
         assert seen["child after loading"] in allowed, seen
         assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"
 
-    @needs("stage")
+    @needs("Prefetch")
     def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
         seen = in_child("end", self.backend, self.child_setup, self.home)
         assert seen["first batch"] == [1.5, -2.5]
