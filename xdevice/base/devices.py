@@ -124,7 +124,8 @@ class Device:
 _interned: dict[tuple[str, int], Device] = {}
 _MOST_KEPT: Final = 1024
 """Devices of a higher index, which no machine has, are interned for as long as someone holds them."""
-_parsed: dict[str, Device] = {}
+spelled: Final[dict[str, Device]] = {}
+"""By the texts that were parsed before."""
 
 
 def of(kind: str, index: int = 0) -> Device:
@@ -167,7 +168,7 @@ def parse(spec: object) -> Device:
     if type(spec) is Device:
         return spec
     if type(spec) is str:
-        return _parsed.get(spec) or _parse_text(spec)
+        return spelled.get(spec) or _parse_text(spec)
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
@@ -177,7 +178,7 @@ def parse(spec: object) -> Device:
 
 def spell(text: str, device: Device) -> None:
     """Makes a text a spelling of a device, for an adapter whose framework uses it: "/CPU:1" for gpu:0."""
-    _parsed[text] = device
+    spelled[text] = device
 
 
 def _index_hint(spec: object) -> str:
@@ -199,8 +200,8 @@ def _parse_text(text: str) -> Device:
             f"{shown(text)} is not a device: there is no kind {shown(name)}{_nearest(name)}; accepted: {_ACCEPTED}"
         )
     found = of(kind, int(match["index"] or match["ordinal"] or 0))
-    if len(_parsed) < 1024 and found.index < _MOST_KEPT:
-        _parsed[text] = found
+    if len(spelled) < 1024 and found.index < _MOST_KEPT:
+        spelled[text] = found
     return found
 
 
