@@ -39,7 +39,7 @@ def commit(path: Path) -> str:
 
 
 def files(path: Path) -> list[Path]:
-    return [p for p in sources.found([path]) if not any(mark in p.as_posix() for mark in SKIPPED)]
+    return [p for p in sources.files_in([path]) if not any(mark in p.as_posix() for mark in SKIPPED)]
 
 
 def comments(module: sources.Source) -> list[str]:
@@ -81,7 +81,7 @@ def check(made: engine.Examined) -> None:
     again = engine.Examined(made.root, made.only)
     rewritten = 0
     for source in made.sources:
-        new = made.ported(source)
+        new = made.port(source)
         rewritten += new != source.raw
         try:
             read = sources.parse(new, source.path)
@@ -94,7 +94,7 @@ def check(made: engine.Examined) -> None:
         again.sources.append(read)
     engine.judge(again)
     for source in again.sources:
-        if again.ported(source) != source.raw:
+        if again.port(source) != source.raw:
             wrong["a second run changes it"] += 1
             print(again.diff(source), file=sys.stderr)
     told = ", ".join(f"{count} {what}" for what, count in wrong.items() if count) or "all parse, comments equal, stable"

@@ -17,7 +17,7 @@ from support import BACKENDS, FRAMEWORKS
 
 import xdevice
 from xdevice.containers import trees
-from xdevice.core import registry
+from xdevice.core import frameworks, registry
 
 
 def _make_a_second_device(backend) -> None:
@@ -27,6 +27,8 @@ def _make_a_second_device(backend) -> None:
 
 
 registry.on_load.append(_make_a_second_device)
+# a test that imports one of these by itself, and is the first to do so, would start it before its adapter is there
+frameworks.wanted.update(("tensorflow", "jax"))
 
 
 def _look_no_more_at_what_is_there(backend=None) -> None:
@@ -65,7 +67,7 @@ def _nothing_selected(monkeypatch: pytest.MonkeyPatch):
     xdevice.set_backend(None)
     yield
     xdevice.set_backend(None)
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         if backend.name == "mxnet":
             backend.namespace().leave()
 
@@ -94,14 +96,15 @@ def _names_peers(config: pytest.Config) -> bool:
 
 @pytest.fixture(scope="module")
 def toy_installed():
-    """`tests/toy` as pip would have installed it: a framework, and a third party's adapter with its entry point."""
+    """`tests/toy` as pip would have installed it: a framework, and a third party's adapter with its entry point. Gives
+    what forgets the ways into types, each of which is asked for once."""
     folder = str(Path(__file__).parent / "toy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [folder, *sys.path])
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")])))
         patch.delenv("XDEVICE_VIRTUAL_GPUS", raising=False)
         patch.setattr(registry, "_found", None)
-        yield
+        yield trees.forget
         _uninstall("toyframe")
 
 
@@ -143,7 +146,7 @@ def _has_no_home(item: pytest.Item) -> bool:
     at = getattr(item, "callspec", None)
     if at is None or at.params.get("place") != "gpu:0" or backend not in {known.name for known in registry.KNOWN}:
         return False
-    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or _has_gpus())
+    return not (os.environ.get("XDEVICE_VIRTUAL_GPUS") or os.environ.get("SIMULATED_ACCELERATOR") or _has_gpus())
 
 
 @cache
@@ -265,7 +268,7 @@ def pytest_testnodedown(node) -> None:
 
 
 def _ran_here() -> list[str]:
-    return [f"{backend.name} {backend.version}" for backend in registry.loaded()]
+    return [f"{backend.name} {backend.version}" for backend in registry.list_loaded()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

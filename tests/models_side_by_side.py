@@ -8,7 +8,6 @@ import numpy as np
 
 import xdevice
 from xdevice.contract import layouts
-from xdevice.core import registry
 
 IMAGE = np.random.default_rng(0).normal(size=(2, 4, 7, 7)).astype("float32")
 SEQUENCE = np.random.default_rng(1).normal(size=(2, 5, 4)).astype("float32")
@@ -17,7 +16,7 @@ VECTORS = np.random.default_rng(2).normal(size=(3, 4)).astype("float32")
 
 def randomised(name, model, seed=0):
     """Every variable random, and none like another; running variances positive."""
-    backend, rng, done = registry.load(name), np.random.default_rng(seed), set()
+    backend, rng, done = xdevice.backend(name), np.random.default_rng(seed), set()
     for variable_name, variable in backend.variables(model):
         if id(variable) in done or variable_name.endswith(layouts.COUNTER):
             continue
@@ -41,7 +40,7 @@ def outputs(name, model, x):
         model.eval()
         y = model(paddle.to_tensor(x))
     elif name == "mxnet":
-        x = registry.load("mxnet").from_numpy(x, xdevice.cpu())
+        x = xdevice.backend("mxnet").from_numpy(x, xdevice.cpu())
         with warnings.catch_warnings():  # Gluon's own recurrent layers still say `x.context`
             warnings.simplefilter("ignore", DeprecationWarning)
             y = model(x)

@@ -19,7 +19,7 @@ def examined(*texts, only="proven", names=("main.py",)):
 def ported(text, only="proven", name="main.py"):
     """The text after port, as text."""
     made = examined(text, only=only, names=(name,))
-    return made.ported(made.sources[0]).decode(made.sources[0].encoding)
+    return made.port(made.sources[0]).decode(made.sources[0].encoding)
 
 
 def body(text, only="proven"):

@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
@@ -41,22 +41,29 @@ QUICK: Final = ("numpy", "jax")
 """What a fresh process imports in a second."""
 
 
-def sampled(values: Iterable[Any], each_time: Iterable[Any] = QUICK, in_ci: Iterable[Any] | None = None) -> list[Any]:
-    """Parameters: `each_time` run in every run, `in_ci` are slow, or all others are, and what is in neither is long."""
-    each_time, in_ci = list(each_time), None if in_ci is None else list(in_ci)
+def sampled(
+    values: Iterable[Any],
+    *,
+    each_time: Iterable[Any] = QUICK,
+    slow: Iterable[Any] = (),
+    others: Literal["slow", "long"] = "slow",
+) -> list[Any]:
+    """Parameters: those of `each_time` run in every run, those of `slow` with `-m slow`, and all others as it says."""
+    marks = {"slow": (pytest.mark.slow,), "long": (pytest.mark.long,)}
+    each_time, slow = list(each_time), list(slow)
 
-    def marks(value: Any) -> tuple[pytest.MarkDecorator, ...]:
+    def marked(value: Any) -> tuple[pytest.MarkDecorator, ...]:
         if value in each_time:
             return ()
-        return (pytest.mark.slow if in_ci is None or value in in_ci else pytest.mark.long,)
+        return marks["slow" if value in slow else others]
 
-    return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks(value)) for value in values]
+    return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marked(value)) for value in values]
 
 
 @contextmanager
 def floats_asked_for(text: str) -> Iterator[None]:
     """What XDEVICE_FLOATS asks of a process, of this one while the block runs; the frameworks keep their defaults."""
-    before, floats._asked = floats._asked, floats._checked(text)
+    before, floats._asked = floats._asked, floats._check(text)
     try:
         yield
     finally:

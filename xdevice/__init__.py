@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def _read_names() -> tuple[dict[str, str], list[str]]:
-    """Where each public name is, and those that are shown: from the list for type checkers, so that they stand once."""
+    """The module of each public name, and the names that are shown, read from `__init__.pyi`, where each is written
+    once."""
     places, shown = {}, []
     with open(_os.path.join(_os.path.dirname(__file__), "__init__.pyi"), encoding="utf-8") as file:
         lines = [line.split() for line in file if line.startswith("from ")]

@@ -19,6 +19,7 @@ from .core.selection import backend as backend
 from .core.selection import backends as backends
 from .core.selection import set_backend as set_backend
 from .core.selection import use as use
+from .distributed.local_device import local_device as local_device
 from .distributed.world import World as World
 from .distributed.world import processes as processes
 from .distributed.world import world as world
@@ -70,11 +71,10 @@ from .models.optimizers import convert_optimizer as convert_optimizer
 from .models.state import State as State
 from .models.state import convert_state as convert_state
 from .models.state import load_state as load_state
-from .parity.comparing import Comparison as Comparison
 from .parity.comparing import assert_parity as assert_parity
 from .parity.comparing import compare as compare
+from .parity.comparison import Comparison as Comparison
 from .parity.recording import record as record
-from .replicas.launch import local_device as local_device
 from .replicas.spread import all_reduce as all_reduce
 from .replicas.spread import broadcast as broadcast
 from .replicas.spread import gather as gather

@@ -52,7 +52,7 @@ class XDeviceError(Exception):
 
 
 def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
-    """Without the `__init__` of a class that takes more than its message: pickle gives it the message alone."""
+    """Makes an error without its `__init__`, which may take more than the message that pickle gives."""
     error = cls.__new__(cls, *args)
     super(XDeviceError, error).__init__(*args)
     return error

@@ -64,7 +64,7 @@ def device(spec: object) -> Any:
         'cpu'
     """
     place, backend = verbs.device(spec), selection.current()
-    if place.kind not in backend.kinds:
+    if place.kind not in backend.kinds or not backend.answers_to(place):
         backend.require(place)
     return backend.to_native(place) if backend.has(place) else backend.describe_missing(place)
 

@@ -191,7 +191,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     try:
         return on.kernels.cross_entropy(logits, labels)
     except IndexError:
-        on.require_range(labels, shape[1], "cross_entropy")  # which says what is wrong in the words of all backends
+        on.require_range(labels, shape[1], "cross_entropy")  # raises the same error on every backend
         raise
 
 
@@ -287,7 +287,7 @@ def max_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
         >>> xdevice.to_numpy(xdevice.nn.max_pool2d(x, 2)).tolist()
         [[[[4.0]]]]
     """
-    return _pooled("max_pool2d", x, size, stride, padding)
+    return _pool("max_pool2d", x, size, stride, padding)
 
 
 def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding: Lengths = 0) -> Any:
@@ -299,10 +299,10 @@ def avg_pool2d(x: Any, size: Lengths, *, stride: Lengths | None = None, padding:
         >>> xdevice.to_numpy(xdevice.nn.avg_pool2d(xdevice.ones(1, 1, 2, 2), 2, padding=1)).tolist()
         [[[[0.25, 0.25], [0.25, 0.25]]]]
     """
-    return _pooled("avg_pool2d", x, size, stride, padding)
+    return _pool("avg_pool2d", x, size, stride, padding)
 
 
-def _pooled(function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths) -> Any:
+def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding: Lengths) -> Any:
     on, x = _begin(x, function)
     sizes = _whole("size", size, 2, 1, function)
     strides = sizes if stride is None else _whole("stride", stride, 2, 1, function)
@@ -326,7 +326,7 @@ class _On(Door):
         self.refuses = getattr(self.kernels, REFUSES, None)
 
     def indices(self, x: Any, function: str) -> Any:
-        """`x` as a tensor of integers that name places."""
+        """`x`, checked to be a tensor of integers that are indices."""
         x = self.ground.tensor(x, function)
         if self.ground.name(x) not in _INDICES:
             raise DTypeError(
@@ -336,8 +336,8 @@ class _On(Door):
         return x
 
     def require_range(self, indices: Any, n: int | None, function: str) -> None:
-        """Raises `IndexError` for what is not from 0 to n - 1: frameworks answer with an error, zeros, NaN, or by what
-        is elsewhere. While a function is traced there are no values to read."""
+        """Raises `IndexError` for indices below 0 or above n - 1: frameworks raise, or give zeros, NaN or wrong rows.
+        While a function is traced there are no values to check."""
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
         self.backend.eagerly(lambda: self._require_range(indices, n, function))
@@ -350,15 +350,15 @@ class _On(Door):
             raise IndexError(f"{function}: there is no index {least if least < 0 else most}; expected 0 to {n - 1}")
 
     def require_together(self, **tensors: Any) -> None:
-        """Raises for floats of several dtypes, and for several devices."""
+        """Raises for floats of several dtypes, and for tensors on several devices."""
         names = {self.ground.name(x) for x in tensors.values()}
         if len(names) > 1:
             raise DTypeError(f"{' and '.join(tensors)} are of {' and '.join(sorted(names))}; cast them to one dtype")
         self.require_one_device(**tensors)
 
     def require_one_device(self, **tensors: Any) -> None:
-        """Raises for tensors on several devices. What is traced is on none; what is spread over several, the framework
-        handles."""
+        """Raises for tensors on several devices. Traced tensors are on none; those that are spread over several devices
+        are left to the framework."""
         given = tensors.values()
         if not all(map(_holds_values, given)):
             return
@@ -374,7 +374,7 @@ _seen: Final = _doors.seen
 
 
 def _of(x: Any, function: str) -> _On:
-    """What stands for the backend of a tensor, whose thread is fit for the kernels then."""
+    """The `_On` of a tensor's backend, once this thread is prepared for its kernels."""
     on = _seen.get(type(x))
     if on is None or on.backend.refusal is not None:
         on = _doors.find(x, function)
@@ -392,8 +392,8 @@ def _begin(x: Any, function: str) -> tuple[_On, Any]:
 
 
 def _ends(values: Any, n: int) -> tuple[int, int]:
-    """The least and the greatest; 0 for the least if none is below."""
-    most = int(values.view(f"u{values.itemsize}").max())  # in which a negative one is beyond all others
+    """The least and the greatest index; 0 for the least if none is negative."""
+    most = int(values.view(f"u{values.itemsize}").max())  # as unsigned, a negative number is larger than all others
     return (0, most) if most < min(n, 2**31) else (int(values.min()), int(values.max()))
 
 
@@ -402,7 +402,7 @@ def _holds_values(x: Any) -> bool:
 
 
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
-    """Whether two shapes are the same, as far as they are known."""
+    """Whether two shapes are equal in every size that both know."""
     return shape == other or (
         len(shape) == len(other)
         and all(one is None or two is None or one == two for one, two in zip(shape, other, strict=True))
@@ -410,7 +410,7 @@ def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
 
 
 def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[int | None, ...]:
-    """The shape of images or of a kernel, of which only the batch may be empty."""
+    """The shape of images or of a kernel; raises if another size than the batch is 0."""
     shape = shape_of(x)
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
         raise ShapeError(f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}")
@@ -424,7 +424,7 @@ def _require_room(function: str, images: Any, window: Any, padding: tuple[int, .
 
 
 def _whole(what: str, value: Any, number: int, least: int, function: str) -> tuple[int, ...]:
-    """As many ints as are wanted, of which one may stand for all."""
+    """An argument as `number` ints of at least `least`; one int stands for all of them."""
     lengths = listed(value) if number > 1 else (value,)
     lengths = lengths * number if len(lengths) == 1 and lengths[0] is value else lengths
     if len(lengths) != number or any(

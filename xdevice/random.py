@@ -63,7 +63,7 @@ def uniform(
     """Uniform numbers in [low, high), `uniform(2, 3)` or `uniform((2, 3))`; float32 unless `dtype` names another float.
 
     Never `high`, also where the nearest number of the dtype would be. float32 has steps of 2**-24 of the range, float64
-    of 2**-53; 16-bit floats are float32 rounded.
+    of 2**-53; 16-bit floats are float32 rounded. Costs about 10 us, 9 ns a number, and the copy to the device.
 
     Args:
         shape: ints of 0 or more; without any a tensor without dimensions.
@@ -76,11 +76,7 @@ def uniform(
         ArgumentError: bounds that are not numbers, do not fit into the dtype, or with nothing between them.
         ShapeError, DeviceNotFoundError: as `xdevice.ones`.
         DTypeError: a dtype that is not a float, or that the backend does not have here (float64 on JAX without 64-bit).
-        UnsupportedError: inside a function that `tf.function`, `jax.jit`, `to_static(full_graph=True)`, a hybridized
-            Gluon block, `torch.jit.trace`, `torch.fx` or `torch.export` traces: the numbers would be the same at each
-            call. What runs outside the graph, as under `torch.compile`, draws new numbers each time.
-
-    Costs about 10 us, 9 ns a number, and the copy to the device.
+        UnsupportedError: inside a function that a framework traces into a graph: docs/reference/random.md.
 
     Example:
         >>> with xdevice.random.seed(0):
@@ -105,7 +101,7 @@ def uniform(
         x = generator.random(sizes, work)
         return x if (least, most) == (0, 1) and work == name else _spread(x, least, most, name)
 
-    return _made(backend, _drawn(backend, draw), place, dtype)
+    return _make(backend, _draw(backend, draw), place, dtype)
 
 
 def normal(
@@ -148,7 +144,7 @@ def normal(
             x += x.dtype.type(mean)
         return x.astype(host_dtype(name), copy=False)
 
-    return _made(backend, _drawn(backend, draw), place, dtype)
+    return _make(backend, _draw(backend, draw), place, dtype)
 
 
 def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: object = None, dtype: object = None) -> Any:
@@ -179,7 +175,7 @@ def integers(*shape: int | Sequence[int], high: int, low: int = 0, device: objec
     if least >= end:
         raise ArgumentError(f"integers draws from low to below high, and low={low} is not below high={high}")
     _require_room(backend, name, least, end - 1)
-    drawn = _drawn(backend, lambda generator: generator.integers(least, end, sizes, name))
+    drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
     return backend.from_numpy(drawn, place)
 
 
@@ -207,7 +203,7 @@ def permutation(n: int, device: object = None, dtype: object = None) -> Any:
         raise ArgumentError(f"permutation takes a number of 0 or more, not n={n}")
     _sizes(backend, (length,), name)
     _require_room(backend, name, 0, length - 1)
-    drawn = _drawn(backend, lambda generator: generator.permutation(length))
+    drawn = _draw(backend, lambda generator: generator.permutation(length))
     return backend.from_numpy(drawn.astype(name, copy=False), place)
 
 
@@ -235,21 +231,18 @@ def bernoulli(*shape: int | Sequence[int], p: float = 0.5, device: object = None
     probability = _number("p", p, "float64")
     if not 0 <= probability <= 1:
         raise ArgumentError(f"a probability must be between 0 and 1, and p is {shown(p)}")
-    drawn = _drawn(backend, lambda generator: generator.random(sizes) < probability)
+    drawn = _draw(backend, lambda generator: generator.random(sizes) < probability)
     return backend.from_numpy(drawn.astype(host_dtype(name), copy=False), place)
 
 
 class seed:
     """Starts the numbers again from a seed: `seed(0)` from here on, `with seed(0):` for the block only.
 
-    `seed(0)` seeds the generator that is drawn from here: that of the innermost block or task, else of the process. The
-    table of `help(xdevice.random)` has them all.
-
-    `with seed(0):` draws from a generator of its own, and leaves the one outside as if nothing had been drawn, after
-    exceptions too. Blocks nest, hold across an `await`, and may be entered again, each time from the seed. The one
-    exception: what another thread draws after `seed(0)` is called and before its block begins also comes from the seed.
-
-    The frameworks' own generators, and `xdevice.rand`, are not seeded.
+    `seed(0)` seeds the generator that is drawn from here: that of the innermost block or task, else of the process
+    (docs/reference/random.md). `with seed(0):` draws from a generator of its own, and leaves the one outside as if
+    nothing had been drawn, after exceptions too. Blocks nest, hold across an `await`, and may be entered again, each
+    time from the seed. The one exception: what another thread draws after `seed(0)` is called and before its block
+    begins also comes from the seed. The frameworks' own generators, and `xdevice.rand`, are not seeded.
 
     Args:
         n: an int of 0 or more, of any size.
@@ -295,14 +288,14 @@ class seed:
 
 
 def branch() -> None:
-    """Gives this context a generator of its own, made of the one it has: each call another one."""
+    """Gives this context a generator of its own, derived from the one that it has; each call derives another."""
     place = _current_place()
     _entered.set((*_entered.get(), _Place(place.numbers.for_task(), None)))
 
 
 @contextmanager
-def restored() -> Iterator[None]:
-    """What `seed(n)` does inside holds to the end of the block; the generator goes on where it was."""
+def keep_generator() -> Iterator[None]:
+    """A block at whose end the generator is as it was before, whatever was seeded inside."""
     place = _current_place()
     before = place.numbers
     try:
@@ -315,7 +308,7 @@ def restored() -> Iterator[None]:
 
 
 class _Numbers:
-    """The numbers of a seed, or of what a task or a forked process has made of one."""
+    """A stream of random numbers: of a seed, or derived from another for a task or a forked process."""
 
     def __init__(self, entropy: int, path: tuple[int, ...] = ()) -> None:
         self._entropy = entropy
@@ -341,7 +334,7 @@ class _Numbers:
 
 
 class _Place:
-    """Where numbers are drawn: the process, a block, a task. `seed(n)` puts others there."""
+    """Something that has a generator: the process, a block or a task. `seed(n)` gives it another one."""
 
     def __init__(self, numbers: _Numbers, key: object) -> None:
         self.numbers = numbers
@@ -361,13 +354,14 @@ def _current_place() -> _Place:
     return _process.get("") or _process.setdefault("", _Place(_Numbers(_first_seed()), None))
 
 
-def _made(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
-    """Floats of no given dtype are drawn as float32 in a run in float64 too, so that it has the same numbers."""
+def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
+    """A tensor of the numbers drawn. Floats of no given dtype are drawn as float32 also in a run in float64, so that it
+    has the same numbers."""
     is_wider = dtype is None and floats.is_float64()
-    return backend.from_numpy(drawn.astype("float64") if is_wider else floats.moved(drawn), place)
+    return backend.from_numpy(drawn.astype("float64") if is_wider else floats.jitter(drawn), place)
 
 
-def _drawn(backend: Backend, draw: Callable[[Any], Any]) -> Any:
+def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
     return backend.eagerly(lambda: _current_place().numbers.draw(draw))
 
 
@@ -390,7 +384,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """A child that went on with its parent's numbers would draw the same as its parent and as its siblings."""
+    """Gives a forked child numbers of its own: its parent's would be those of the parent and of its siblings."""
     for place in _reachable():
         place.numbers = place.numbers.for_fork()
 
@@ -403,7 +397,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | None) -> tuple[Backend, Device, str]:
-    """The backend, the place and the dtype of a draw that may be made here."""
+    """The backend, the device and the dtype of a draw; raises where drawing is refused."""
     backend = selection.current()
     backend.refuse_if_frozen(f"random.{what}")
     place = creation.place_for(backend, device)
@@ -428,13 +422,13 @@ def _whole(what: str, value: Any) -> int:
     try:
         if not isinstance(value, bool):
             return index(value)
-    except Exception:  # tensors say in ways of their own that they are not one int
+    except Exception:  # each framework raises an error of its own for a tensor that is not one int
         pass
     raise ArgumentError(f"{what} must be an int, not {shown(value)} of type {type(value).__qualname__}")
 
 
 def _number(what: str, value: Any, dtype: str) -> float:
-    """A number as the dtype holds it."""
+    """The number, rounded to the dtype; raises if it is no number or too large."""
     try:
         if isinstance(value, str | bytes):
             raise TypeError
@@ -458,7 +452,7 @@ def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
 
 
 def _work(dtype: str) -> str:
-    """What 16-bit floats are drawn in."""
+    """The dtype to draw in: float32 for 16-bit floats."""
     return dtype if dtype == "float64" else "float32"
 
 
@@ -476,7 +470,7 @@ def _largest(dtype: str) -> float:
 
 
 def _spread(x: np.ndarray[Any, Any], least: float, most: float, dtype: str) -> np.ndarray[Any, Any]:
-    """Numbers in [0, 1) as numbers in [least, most), which rounding does not make the upper bound."""
+    """Numbers in [0, 1), stretched to [least, most); none that rounding makes `most`."""
     import numpy
 
     held = host_dtype(dtype)

@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, host_dtype, name_of
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, name_of
 from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, Way
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
-from xdevice.errors import DTypeError
 
 # JAX takes three quarters of a GPU's memory at start unless told before its import
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -37,12 +35,14 @@ with importing():
     import jax.numpy as jnp
     import numpy as np
 
-    from . import conversion, staging, unstarted
-    from .conversion import JaxConversion, require_values
+    from . import accelerators, staging, unstarted
+    from .blocking import JaxBlocking
+    from .conversion import JaxConversion, held, require_values
     from .gradients import JaxGradients
-    from .parallel import JaxThreads
+    from .parallel import JaxParallel
     from .processes import JaxProcesses
     from .replicas import JaxReplicas
+    from .transfers import JaxTransfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,15 +50,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
 
     from .samples import JaxSamples
 
-_NARROWED = {"int64": "int32", "uint64": "uint32"}
-_64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 
-
-class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThreads, Backend):
+class JaxBackend(
+    JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxParallel, JaxBlocking, JaxTransfers, Backend
+):
     name = "jax"
     modules = ("jax", "jaxlib")
     minimum = (0, 6, 2)
@@ -67,8 +65,8 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     kinds = ("cpu", "gpu", "tpu")
 
     def __init__(self) -> None:
-        self._natives: dict[str, list[Any]] | None = None  # until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # by device or sharding, and kind of memory
+        self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
+        self._places: dict[tuple[Any, str | None], Device] = {}  # keys: device or sharding, and kind of memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -79,12 +77,8 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     def framework(self) -> ModuleType:
         return jax
 
-    @property
-    def version(self) -> str:
-        return str(jax.__version__)
-
     def classify(self, cls: type) -> Kind | None:
-        if issubclass(cls, jax.core.Tracer):  # first: some versions take it for an Array
+        if issubclass(cls, jax.core.Tracer):  # asked first: in some versions a Tracer is an Array
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
@@ -113,6 +107,9 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native = self.to_native(device)
         return DeviceInfo(native.device_kind, (native.memory_stats() or {}).get("bytes_limit"))
 
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words((self._natives or self._start())["gpu"])
+
     def to_native(self, device: Device) -> Any:
         natives = (self._natives or self._start()).get(device.kind, [])
         if device.index >= len(natives):
@@ -134,7 +131,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
 
     def device_of(self, x: jax.Array) -> Device:
         sharding = x.sharding
-        # by the one device where it tells, in half the time: shardings are compared in Python
+        # the key is the one device, where there is one: comparing shardings in Python takes twice as long
         key = getattr(sharding, "_device", sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
@@ -160,10 +157,9 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     def synchronize(self, device: Device | None) -> None:
         if not unstarted.is_started():
             return
-        everywhere = [native for natives in (self._natives or self._start()).values() for native in natives]
-        natives = everywhere if device is None else [self.to_native(device)]
+        natives = accelerators.everywhere() if device is None else [self.to_native(device)]
         jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
-        for platform in {native.platform for native in natives}:
+        for platform in {accelerators.name_of(native) for native in natives}:
             _wait_for_all(jax.live_arrays(platform), natives)
 
     def wait(self, x: jax.Array) -> None:
@@ -177,18 +173,11 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
     # values
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> jax.Array:
-        native, held = self.to_native(device), _held(name_of(array.dtype), array)
+        native, dtype = self.to_native(device), held(name_of(array.dtype), array)
         if staging.is_put(array, native):
-            return staging.put(np.asarray(array, dtype=held, order="C"), native)
-        own = np.array(array, dtype=held, copy=True, order="C")
+            return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
+        own = np.array(array, dtype=dtype, copy=True, order="C")
         return jax.device_put(own, native)
-
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
-        if array.dtype.isbuiltin == 2:  # bfloat16 and 8-bit floats, which NumPy does not export
-            return jax.device_put(array, self.to_native(devices.CPU))
-        if array.itemsize >= 8 and _held(array.dtype.name, array) != array.dtype:
-            return self.from_numpy(array, devices.CPU)
-        return jax.dlpack.from_dlpack(array)
 
     def to_numpy(self, x: jax.Array) -> np.ndarray[Any, Any]:
         self.wait(x)
@@ -200,25 +189,19 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
                 raise
             raise self.unsupported(f"reading {x.dtype} as a NumPy array", "read jax.random.key_data(x)") from error
 
-    def gives_away(self, x: jax.Array) -> bool:
-        return staging.is_read(x)  # what JAX itself gives can only be read
-
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> jax.Array:
-        held = _held(dtype, np.asarray(value))
-        return self._made(lambda: jnp.full(shape, value, held), device)
+        own = held(dtype, np.asarray(value))
+        return self._made(lambda: jnp.full(shape, value, own), device)
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> jax.Array:
-        held = _held(dtype)
+        own = held(dtype)
         key = "draw outside and pass the numbers in, or a key: jax.random.uniform(key, shape)"
         self.refuse_if_frozen("rand", key)
         seed = np.random.randint(2**32, dtype=np.uint32)
-        return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, held), device)
+        return self._made(lambda: jax.random.uniform(jax.random.key(seed), shape, own), device)
 
     def tracing(self) -> str | None:
         return "jax.jit or another transformation" if isinstance(jnp.zeros(()), jax.core.Tracer) else None
-
-    def dtype_refusal(self, dtype: str) -> str | None:
-        return _64_BIT if dtype in conversion.WIDE and not jax.config.jax_enable_x64 else None
 
     # arithmetic
 
@@ -245,8 +228,6 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
 
     compiler = "jax.jit"
 
-    # threads
-
     # copying in the background
 
     def stage(self, x: Any, device: Device) -> jax.Array:
@@ -254,20 +235,6 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
             return self.from_numpy(x, device)
         require_values(x)
         return x if x.sharding.device_set == {self.to_native(device)} else self.move(x, device)
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
-            return nullcontext()  # JAX's own switch, which is for the CPU only
-        from . import blocking
-
-        return blocking.blocking(self)
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
-
-        return transfers.watch(self, report)
 
     # memory
 
@@ -315,11 +282,13 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         return JaxSamples(self)
 
     def _start(self) -> dict[str, list[Any]]:
-        jax.local_devices()  # raises what went wrong, where the next lines would say only that there are no devices
-        self._natives = {kind: _local_devices(kind) for kind in self.kinds}
+        jax.local_devices()  # raises the cause; the next lines would say only that there are no devices
+        cpus = _local_devices("cpu")
         if self.virtual:
-            cpus = self._natives["cpu"]
-            self._natives.update(cpu=cpus[:1], gpu=cpus[1:])
+            self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
+        else:
+            self._natives = {"cpu": cpus, "gpu": accelerators.found(), "tpu": _local_devices("tpu")}
+            devices.HARDWARE.update(self.hardware())
         return self._natives
 
     def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
@@ -332,7 +301,7 @@ class JaxBackend(JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxThre
         native, memory = natives[0], key[1]
         place = self.from_native(native)
         assert place is not None
-        # of the CPU every memory is the host's, whatever it is called
+        # all memories of a CPU device are the host's, whatever they are called
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
                 f"asking for the device of an array in the {memory} memory of {place}",
@@ -367,7 +336,7 @@ def _local_devices(kind: str) -> list[Any]:
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those that are on the devices."""
+    """Waits for those of the arrays that are on these devices."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -375,7 +344,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # by another thread meanwhile
+            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # another thread has donated it meanwhile
             del x
             if not is_donated:
                 arrays.clear()
@@ -385,26 +354,10 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 def _alive(native: Any) -> int:
     """Bytes of the arrays on a device that a program still holds."""
     found = 0
-    for x in jax.live_arrays(native.platform):
+    for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set:
             found += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
     return found
-
-
-def _held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
-    """The dtype that JAX holds values of `dtype` in: narrower for integers that fit, where 64-bit is off."""
-    if jax.config.jax_enable_x64:
-        return host_dtype(dtype)
-    if dtype in ("float64", "complex128"):
-        raise DTypeError(f"jax has no {dtype} here; {_64_BIT}")
-    narrow = host_dtype(_NARROWED.get(dtype, dtype))
-    if dtype in _NARROWED and values is not None and values.size:
-        limits = np.iinfo(narrow)
-        least, most = values.min(), values.max()
-        if least < limits.min or most > limits.max:
-            what = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
-            raise DTypeError(f"{what} does not fit into {narrow}, which stands for {dtype} here; {_64_BIT}")
-    return narrow
 
 
 def _items(x: Any) -> dict[Any, Any]:

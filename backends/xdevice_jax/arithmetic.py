@@ -27,7 +27,8 @@ def astype(x: Array, name: str) -> Array:
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """Where `like` is; beside what is traced or spread an array has no place of its own, and goes where it is used."""
+    """The array on the device of `like`; if that is traced or spread, with no device of its own, so that it goes
+    anywhere."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
     places = like.sharding.device_set
@@ -105,7 +106,7 @@ def floor_divide(x1: Array, x2: Array) -> Array:
     made = jnp.floor_divide(x1, x2)
     if not jnp.issubdtype(made.dtype, jnp.floating):
         return made
-    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # for which JAX gives NaN
+    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # JAX gives NaN here
 
 
 # of many elements

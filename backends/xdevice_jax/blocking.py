@@ -6,11 +6,12 @@ path off: what was called before is looked up again, without being compiled agai
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Patches
 
 try:
@@ -22,12 +23,13 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from xdevice.contract import Backend
+    from xdevice.contract.primitives import Primitives
 
 
 @contextmanager
-def blocking(backend: Backend) -> Iterator[None]:
+def blocking(backend: Primitives) -> Iterator[None]:
     caches = _caches()
     if caches is None:
         raise backend.unsupported(
@@ -57,7 +59,7 @@ def _waiting(call: Any) -> Any:
 
 
 def _caches() -> list[Callable[[], None]] | None:
-    """How to forget the fast paths taken so far; None if this version of JAX has them elsewhere."""
+    """Functions that empty JAX's caches of compiled calls; None if this version has none where they are expected."""
     try:
         found = [
             pjit._cpp_pjit_cache_fun_only.clear,
@@ -68,3 +70,13 @@ def _caches() -> list[Callable[[], None]] | None:
     except AttributeError:
         return None
     return found if there else None
+
+
+class JaxBlocking(Blocking):
+    _blocks: bool
+    """Whether JAX was told before its start to compute synchronously."""
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
+            return nullcontext()  # JAX's own switch, which is for the CPU only
+        return blocking(self)

@@ -11,23 +11,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
+from xdevice.base import devices
+from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Takes
-from xdevice.contract.alignment import ALIGNMENT
-from xdevice.contract.conversion import Conversion
-from xdevice.errors import UnsupportedError
+from xdevice.contract.conversion import ALIGNMENT, Conversion
+from xdevice.errors import DTypeError, UnsupportedError
+
+from . import staging
 
 if TYPE_CHECKING:
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 _TAKES = Takes(alignment=ALIGNMENT, strides="compact")
+_NARROWED = {"int64": "int32", "uint64": "uint32"}
+_64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 WIDE = ("int64", "uint64", "float64", "complex128")
 """What JAX without 64-bit makes of half the width."""
 
 
 def require_values(x: jax.Array) -> None:
-    """JAX gives a different error for each thing that is done with a deleted array, and none where it is asked for its
-    place."""
+    """Raises one error for a deleted array, for which JAX has a different one in each function, and none for its
+    device."""
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
             f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "
@@ -36,7 +43,27 @@ def require_values(x: jax.Array) -> None:
         )
 
 
+def held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
+    """The dtype that JAX holds values of `dtype` in: narrower for integers that fit, where 64-bit is off."""
+    if jax.config.jax_enable_x64:
+        return host_dtype(dtype)
+    if dtype in ("float64", "complex128"):
+        raise DTypeError(f"jax has no {dtype} here; {_64_BIT}")
+    narrow = host_dtype(_NARROWED.get(dtype, dtype))
+    if dtype in _NARROWED and values is not None and values.size:
+        limits = np.iinfo(narrow)
+        least, most = values.min(), values.max()
+        if least < limits.min or most > limits.max:
+            what = f"{least}" if values.size == 1 else f"a value between {least} and {most}"
+            raise DTypeError(f"{what} does not fit into {narrow}, which stands for {dtype} here; {_64_BIT}")
+    return narrow
+
+
 class JaxConversion(Conversion):
+    def shares(self, device: Device) -> bool:
+        # of other plugins nothing was seen
+        return super().shares(device) and (device.kind == "cpu" or self.hardware() <= {"cuda", "rocm", "hip"})
+
     def takes(self) -> Takes:
         return _TAKES
 
@@ -46,3 +73,16 @@ class JaxConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> jax.Array:
         return jax.dlpack.from_dlpack(lent)
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> jax.Array:
+        if array.dtype.isbuiltin == 2:  # bfloat16 and 8-bit floats, which NumPy does not export
+            return jax.device_put(array, self.to_native(devices.CPU))
+        if array.itemsize >= 8 and held(array.dtype.name, array) != array.dtype:
+            return self.from_numpy(array, devices.CPU)
+        return jax.dlpack.from_dlpack(array)
+
+    def gives_away(self, x: jax.Array) -> bool:
+        return staging.is_read(x)  # what JAX itself gives can only be read
+
+    def dtype_refusal(self, dtype: str) -> str | None:
+        return _64_BIT if dtype in WIDE and not jax.config.jax_enable_x64 else None

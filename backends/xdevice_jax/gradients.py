@@ -37,7 +37,7 @@ class JaxGradients(Gradients):
 
 
 def _beside(x: Any, g: Any) -> Any:
-    """A gradient where its leaf is; what is traced has no place yet."""
+    """A gradient on the device of its leaf; a traced one has no device yet."""
     if isinstance(g, jax.core.Tracer) or isinstance(x, jax.core.Tracer) or g.sharding == x.sharding:
         return g
     return jax.device_put(g, x.sharding)

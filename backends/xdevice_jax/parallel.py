@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.experimental
 
-from xdevice.contract.primitives import Primitives
+from xdevice.contract.parallel import Parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
 
 
-class JaxThreads(Primitives):
+class JaxParallel(Parallel):
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         place, precision = jax.config.jax_default_device, jax.config.jax_default_matmul_precision
         is_64_bit = jax.config.jax_enable_x64

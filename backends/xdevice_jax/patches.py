@@ -30,6 +30,7 @@ PRIVATE: Final = (
     Private("jax._src", ("pjit", "xla_bridge"), "`blocking`; whether JAX has started"),
     Private("jax._src.pjit", ("_cpp_pjit_cache_fun_only", "_cpp_pjit_cache_explicit_attributes"), "the same"),
     Private("jax._src.xla_bridge", ("_backends",), "the public question takes a lock, which a fork may leave held"),
+    Private("jax._src.xla_bridge", ("_backend_factories",), "which platforms a program has registered, before a start"),
     Private("jax.core.Tracer", ("_trace",), "whether a loss depends on a parameter: then their traces are one"),
     Private("jax.sharding.SingleDeviceSharding", ("_device",), "`device_of` in half the time"),
 )

@@ -108,7 +108,7 @@ class JaxEngine(Engine):
             part = x if x.ndim else x.reshape(1)
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
-            # here, in the thread that may be left waiting: the caller's would hang in the first use of the result
+            # waits here: this thread may be left hanging, and the caller's would hang in the first use of the result
             jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own(y, x), spread)
 

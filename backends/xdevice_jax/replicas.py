@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from xdevice.contract.replicas import Replicas
-from xdevice.contract.sums import add_up
+from xdevice.contract.replicas import Replicas, add_up
 
 from .conversion import require_values
 

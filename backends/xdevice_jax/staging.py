@@ -2,8 +2,7 @@
 
 What must be kept:
 
-- Arrays do not change, and XLA may know of that: only memory is written that was made here, and that nobody else has
-  seen yet. JAX makes it by a program that it compiles for each new shape, in some 30 ms.
+- JAX makes memory by a program that it compiles for each new shape, in some 30 ms.
 - JAX's streams are its own: so the host waits for what it reads, and for what it has made.
 - A transfer guard that was set is JAX's own business.
 """
@@ -18,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from xdevice.base.dtypes import DTYPES
-from xdevice.contract import ring
-from xdevice.contract.alignment import aligned
+from xdevice.contract import staging
+from xdevice.cuda import ring
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -49,11 +48,8 @@ def is_read(x: jax.Array) -> bool:
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """The values of an array that has been waited for, in memory of their own that begins at a multiple of
-    `ALIGNMENT`; None where JAX's own way is to be taken."""
-    values = aligned(x.nbytes)
-    is_done = ring.to_host(x, x.unsafe_buffer_pointer(), values, values.ctypes.data, x.nbytes, None)
-    return values.view(x.dtype).reshape(x.shape) if is_done else None
+    """The values of an array that has been waited for; None where JAX's own way is to be taken."""
+    return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
 
 def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from xdevice.contract.hooks import Hooks
+from xdevice.contract.transfers import Transfers
 
 try:
     from jax._src.array import ArrayImpl
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend, Transfer
+    from xdevice.contract import Transfer
 
 
 READS = (
@@ -27,32 +28,33 @@ READS = (
 )  # fmt: skip
 
 
-@contextmanager
-def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
-    if ArrayImpl is None:
-        raise backend.unsupported(
-            "class of arrays that xdevice knows, so its transfers cannot be watched",
-            'use jax.transfer_guard("disallow"), which sees those of a GPU',
-        )
+class JaxTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        if ArrayImpl is None:
+            raise self.unsupported(
+                "class of arrays that xdevice knows, so its transfers cannot be watched",
+                'use jax.transfer_guard("disallow"), which sees those of a GPU',
+            )
 
-    def place(x: Any) -> Device | None:
-        # an array may be spread over several devices: the first one stands for them
-        native = min(x.sharding.device_set, key=lambda native: native.id)
-        return backend.from_native(native)
+        def place(x: Any) -> Device | None:
+            # an array may be spread over several devices: the first one stands for them
+            native = min(x.sharding.device_set, key=lambda native: native.id)
+            return self.from_native(native)
 
-    def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
-        if isinstance(device, jax.sharding.Sharding):
-            if not isinstance(x, jax.Array):
-                return None  # what the host has is not moved from a device
-            others = device.device_set - x.sharding.device_set
-            device = min(others or device.device_set, key=lambda native: native.id)
-        return backend.from_native(device)
+        def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+            if isinstance(device, jax.sharding.Sharding):
+                if not isinstance(x, jax.Array):
+                    return None  # data of the host comes from no device
+                others = device.device_set - x.sharding.device_set
+                device = min(others or device.device_set, key=lambda native: native.id)
+            return self.from_native(device)
 
-    with Hooks(backend, report, lambda x: int(x.nbytes), place) as hooks:
-        hooks.verbs()
-        hooks.numpy_reads()
-        hooks.reads(ArrayImpl, *READS)
-        hooks.reads(ArrayImpl, "_value", how="value")
-        hooks.moves(ArrayImpl, "to_device", target)
-        hooks.moves(jax, "device_put", target)
-        yield
+        with Hooks(self, report, lambda x: int(x.nbytes), place) as hooks:
+            hooks.verbs()
+            hooks.numpy_reads()
+            hooks.reads(ArrayImpl, *READS)
+            hooks.reads(ArrayImpl, "_value", how="value")
+            hooks.moves(ArrayImpl, "to_device", target)
+            hooks.moves(jax, "device_put", target)
+            yield

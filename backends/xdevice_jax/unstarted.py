@@ -15,14 +15,14 @@ from typing import Final
 
 import jax
 
-from xdevice.contract import nvidia
+from xdevice.cuda import nvidia
 
 try:
     from jax._src import xla_bridge
 except ImportError:  # a private module
     xla_bridge = None
 
-_PLATFORMS: Final = {"cpu": {"cpu"}, "gpu": {"gpu", "cuda", "rocm", "oneapi"}, "tpu": {"tpu"}}
+_NO_GPU: Final = {"cpu", "tpu", "interpreter"}
 
 
 def is_started() -> bool:
@@ -36,15 +36,16 @@ def is_started() -> bool:
 def count(kind: str) -> int | None:
     """How many devices of a kind there will be; None if only the runtime can tell."""
     wanted = jax.config.jax_platforms
-    if wanted and _PLATFORMS[kind].isdisjoint(wanted.split(",")):
+    if wanted and not (set(wanted.split(",")) - _NO_GPU if kind == "gpu" else kind in wanted.split(",")):
         return 0
     if kind == "cpu":
         return _cpus()
     if kind == "tpu":
         return None if _is_installed("libtpu") else 0
-    if not _plugins():
+    plugins = _plugins() | _registered()
+    if not plugins:
         return 0
-    return _nvidia_gpus() if _plugins() == {"cuda"} else None
+    return _nvidia_gpus() if plugins == {"cuda"} else None
 
 
 def _cpus() -> int:
@@ -68,6 +69,11 @@ def _plugins() -> frozenset[str]:
     names = [module.name for module in pkgutil.iter_modules(places or [])]
     names += [point.value for point in importlib.metadata.entry_points(group="jax_plugins")]
     return frozenset("cuda" if "cuda" in name else name for name in names)
+
+
+def _registered() -> frozenset[str]:
+    """The platforms that the program has registered by a call."""
+    return frozenset(getattr(xla_bridge, "_backend_factories", ())) - _NO_GPU
 
 
 def _nvidia_gpus() -> int | None:

@@ -27,26 +27,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xdevice.base import devices
-from xdevice.base.dtypes import dtype_name
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory
 from xdevice.contract.environment import is_blocking_wanted
 from xdevice.contract.loader import importing
-from xdevice.errors import DeviceNotFoundError, ShapeError
+from xdevice.cuda import nvidia
+from xdevice.errors import ShapeError
 
 from .numpy_names import restored
 
 if is_blocking_wanted():
-    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # works only before the import
+    os.environ.setdefault("MXNET_ENGINE_TYPE", "NaiveEngine")  # MXNet reads it only when it is imported
 
 with importing(), restored("mxnet"):
     import mxnet as mx
 
-from . import (
-    models,
-    semantics,
-    staging,
-    virtual_gpus,
-)
+from . import models, semantics, staging
+from .blocking import MxnetBlocking
 from .calls import MxnetCalls
 from .conversion import MxnetConversion
 from .gradients import MxnetGradients
@@ -54,8 +50,11 @@ from .layers import MxnetLayers
 from .models import MxnetModels
 from .operations import MxnetOperations
 from .optimizers import MxnetOptimizers
-from .parallel import MxnetThreads
+from .parallel import MxnetParallel
+from .prefetch import MxnetPrefetch
 from .replicas import MxnetReplicas
+from .transfers import MxnetTransfers
+from .virtual_gpus import MxnetVirtualGpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,12 +62,9 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
 
     from .samples import MxnetSamples
 
-_SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
-"""What MXNet exports under its own name: bool goes out as uint8 of 1 bit, bfloat16 not at all."""
 _CPUS = 16
 """`kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices are the same cores and memory."""
 
@@ -106,7 +102,11 @@ class MxnetBackend(
     MxnetCalls,
     MxnetOptimizers,
     MxnetReplicas,
-    MxnetThreads,
+    MxnetParallel,
+    MxnetPrefetch,
+    MxnetBlocking,
+    MxnetTransfers,
+    MxnetVirtualGpus,
     Backend,
 ):
     name = "mxnet"
@@ -127,10 +127,6 @@ class MxnetBackend(
     @property
     def framework(self) -> ModuleType:
         return mx
-
-    @property
-    def version(self) -> str:
-        return str(mx.__version__)
 
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, mx.nd.NDArray):
@@ -162,14 +158,15 @@ class MxnetBackend(
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        # beyond the virtual GPUs, a CPU of a higher number is nothing
+        # CPUs of higher numbers than the virtual GPUs do not count as devices
         return super().describe_missing(device) if self.virtual else self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, mx.Context):
             return None
         if self.virtual:
-            return self._from_virtual(native)
+            gpu = self._virtual_gpu(native)
+            return self._on_host(native) if gpu is None else gpu
         if native.device_type in ("cpu", "gpu"):
             return devices.of(native.device_type, native.device_id)
         return self._on_host(native)
@@ -217,12 +214,6 @@ class MxnetBackend(
             staged = staging.put(array, context, self)
             return mx.np.array(array, dtype=array.dtype, ctx=context) if staged is None else staged
 
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype == "int8":  # from_numpy knows no int8
-            return self.from_numpy(array, devices.CPU)
-        semantics.creating()
-        return mx.nd.from_numpy(array, zero_copy=True).as_np_ndarray()
-
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         with mx.util.np_shape(True):
             staged = staging.read(x, self)
@@ -232,18 +223,6 @@ class MxnetBackend(
         import ml_dtypes
 
         return host.view(ml_dtypes.bfloat16)
-
-    def gives_away(self, x: Any) -> bool:
-        return True
-
-    def peek(self, x: Any) -> np.ndarray[Any, Any]:
-        with mx.util.np_shape(True):
-            is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
-            if not is_shared or x.ctx.device_type == "gpu":
-                return self.to_numpy(x)
-            from xdevice.contract.dlpack import Lent
-
-            return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         _refuse_long(shape)
@@ -295,42 +274,6 @@ class MxnetBackend(
             "integers while the workers wait for ever"
         )
 
-    # threads
-
-    threads = "one"
-
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> Any:
-        if not isinstance(x, mx.nd.NDArray):
-            semantics.creating()
-        # a thread that records beside another one segfaults
-        with mx.util.np_shape(True), mx.autograd.pause():
-            context = self.to_native(device)
-            if context.device_type != "gpu":
-                return x.copyto(context) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
-            stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
-            staged = stage(x, context, self)
-            if staged is not None:
-                return staged
-            pinned = mx.cpu_pinned(device.index)
-            if not isinstance(x, mx.nd.NDArray):
-                return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(context)
-            # the engine orders this before anything that is written into `x` later
-            return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(context)
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        from . import blocking
-
-        return blocking.blocking()
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
-
-        return transfers.watch(self, report)
-
     # memory
 
     def memory(self, device: Device) -> Memory:
@@ -338,21 +281,6 @@ class MxnetBackend(
             return Memory(None, None, None, None)
         free, total = mx.context.gpu_memory_info(device.index)
         return Memory(int(total), int(free), None, None)
-
-    # virtual GPUs
-
-    def why_no_virtual_gpus(self) -> None:
-        """It has more than one CPU device from the start."""
-
-    def make_virtual_gpus(self, n: int) -> None:
-        self._cpus, self._gpus = 1, n
-        self._places.clear()
-        virtual_gpus.refuse_mixed_devices()
-
-    # floats of a parity run
-
-    def default_to_float64(self) -> None:
-        """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
 
     # the process
 
@@ -379,19 +307,8 @@ class MxnetBackend(
                 x.grad.copyto(new.grad)
         return new
 
-    def _from_virtual(self, native: Any) -> Device:
-        if native.device_type == "gpu":
-            raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
-        is_gpu = native.device_type == "cpu" and native.device_id > 0
-        if is_gpu and native.device_id > self.virtual:
-            raise DeviceNotFoundError(
-                f"{native} does not exist on mxnet beside {self.virtual} virtual GPUs, which are cpu(1) to "
-                f"cpu({self.virtual}); use xdevice.gpu(i).native"
-            )
-        return devices.of("gpu", native.device_id - 1) if is_gpu else self._on_host(native)
-
     def _on_host(self, native: Any) -> Device:
-        """The index of pinned and shared memory names the GPU, or the worker, that it is meant for."""
+        """The CPU, for pinned and shared memory too, whose index is that of the GPU or worker it is meant for."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)")
         return devices.CPU

@@ -54,7 +54,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What NumPy computes on the host."""
+    """A kernel that NumPy computes on the host."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -68,7 +68,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """On bool, which MXNet's bitwise functions and many others do not take."""
+    """A kernel for bool too, which MXNet's bitwise functions and many others do not take."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -111,7 +111,7 @@ def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
 
 @_kernel
 def copy(x: Any) -> Any:
-    return _np.copy(x) if type(x) is _np.ndarray else x.copy()  # a third of what its method takes
+    return _np.copy(x) if type(x) is _np.ndarray else x.copy()  # takes a third of the time of x.copy()
 
 
 @_kernel
@@ -190,7 +190,7 @@ _whole_power = _by_numpy(np.power)
 def remainder(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_remainder(x1, x2)
-    # for which MXNet gives 0
+    # MXNet gives 0 here
     return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), _np.mod(x1, x2))
 
 
@@ -257,7 +257,7 @@ prod = _reducing(_np.prod, 1)
 
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    shape = x.shape  # which takes longer than a look at it
+    shape = x.shape  # building it takes longer than looking at it
     if 0 in shape:
         return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(x, axes, keepdims)
     if not shape:
@@ -270,7 +270,8 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """What depends on `x`, so that a loss made of it has a gradient: zeros are added in its place, and go again."""
+    """A sum over no elements that still depends on `x`, so that a loss made of it has a gradient: zeros are appended,
+    summed and cut off again."""
     kept = [slice(0) if not n and axes is not None and i not in axes else slice(None) for i, n in enumerate(x.shape)]
     for axis, length in enumerate(x.shape):
         if not length:
@@ -349,7 +350,7 @@ def matmul(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_product(x1, x2)
     is_plain = x1.ndim == 2 == x2.ndim and x1.dtype != np.float16
-    return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # whose gradient takes twice as long
+    return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # matmul's gradient takes twice as long
 
 
 _whole_product = _by_numpy(np.matmul)

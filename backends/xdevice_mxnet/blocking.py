@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Patches
 
 if TYPE_CHECKING:
@@ -22,16 +23,6 @@ CALLS = (
 )  # fmt: skip
 
 
-@contextmanager
-def blocking() -> Iterator[None]:
-    library = mx.base._LIB
-    with Patches() as patches:
-        for name in CALLS:
-            if hasattr(library, name):
-                patches.replace(library, name, _waiting)
-        yield
-
-
 def _waiting(call: Any) -> Any:
     wait_for_all = mx.base._LIB.MXNDArrayWaitAll
 
@@ -39,3 +30,14 @@ def _waiting(call: Any) -> Any:
         return int(call(*args) or wait_for_all())
 
     return call_and_wait
+
+
+class MxnetBlocking(Blocking):
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        library = mx.base._LIB
+        with Patches() as patches:
+            for name in CALLS:
+                if hasattr(library, name):
+                    patches.replace(library, name, _waiting)
+            yield

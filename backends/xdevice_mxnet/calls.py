@@ -36,14 +36,14 @@ def _told(result: Any, numbers: Iterator[int], put: Callable[[int, Any], None]) 
 
 
 class _Teller(mx.autograd.Function):  # type: ignore[misc]
-    """Gives what it takes, and tells the gradient."""
+    """Passes an array on, and reports its gradient in the backward pass."""
 
     def __init__(self, number: int, put: Callable[[int, Any], None]) -> None:
         super().__init__()
         self._number, self._put = number, put
 
     def forward(self, x: Any) -> Any:
-        return x.detach()  # another array, of the same memory
+        return x.detach()  # another array with the same memory
 
     def backward(self, dy: Any) -> Any:
         self._put(self._number, dy)
@@ -75,7 +75,7 @@ class MxnetCalls(Calls):
         watch = common.Watch(self, paths, activations, follow)
         with common.watching(watch, Block):
             yield watch.calls
-            mx.nd.waitall()  # for the gradients, which are told by MXNet's threads
+            mx.nd.waitall()  # MXNet's threads report the gradients
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(Block, around)

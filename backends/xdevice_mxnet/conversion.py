@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from xdevice.base import devices
+from xdevice.base.dtypes import dtype_name
 from xdevice.contract import Takes
 from xdevice.contract.conversion import Conversion
+from xdevice.contract.dlpack import Lent
 from xdevice.errors import UnsupportedError
 
 from . import semantics
 
 if TYPE_CHECKING:
-    from xdevice.contract.dlpack import Lent
+    import numpy as np
 
 TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
+
+
+_SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
+"""What MXNet exports under its own name: bool goes out as uint8 of 1 bit, bfloat16 not at all."""
 
 
 class MxnetConversion(Conversion):
@@ -40,3 +47,19 @@ class MxnetConversion(Conversion):
         semantics.creating()
         with mx.util.np_shape(True):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        if array.dtype == "int8":  # from_numpy knows no int8
+            return self.from_numpy(array, devices.CPU)
+        semantics.creating()
+        return mx.nd.from_numpy(array, zero_copy=True).as_np_ndarray()
+
+    def gives_away(self, x: Any) -> bool:
+        return True
+
+    def peek(self, x: Any) -> np.ndarray[Any, Any]:
+        with mx.util.np_shape(True):
+            is_shared = dtype_name(x.dtype) in _SHARED and x.stype == "default" and x.ndim and x.size
+            if not is_shared or x.ctx.device_type == "gpu":
+                return self.to_numpy(x)
+            return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()

@@ -27,7 +27,7 @@ _UNREACHABLE = re.compile(r"with respect to the (\d+)-th variable because it is 
 
 
 def _unmade(x: Any) -> Any:
-    """An array like `x` whose memory is made when it is first written."""
+    """An array like `x` for which MXNet allocates memory only when it is first written."""
     return type(x)(mx.ndarray.ndarray._new_alloc_handle(x.shape, x.ctx, True, x.dtype))
 
 

@@ -42,7 +42,7 @@ def _refused(own: Sequence[Part], why: str) -> tuple[Part, ...]:
 
 
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
-    """Every block of a model, once, and the way to it."""
+    """Every block of a model, once, with its path."""
     return _blocks(model, "", set())
 
 

@@ -75,7 +75,7 @@ def _unshaped(name: str) -> NotBuiltError:
 
 
 def move(model: Any, context: Any) -> None:
-    """Moves all parameters, and the state of the Trainers they belong to; a Trainer's state and nothing else."""
+    """Moves all parameters, and the state of the Trainers that they belong to; of a Trainer, its state only."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, context)
@@ -144,7 +144,8 @@ def _place(parameter: Any, source: Any, context: Any) -> None:
 
 
 def _reset(parameter: Any, source: Any, context: Any) -> None:
-    """MXNet's way: deferred initialization is told; replicas give their mean, and the gradient starts afresh."""
+    """Puts a parameter on a context as MXNet does it: deferred initialization goes along, replicas give their mean, and
+    gradients start at zero."""
     buffers = source._grad or source._data
     is_np = bool(buffers) and isinstance(buffers[0], mx.np.ndarray)
     with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(is_np):
@@ -167,7 +168,7 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def updater(trainer: Any) -> Any:
-    """What holds the optimizer's state; a distributed store has it elsewhere, and no updater here."""
+    """The object that holds the state of a Trainer's optimizer, if its store is not distributed."""
     return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
 
 
@@ -219,7 +220,7 @@ def _state_on(state: Any, context: Any) -> Any:
         return state if state.ctx == context else state.copyto(context)
     if isinstance(state, list | tuple):
         return type(state)(_state_on(part, context) for part in state)
-    return state  # None or a number, as `arrays` has seen
+    return state  # None or a number: `arrays` has raised for anything else
 
 
 def _carry_step_counts(optimizer: Any, context: Any) -> None:
@@ -236,7 +237,7 @@ def steps(optimizer: Any) -> dict[Any, int]:
 
 
 def arrays(state: Any) -> Iterator[Any]:
-    """Those of an optimizer's state of one parameter, in their order."""
+    """The arrays in one parameter's state, in their order."""
     if isinstance(state, mx.nd.NDArray):
         yield state
     elif isinstance(state, list | tuple):

@@ -19,71 +19,17 @@ from xdevice.contract.layers import Operations
 from .layers import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
     from xdevice.contract.layouts import Layer
 
-_NOTHING: Final = (nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identity)
+
+def _dropout(path: str, block: Any) -> Layer:
+    return ops.dropout(path, block._rate, axes=tuple(block._axes) or "each number")
 
 
-def _children(block: Any) -> list[tuple[str, Any]]:
-    return list(block._children.items())
-
-
-def _is_line(block: Any) -> bool:
-    own = (nn.Sequential.forward, nn.HybridSequential.forward, nn.HybridSequential.hybrid_forward)
-    return isinstance(block, nn.Sequential | nn.HybridSequential) and all(
-        getattr(type(block), name) in own for name in ("forward", "hybrid_forward") if hasattr(type(block), name)
-    )
-
-
-def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
-    for path, block in blocks(model):
-        if path in layers:
-            yield layers[path]
-            if ops.is_rewritten(block, "mxnet", "forward", "hybrid_forward"):
-                yield ops.own_code(path, block)
-        elif not (block._children or block._reg_params or isinstance(block, _NOTHING)):
-            yield _operation(path, block)
-
-
-def _operation(path: str, block: Any) -> Layer:
-    if ops.is_rewritten(block, "mxnet", "forward", "hybrid_forward"):
-        return ops.other(path, block)
-    return _activation(path, block) or _window(path, block) or ops.other(path, block)
-
-
-def _activation(path: str, block: Any) -> Layer | None:
-    if isinstance(block, nn.Activation):
-        return ops.activation(path, block._act_type)
-    if isinstance(block, nn.LeakyReLU):
-        return ops.activation(path, "leaky_relu", slope=block._alpha)
-    if isinstance(block, nn.ELU):
-        return ops.activation(path, "elu", alpha=block._alpha)
-    if isinstance(block, nn.SELU):
-        return ops.activation(path, "selu")
-    if isinstance(block, nn.GELU):
-        return ops.activation(path, "gelu")
-    return ops.activation(path, "silu", beta=block._beta) if isinstance(block, nn.Swish) else None
-
-
-def _window(path: str, block: Any) -> Layer | None:
-    if isinstance(block, nn.Dropout):
-        return ops.dropout(path, block._rate, axes=tuple(block._axes) or "each number")
-    if isinstance(block, conv_layers._Pooling):
-        return _pool(path, block._kwargs)
-    if isinstance(block, nn.ReflectionPad2D):
-        width = block._padding  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
-        sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
-        return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
-    if isinstance(block, extra.PixelShuffle1D | extra.PixelShuffle2D | extra.PixelShuffle3D):
-        factor: Any = block._factor if isinstance(block, extra.PixelShuffle1D) else block._factors
-        alike = isinstance(factor, tuple) and len(set(factor)) == 1
-        return ops.plain(path, "pixel_shuffle", factor=factor[0] if alike else factor)
-    return None
-
-
-def _pool(path: str, kwargs: dict[str, Any]) -> Layer:
+def _pool(path: str, block: Any) -> Layer:
+    kwargs = block._kwargs
     axes, kind = len(kwargs["kernel"]), kwargs["pool_type"]
     if kwargs["global_pool"]:
         return ops.adaptive_pool(path, kind, axes, 1)
@@ -94,7 +40,42 @@ def _pool(path: str, kwargs: dict[str, Any]) -> Layer:
     return ops.avg_pool(path, *window, count_include_pad=kwargs.get("count_include_pad", True))
 
 
+def _pad(path: str, block: Any) -> Layer:
+    width = block._padding  # (batch, batch, channels, channels, top, bottom, left, right), or one number for all
+    sides = (width,) * 4 if isinstance(width, int) else tuple(width)[4:]
+    return ops.pad(path, list(zip(sides[::2], sides[1::2], strict=True)), "reflect")
+
+
+def _pixel_shuffle(path: str, block: Any) -> Layer:
+    factors = set(block._factors)
+    return ops.plain(path, "pixel_shuffle", factor=factors.pop() if len(factors) == 1 else block._factors)
+
+
+_TABLE: Final = ops.Table(
+    "mxnet",
+    {
+        **dict.fromkeys((nn.Sequential, nn.HybridSequential, nn.Flatten, extra.Identity)),
+        nn.Activation: lambda path, block: ops.activation(path, block._act_type),
+        **ops.activations({
+            nn.LeakyReLU: {"slope": "_alpha"}, nn.ELU: {"alpha": "_alpha"}, nn.SELU: {}, nn.GELU: {},
+            nn.Swish: {"beta": "_beta"},
+        }),
+        nn.Dropout: _dropout,
+        conv_layers._Pooling: _pool,
+        nn.ReflectionPad2D: _pad,
+        extra.PixelShuffle1D: ops.row("pixel_shuffle", factor="_factor"),
+        **dict.fromkeys((extra.PixelShuffle2D, extra.PixelShuffle3D), _pixel_shuffle),
+    },
+    lambda block: ops.is_rewritten(block, "mxnet", "forward", "hybrid_forward"),
+)  # fmt: skip
+_TREE: Final = ops.Tree(
+    children=lambda block: list(block._children.items()),
+    parameters=lambda block: block._reg_params.values(),
+    lines=(nn.Sequential, nn.HybridSequential),
+    is_told_inside=True,
+)
+
+
 class MxnetOperations(Operations):
     def operations(self, model: Any) -> Iterable[Layer]:
-        layers = {layer.path: layer for layer in self.layers(model)}
-        return ops.in_lines(_operations(model, layers), model, layers, _children, _is_line)
+        return ops.read(blocks(model), model, self.layers(model), _TABLE, _TREE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
-from xdevice.contract.primitives import Primitives
+from xdevice.contract.parallel import Parallel
 
 from . import semantics
 
@@ -33,6 +33,8 @@ class _State:
             yield
 
 
-class MxnetThreads(Primitives):
+class MxnetParallel(Parallel):
+    threads = "one"
+
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         return _State()

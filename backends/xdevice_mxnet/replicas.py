@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from xdevice.base.dtypes import dtype_name, host_dtype
-from xdevice.contract.replicas import Replicas
-from xdevice.contract.sums import add_up
+from xdevice.contract.replicas import Replicas, add_up
 
 from . import models
 

@@ -114,7 +114,7 @@ def creating() -> None:
     """Gives this thread NumPy's semantics as soon as it makes a tensor, unless the program is a legacy one."""
     if _here.thread.is_settled:
         return
-    if _is_on():  # for a block only, or it would be settled
+    if _is_on():  # on for a block only: a lasting choice is noted in `is_settled`
         _legacy_things()
         return
     why_not = _switch()
@@ -134,7 +134,7 @@ def leave() -> None:
 
 
 def _switch() -> str | None:
-    """Switches on in this thread; or gives the reason why not."""
+    """Switches NumPy's semantics on in this thread; returns why not, if it cannot."""
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
         return f"{VARIABLE}=0 leaves them off"
@@ -163,15 +163,14 @@ def _legacy_things() -> str | None:
     global _legacy, _is_decided
     if _calls.seen:
         return None
-    with _lock:  # what another thread makes meanwhile is neutral
+    with _lock:  # other threads wait until the first one has looked
         if not _is_decided:
             _legacy, _is_decided = _found(), True
     return _legacy
 
 
 def _found() -> str | None:
-    """What is there, or has been, of the kind that NumPy's semantics break; looks at every object, 30 ms for MXNet's
-    own."""
+    """What NumPy's semantics would break, if the program has such arrays or blocks. Looks at every object, in 30 ms."""
     classes = _classes()
     arrays = [cls for cls in classes if issubclass(cls, mx.nd.NDArray)]
     if not all(issubclass(cls, mx.np.ndarray) for cls in arrays):
@@ -186,7 +185,7 @@ def _found() -> str | None:
 
 
 def _classes() -> set[type]:
-    """Those that have instances."""
+    """The classes that have instances."""
     is_frozen = gc.get_freeze_count() > 0
     if is_frozen:  # else they would be left out
         gc.unfreeze()
@@ -219,6 +218,7 @@ class Carried:
             _here.thread = thread
 
     def rejoin(self) -> None:
-        """In the first thread: what a neutral task has made cannot be computed on without NumPy's semantics."""
+        """Called in the first thread: gives it NumPy's semantics, without which it cannot compute with what the task
+        has made."""
         if self._there.is_ours and not _is_on():
             _switch()

@@ -2,8 +2,8 @@
 
 What must be kept:
 
-- MXNet's engine knows nothing of these copies: so the host waits for what it reads, and only memory is written that was
-  made here, and that nobody else has seen yet. The engine has waited for the GPU before it gives memory out again.
+- MXNet's engine knows nothing of these copies: so the host waits for what it reads. The engine has waited for the GPU
+  before it gives memory out again.
 - What is recorded for gradients has to be an operation of MXNet's.
 - Its shapes are read and made under NumPy's semantics, which the caller has switched on.
 """
@@ -16,24 +16,24 @@ import mxnet as mx
 import numpy as np
 
 from xdevice.base.dtypes import dtype_name, host_dtype
-from xdevice.contract import ring
+from xdevice.contract import staging
+from xdevice.cuda import ring
 
 if TYPE_CHECKING:
-    from xdevice.contract import Backend
+    from xdevice.contract.replicas import Replicas
 
 LEAST: Final = 16 << 20
 """Bytes from which the ring gains."""
 
 
-def read(x: Any, backend: Backend) -> np.ndarray[Any, Any] | None:
+def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
     """The values of an array on a GPU; None where MXNet's own way is to be taken."""
     if not _is_staged(x, "gpu", backend):
         return None
-    values = np.empty(x.shape, host_dtype(dtype_name(x.dtype)))
-    return values if _to_host(x, values, values.ctypes.data, backend) else None
+    return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
 
 
-def put(values: np.ndarray[Any, Any], context: Any, backend: Backend) -> Any | None:
+def put(values: np.ndarray[Any, Any], context: Any, backend: Replicas) -> Any | None:
     """An array on a GPU with the values of one of NumPy's; None where MXNet's own way is to be taken."""
     if context.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
@@ -43,38 +43,34 @@ def put(values: np.ndarray[Any, Any], context: Any, backend: Backend) -> Any | N
     return made if _to_gpu(values, values.ctypes.data, made, backend) else None
 
 
-def moved(x: Any, context: Any, backend: Backend) -> Any | None:
+def moved(x: Any, context: Any, backend: Replicas) -> Any | None:
     """An array between the host and a GPU; None where MXNet's own way is to be taken."""
-    source, target = ("cpu", "gpu") if context.device_type == "gpu" else ("gpu", "cpu")
-    if context.device_type != target or mx.autograd.is_recording() or not _is_staged(x, source, backend):
+    from_kind, to_kind = ("cpu", "gpu") if context.device_type == "gpu" else ("gpu", "cpu")
+    if context.device_type != to_kind or mx.autograd.is_recording() or not _is_staged(x, from_kind, backend):
         return None
     made = mx.np.empty(x.shape, dtype=x.dtype, ctx=context)
-    if target == "gpu":
+    if to_kind == "gpu":
         is_done = _to_gpu(x, _address(x, backend), made, backend)
     else:
-        is_done = _to_host(x, made, _address(made, backend), backend)
+        source, target = _address(x, backend), _address(made, backend)
+        is_done = bool(source and target) and ring.to_host(x, source, made, target, _size(x), None)
     if not is_done:
         return None
     return made if isinstance(x, mx.np.ndarray) else made.as_nd_ndarray()
 
 
-def _to_host(x: Any, owner: Any, target: int, backend: Backend) -> bool:
-    source = _address(x, backend)
-    return bool(source and target) and ring.to_host(x, source, owner, target, _size(x), None)
-
-
-def _to_gpu(owner: Any, source: int, made: Any, backend: Backend) -> bool:
+def _to_gpu(owner: Any, source: int, made: Any, backend: Replicas) -> bool:
     target = _address(made, backend)
     return bool(source and target) and ring.to_gpu(owner, source, made, target, _size(made), None)
 
 
-def _address(x: Any, backend: Backend) -> int:
-    """Of an array that has been waited for; 0 where MXNet does not tell."""
+def _address(x: Any, backend: Replicas) -> int:
+    """The address of an array that has been waited for; 0 where MXNet does not tell it."""
     found = backend.memory_of(x)
     return 0 if found is None else found[0]
 
 
-def _is_staged(x: Any, kind: str, backend: Backend) -> bool:
+def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
     return (
         backend.device_of(x).kind == kind
         and not backend.virtual

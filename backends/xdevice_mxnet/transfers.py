@@ -9,12 +9,13 @@ import mxnet as mx
 import numpy as np
 
 from xdevice.contract.hooks import Hooks
+from xdevice.contract.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend, Transfer
+    from xdevice.contract import Transfer
 
 
 READS = ("asnumpy", "asscalar", "__bool__", "__nonzero__", "__repr__", "__str__", "__format__", "__getstate__")
@@ -22,22 +23,6 @@ NUMPY_READS = ("item", "tolist", "__float__", "__int__")
 """What only `mxnet.np.ndarray` also has."""
 MOVES = ("copyto", "as_in_context")
 NUMPY_MOVES = ("as_in_ctx",)
-
-
-@contextmanager
-def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
-    def target(x: Any, other: Any) -> Device | None:
-        return backend.device_of(other) if isinstance(other, mx.nd.NDArray) else backend.from_native(other)
-
-    with Hooks(backend, report, _size) as hooks:
-        hooks.verbs()
-        hooks.numpy_reads()
-        for cls in _family(mx.nd.NDArray):
-            hooks.reads(cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls)))
-            for name in (*MOVES, *NUMPY_MOVES):
-                if name in vars(cls):
-                    hooks.moves(cls, name, target)
-        yield
 
 
 def _family(cls: type) -> list[type]:
@@ -48,3 +33,20 @@ def _family(cls: type) -> list[type]:
 def _size(x: Any) -> int:
     with mx.util.np_shape(True):
         return int(x.size) * np.dtype(x.dtype).itemsize
+
+
+class MxnetTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        def target(x: Any, other: Any) -> Device | None:
+            return self.device_of(other) if isinstance(other, mx.nd.NDArray) else self.from_native(other)
+
+        with Hooks(self, report, _size) as hooks:
+            hooks.verbs()
+            hooks.numpy_reads()
+            for cls in _family(mx.nd.NDArray):
+                hooks.reads(cls, *(name for name in (*READS, *NUMPY_READS) if name in vars(cls)))
+                for name in (*MOVES, *NUMPY_MOVES):
+                    if name in vars(cls):
+                        hooks.moves(cls, name, target)
+            yield

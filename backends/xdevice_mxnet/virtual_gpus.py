@@ -7,9 +7,16 @@ together. On hardware an array of the CPU beside one of a GPU is an error, and G
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
+
+from xdevice.base import devices
+from xdevice.contract.virtual_gpus import VirtualGpus
+from xdevice.errors import DeviceNotFoundError
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
 
 # as in the adapter: called without releasing the GIL, which it never holds for long
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
@@ -31,7 +38,7 @@ def refuse_mixed_devices() -> None:
         return
 
     def invoke(operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any) -> int:
-        given = outputs._obj.value  # of `out=`; MXNet itself writes them wherever they are
+        given = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write on any device
         if count.value + given > 1:
             arrays = handles if not given else [*handles[: count.value], *results._obj[:given]]
             places = _places(arrays)
@@ -50,7 +57,8 @@ def _is_null(pointer: object) -> bool:
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """A function of the library that takes arrays and, further on, a gradient for each or none."""
+    """A function of the library that takes arrays and their gradients, wrapped: it raises for a gradient on another
+    device."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
         gradients = rest[at]
@@ -92,3 +100,32 @@ def _mixed(what: str, places: list[int]) -> Exception:
         f"where cpu(1) is the virtual gpu:0; move them with xdevice.to_device"
     )
     return error
+
+
+class MxnetVirtualGpus(VirtualGpus):
+    _cpus: int
+    _gpus: int | None
+    _places: dict[int, Device]
+
+    def why_no_virtual_gpus(self) -> None:
+        """It has more than one CPU device from the start."""
+
+    def make_virtual_gpus(self, n: int) -> None:
+        self._cpus, self._gpus = 1, n
+        self._places.clear()
+        refuse_mixed_devices()
+
+    def default_to_float64(self) -> None:
+        """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
+
+    def _virtual_gpu(self, native: Any) -> Device | None:
+        """The device of a context that is one; None of the host's."""
+        if native.device_type == "gpu":
+            raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
+        is_gpu = native.device_type == "cpu" and native.device_id > 0
+        if is_gpu and native.device_id > self.virtual:
+            raise DeviceNotFoundError(
+                f"{native} does not exist on mxnet beside {self.virtual} virtual GPUs, which are cpu(1) to "
+                f"cpu({self.virtual}); use xdevice.gpu(i).native"
+            )
+        return devices.of("gpu", native.device_id - 1) if is_gpu else None

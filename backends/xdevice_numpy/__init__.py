@@ -48,10 +48,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     def framework(self) -> ModuleType:
         return np
 
-    @property
-    def version(self) -> str:
-        return np.__version__
-
     def classify(self, cls: type) -> Kind | None:
         return "tensor" if issubclass(cls, np.ndarray) else None
 
@@ -95,9 +91,6 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return np.array(array, copy=True)
-
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return array
 
     def to_numpy(self, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return detached(x)
@@ -155,15 +148,15 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> None:
-        """It is loaded beside the others, so it refuses only to be asked for GPUs."""
+        """None: NumPy is loaded beside other backends, so it refuses only where it is itself asked for GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
-        """From here on `count` refuses them."""
+        """From here on `count` raises for GPUs."""
 
     # floats of a parity run
 
     def default_to_float64(self) -> None:
-        """NumPy makes float64 anyway."""
+        """Nothing to do: NumPy makes float64 anyway."""
 
     # what people ask
 

@@ -23,7 +23,7 @@ RESHAPE_IS_VIEW = True
 
 
 def settled(x: Any) -> Array:
-    """The array that a scalar stands for, of what the core calls without a detour."""
+    """The result as an array, where NumPy gives a scalar. For kernels that the core calls directly."""
     return np.asarray(x)
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 from xdevice.contract import Takes
-from xdevice.contract.alignment import aligned
-from xdevice.contract.conversion import Conversion
+from xdevice.contract.conversion import Conversion, aligned
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -53,3 +52,6 @@ class NumpyConversion(Conversion):
     def adopt(self, lent: Lent, dtype: str) -> Array:
         array = np.from_dlpack(lent)
         return array.view(host_dtype(dtype)) if dtype == "bfloat16" else array
+
+    def from_buffer(self, array: Array) -> Array:
+        return array

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Pair = tuple[int, int]
 
-_view: Any = np.lib.stride_tricks.sliding_window_view  # whose types do not know of several axes
+_view: Any = np.lib.stride_tricks.sliding_window_view  # NumPy's types forbid several axes
 
 
 def relu(x: Array) -> Array:
@@ -23,7 +23,7 @@ def relu(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    small = np.exp(-np.abs(x))  # which does not overflow
+    small = np.exp(-np.abs(x))  # of -|x|, so that it does not overflow
     return np.asarray(np.where(x < 0, small, x.dtype.type(1)) / (x.dtype.type(1) + small))
 
 

@@ -17,54 +17,48 @@ What this adapter must keep:
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
 from xdevice.base.dtypes import BITS_AS, SHORT_FLOATS, SIGNIFICANT_BITS, dtype_name, host_dtype
-from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind, Memory, nvidia
+from xdevice.contract import VIRTUAL_GPU, Backend, DeviceInfo, Kind
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.contract.loader import importing
 from xdevice.errors import NotBuiltError
 
 from . import virtual_gpus
+from .virtual_gpus import PaddleVirtualGpus
 
 with importing(own_symbols_after="tensorflow"), virtual_gpus.importing(virtual_gpus_wanted()):
     import paddle
     from paddle.base.framework import global_var
 
-    from . import (
-        conversion,
-        copying,
-        loading,
-        scopes,
-        staging,
-        tracing,
-        virtual_operations,
-    )
+    from . import accelerators, conversion, copying, scopes, staging, tracing
+    from .blocking import PaddleBlocking
     from .calls import PaddleCalls
     from .conversion import PaddleConversion
     from .gradients import PaddleGradients
     from .layers import PaddleLayers
+    from .memory import PaddleMemory
     from .models import PaddleModels
     from .operations import PaddleOperations
     from .optimizers import PaddleOptimizers
-    from .parallel import PaddleThreads
+    from .parallel import PaddleParallel
+    from .prefetch import PaddlePrefetch
     from .processes import PaddleProcesses
     from .replicas import PaddleReplicas
     from .streams import PaddleStreams
+    from .transfers import PaddleTransfers
 
-from . import driver, memory
+from . import driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
 
     from .samples import PaddleSamples
 
@@ -84,7 +78,12 @@ class PaddleBackend(
     PaddleReplicas,
     PaddleStreams,
     PaddleProcesses,
-    PaddleThreads,
+    PaddleParallel,
+    PaddlePrefetch,
+    PaddleBlocking,
+    PaddleTransfers,
+    PaddleMemory,
+    PaddleVirtualGpus,
     Backend,
 ):
     name = "paddle"
@@ -101,7 +100,7 @@ class PaddleBackend(
     releases_under_lock = True
 
     def __init__(self) -> None:
-        self._gpus = _count_gpus()
+        self._gpu, self._gpus = accelerators.found()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
         tracing.keep_out()
 
@@ -110,10 +109,6 @@ class PaddleBackend(
     @property
     def framework(self) -> ModuleType:
         return paddle
-
-    @property
-    def version(self) -> str:
-        return str(paddle.__version__)
 
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, paddle.Tensor):
@@ -132,18 +127,22 @@ class PaddleBackend(
             return DeviceInfo(device.kind, None)
         if self.virtual:
             return VIRTUAL_GPU
+        if self._gpu != "gpu":
+            return DeviceInfo(self._gpu, None)
         properties = paddle.device.cuda.get_device_properties(device.index)
         return DeviceInfo(properties.name, properties.total_memory)
 
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words(self._gpu)
+
     def is_started(self, device: Device) -> bool:
-        return device.kind != "gpu" or self.virtual > 0 or driver.is_started(device.index)
+        return device.kind != "gpu" or self._gpu != "gpu" or driver.is_started(device.index)
 
     def to_native(self, device: Device) -> Any:
         native = self._natives.get(device)
         if native is None:
             self.require(device)
-            virtual_place = paddle.CustomPlace(virtual_gpus.KIND, device.index) if self.virtual else None
-            native = self._natives[device] = virtual_place or paddle.CUDAPlace(device.index)
+            native = self._natives[device] = accelerators.place(self._gpu, device.index)
         return native
 
     def from_native(self, native: Any) -> Device | None:
@@ -156,7 +155,7 @@ class PaddleBackend(
         return self._device_at(native) if isinstance(native, paddle.base.core.Place) else None
 
     def scope(self, device: Device) -> AbstractContextManager[Any]:
-        return scopes.scope(virtual_gpus.name_of(device))
+        return scopes.scope(f"{self._gpu}:{device.index}" if device.kind == "gpu" else "cpu")
 
     # tensors
 
@@ -178,9 +177,9 @@ class PaddleBackend(
 
     def synchronize(self, device: Device | None) -> None:
         if self.virtual:
-            return  # they compute as the CPU does
+            return  # virtual GPUs compute synchronously, as the CPU does
         if device is None:
-            waiting = [devices.of("gpu", index) for index in range(self._gpus) if driver.is_started(index)]
+            waiting = [gpu for gpu in self.devices() if gpu.kind == "gpu" and self.is_started(gpu)]
         else:
             waiting = [device] if device.kind == "gpu" else []  # the CPU's work is done; no other kind comes in
         for gpu in waiting:
@@ -193,7 +192,7 @@ class PaddleBackend(
 
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> paddle.Tensor:
         native = self.to_native(device)
-        staged = self._put(array, native)
+        staged = staging.put(array, native, self.dtypes)
         if staged is not None:
             staging.wait(native)
             return staged
@@ -204,37 +203,14 @@ class PaddleBackend(
             host = paddle.to_tensor(bits, place=self.to_native(_CPU))
         return host if device is _CPU else copying.plain(host, self.to_native(device))
 
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
-        if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
-            return self.from_numpy(array, _CPU)
-        if array.dtype.isbuiltin != 2:
-            return paddle.utils.dlpack.from_dlpack(array.__dlpack__())
-        name = array.dtype.name
-        return paddle.utils.dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
-
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         staged = staging.read(x)
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        if host.itemsize > 2:  # finding the name takes longer than the rest
+        if host.itemsize > 2:  # only short dtypes may need a view, and finding the name takes longer than the rest
             return host
         name = dtype_name(x.dtype)
-        return host.view(host_dtype(name)) if name in BITS_AS else host
-
-    def gives_away(self, x: paddle.Tensor) -> bool:
-        return True
-
-    def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
-        if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
-            return self.to_numpy(x)  # 2.6 exports bool as uint8, and views with the strides of others
-        from xdevice.contract.dlpack import Lent
-
-        name = dtype_name(x.dtype)
-        if name in BITS_AS and self.virtual:
-            return self.to_numpy(x)
-        plain = x.detach().view(BITS_AS[name]) if name in BITS_AS else x.detach()
-        host = Lent(paddle.utils.dlpack.to_dlpack(plain)).seen_by_numpy()
         return host.view(host_dtype(name)) if name in BITS_AS else host
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> paddle.Tensor:
@@ -274,85 +250,6 @@ class PaddleBackend(
 
     compiler = "paddle.jit.to_static"
 
-    # threads
-
-    scope_reach = "process"
-    stream_reach = "process"
-
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> paddle.Tensor:
-        if self.virtual:
-            return self.copy(x, device) if isinstance(x, paddle.Tensor) else self.from_numpy(x, device)
-        if isinstance(x, paddle.Tensor):
-            if device is _CPU or self.device_of(x) is not _CPU or not x.is_dense() or not x.stop_gradient:
-                return self.copy(x, device)
-            staged = staging.to_gpu(x, self.to_native(device))
-            if staged is not None:
-                return staged
-            pinned = copying.plain(x, paddle.CUDAPinnedPlace())
-        else:
-            if device is _CPU:
-                return self.from_numpy(x, device)
-            native = self.to_native(device)
-            staged = self._put(x, native)
-            if staged is not None:
-                return staged
-            bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
-            pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
-        # not blocking: Paddle keeps the pinned memory until the copy is done
-        return paddle.Tensor._copy_to(pinned, self.to_native(device), False)
-
-    def iterate(self, source: Any) -> Iterator[Any]:
-        return loading.iterate(source) if isinstance(source, paddle.io.DataLoader) else iter(source)
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        if not self._gpus or self.virtual:
-            return nullcontext()  # the CPU computes synchronously, and the flag prints a line at each product
-        from . import blocking
-
-        return blocking.blocking()
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
-
-        return transfers.watch(self, report)
-
-    # memory
-
-    def memory(self, device: Device) -> Memory:
-        return memory.of(device)
-
-    def reset_peak(self, device: Device) -> None:
-        if not memory.reset_peak(device):
-            super().reset_peak(device)
-
-    # virtual GPUs
-
-    def why_no_virtual_gpus(self) -> str | None:
-        if virtual_gpus.registered() and virtual_gpus.KIND not in (paddle.device.get_all_custom_device_type() or ()):
-            return "Paddle does not list them; GLOG_v=3 makes it print why"
-        return virtual_gpus.why_not()
-
-    def make_virtual_gpus(self, n: int) -> None:
-        paddle.set_flags({"FLAGS_use_stride_kernel": False})
-        paddle.set_device("cpu")
-        self._natives = {_CPU: self._natives[_CPU]}
-        self._gpus = n
-        for index in range(n):  # what paddle.get_device() gives goes back in
-            devices.spell(f"{virtual_gpus.KIND}:{index}", devices.of("gpu", index))
-        self.short_floats = frozenset()  # Tensor.view, which makes them, has no kernel then
-        # of 1,500 forward passes of a network on two virtual GPUs by two threads at once, 10 gave other numbers
-        self.threads = "one"
-        virtual_operations.refuse_mixed_devices()
-
-    # floats of a parity run
-
-    def default_to_float64(self) -> None:
-        paddle.set_default_dtype("float64")
-
     # what people ask
 
     def why_no_gpu(self) -> str:
@@ -378,7 +275,9 @@ class PaddleBackend(
             raise NotBuiltError(
                 "a Paddle parameter has no memory yet; call its initialize(), or build it without LazyGuard"
             )
-        raise self.unsupported(f"{place} through xdevice", "xdevice runs Paddle on CPUs and CUDA or ROCm GPUs")
+        if place.is_xpu_place() and self._gpu == "xpu":
+            return devices.of("gpu", place.xpu_device_id())
+        raise self.unsupported(f"{place}, where gpu:i is {self._gpu}", "bring what is there to the host: x.cpu()")
 
     def _to_dense(self, x: paddle.Tensor) -> paddle.Tensor:
         if x.is_dist():
@@ -388,29 +287,18 @@ class PaddleBackend(
         return x.to_dense()
 
     def _of_plugin(self, kind: str, index: int) -> Device:
-        if kind != virtual_gpus.KIND:
-            raise self.unsupported(
-                f"devices of the plugin {kind!r}", "xdevice runs Paddle on CPUs and GPUs; use x.cpu()"
-            )
+        if kind != self._gpu:
+            raise self.unsupported(f"devices of the plugin {kind!r}, where gpu:i is {self._gpu}", "use x.cpu()")
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation on `device`: if the GPU is virtual, Paddle leaves an empty one on the CPU."""
-        return self.move(x, device) if self.virtual and self.device_of(x) is not device else x
-
-    def _put(self, array: np.ndarray[Any, Any], native: Any) -> paddle.Tensor | None:
-        # else NumPy's uint16 would be what Paddle takes it for
-        return staging.put(array, native) if array.dtype.name in self.dtypes else None
+        """The result of an operation, moved to `device`: without a kernel of the plugin, Paddle leaves an empty one on
+        the CPU."""
+        return self.move(x, device) if self._gpu != "gpu" and self.device_of(x) is not device else x
 
     def _real_gpu(self, index: int) -> Device:
         if self.virtual:
             raise self.unsupported("a real GPU while its GPUs are virtual", "use xdevice.gpu(i).native")
+        if self._gpu != "gpu":
+            raise self.unsupported(f"its GPUs, where gpu:i is {self._gpu}", "use xdevice.gpu(i).native")
         return devices.of("gpu", index)
-
-
-def _count_gpus() -> int:
-    if not paddle.is_compiled_with_cuda():
-        return 0
-    # Paddle's own count initialises CUDA, which no forked child could use then
-    found = None if paddle.is_compiled_with_rocm() else nvidia.count()
-    return int(paddle.device.cuda.device_count()) if found is None else found

@@ -38,7 +38,7 @@ def astype(x: Any, name: str) -> Any:
 
 
 def _where(x: Any) -> Any:
-    return x.place if isinstance(x, paddle.Tensor) else None  # of what is traced
+    return x.place if isinstance(x, paddle.Tensor) else None  # None for a traced tensor
 
 
 def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
@@ -127,7 +127,8 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided(divide: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """With 0 for integers divided by 0: that ends the process on the CPU, as does the least integer divided by -1."""
+    """Divides; integers divided by 0 give 0. On the CPU Paddle would end the process, also for the least integer by
+    -1."""
     if paddle.is_floating_point(x1):
         return divide(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
@@ -141,8 +142,9 @@ def pow(x1: Any, x2: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """By squaring; beyond 63 only the powers of 0, 1 and -1 do not overflow, which are those of 62 or 63."""
-    two = number(2, "int64", x)  # numbers of Python make a vector of a tensor without dimensions
+    """An integer power, by squaring. An exponent above 63 is replaced by 62 or 63: only powers of 0, 1 and -1 fit then,
+    and these are the same."""
+    two = number(2, "int64", x)  # with a number of Python, a tensor without dimensions becomes a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     made = paddle.ones_like(x)
     for _ in range(6):
@@ -221,7 +223,7 @@ flip = paddle.flip
 
 
 def matmul(x1: Any, x2: Any) -> Any:
-    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # which takes as long as the product
+    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # the question takes as long as the product
         return paddle.matmul(x1, x2)
     if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # which would broadcast
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")

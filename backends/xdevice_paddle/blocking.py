@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import paddle
 
+from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Shared
 
 if TYPE_CHECKING:
@@ -26,3 +28,12 @@ def _block() -> Callable[[], None]:
     before = paddle.get_flags(_BENCHMARK)
     paddle.set_flags({_BENCHMARK: True})
     return partial(paddle.set_flags, before)
+
+
+class PaddleBlocking(Blocking):
+    _gpus: int
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        if not self._gpus or self.virtual:
+            return nullcontext()  # the CPU computes synchronously, and the flag prints a line at each product
+        return blocking()

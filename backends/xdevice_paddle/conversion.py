@@ -16,18 +16,25 @@ from typing import TYPE_CHECKING, Any, Final
 import paddle
 from paddle.utils import dlpack
 
+from xdevice.base import devices
+from xdevice.base.dtypes import BITS_AS, dtype_name, host_dtype
 from xdevice.contract import Takes
 from xdevice.contract.conversion import Conversion
+from xdevice.contract.dlpack import Lent
 from xdevice.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from xdevice.contract.dlpack import Lent
+    import numpy as np
+
+    from xdevice.base.devices import Device
+
 
 _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """With virtual GPUs no kernel of Paddle's takes strides, not even on the CPU."""
+    """The memory that Paddle can take over. With virtual GPUs none of its kernels takes strides, not even on the
+    CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
@@ -38,6 +45,12 @@ def described(x: paddle.Tensor) -> str:
 
 
 class PaddleConversion(Conversion):
+    _gpu: str
+    """What Paddle calls the type of `gpu:i`."""
+
+    def shares(self, device: Device) -> bool:
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")  # of others nothing was seen
+
     def takes(self) -> Takes | None:
         return takes(bool(self.virtual))
 
@@ -61,3 +74,24 @@ class PaddleConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> paddle.Tensor:
         return dlpack.from_dlpack(lent.capsule)
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> paddle.Tensor:
+        if self.takes() is None or (self.virtual and array.dtype.isbuiltin == 2):
+            return self.from_numpy(array, devices.CPU)
+        if array.dtype.isbuiltin != 2:
+            return dlpack.from_dlpack(array.__dlpack__())
+        name = array.dtype.name
+        return dlpack.from_dlpack(array.view(BITS_AS[name]).__dlpack__()).view(name)
+
+    def gives_away(self, x: paddle.Tensor) -> bool:
+        return True
+
+    def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
+        if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
+            return self.to_numpy(x)  # 2.6 exports bool as uint8, and views with the strides of others
+        name = dtype_name(x.dtype)
+        if name in BITS_AS and self.virtual:
+            return self.to_numpy(x)
+        plain = x.detach().view(BITS_AS[name]) if name in BITS_AS else x.detach()
+        host = Lent(dlpack.to_dlpack(plain)).seen_by_numpy()
+        return host.view(host_dtype(name)) if name in BITS_AS else host

@@ -41,7 +41,7 @@ def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
 
 def relocate(x: paddle.Tensor, place: Any) -> None:
     """Puts the memory of `x` elsewhere and keeps the object, so that optimizers and shared layers see it move."""
-    there = plain(x, place)  # by name: get_tensor() keeps nothing alive, and would be read after it is freed
+    there = plain(x, place)  # named, because get_tensor() does not keep it alive
     x.value().get_tensor()._share_data_with(there.value().get_tensor())
 
 

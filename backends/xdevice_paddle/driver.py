@@ -36,7 +36,7 @@ class DriverError(RuntimeError):
 
 
 def is_there() -> bool:
-    """False on ROCm."""
+    """Whether the CUDA driver can be called: not on ROCm."""
     return _driver() is not None
 
 

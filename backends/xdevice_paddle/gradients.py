@@ -26,7 +26,7 @@ _one_at_a_time = threading.RLock()
 
 
 def _new_lock() -> None:
-    """A thread of the parent that held the old one at the time of a fork is not there to release it."""
+    """Replaces the lock in a forked child, in which the thread that would release it does not exist."""
     global _one_at_a_time
     _one_at_a_time = threading.RLock()
 

@@ -51,7 +51,7 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """Also fills in the blocks, whose layers are not called in the order of their definition."""
+    """The layers by path. Also fills in `blocks`, whose layers are not called in the order of their definition."""
     owned: set[int] = set()
     told = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
@@ -78,7 +78,8 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
 
 
 def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
-    """By id, what norms say of their axis where it is not that of the model's convolutions, or the last one without."""
+    """By `id`, the axis of each norm that is not that of the model's convolutions, or, without these, not the last
+    one."""
     every = model.sublayers(include_self=True)
     convs = {_has_channels_last(layer) for layer in every if isinstance(layer, conv._ConvNd)} or {False}
     return {
@@ -93,7 +94,7 @@ def _has_channels_last(layer: Any) -> bool:
 
 
 def _is_norm(hook: Any) -> bool:
-    """Whether it is a weight norm of the weight."""
+    """Whether a hook is a weight norm of the parameter `weight`."""
     return isinstance(hook, weight_norm_hook.WeightNorm) and hook.name == "weight"
 
 
@@ -194,7 +195,7 @@ def _padding(layer: Any, axes: int) -> object:
         return (0,) * axes
     if padding == "same":
         return layouts.same_padding(layer._kernel_size, layouts.per_axis(layer._stride, axes), (1,) * axes)
-    if isinstance(padding, list | tuple) and not isinstance(padding[0], int):  # with those of batch and channels
+    if isinstance(padding, list | tuple) and not isinstance(padding[0], int):  # with pairs for batch and channels
         padding = padding[1:-1] if layer._data_format.endswith("C") else padding[2:]
     return layouts.sides(padding, axes)
 

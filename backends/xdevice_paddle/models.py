@@ -66,7 +66,7 @@ def move(model: Any, device: Device, backend: Models) -> None:
         if gradient is not None and not gradient.is_dense():
             raise backend.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
         moving += [variable] if gradient is None else [variable, gradient]
-    # made on the device of the first step; a kernel of one GPU cannot be sure to read it on another
+    # learning rates were made on the device of the first step, where a kernel of another GPU may not read them
     rates = getattr(model, "_learning_rate_map", {}).values()
     moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
     for x in moving:

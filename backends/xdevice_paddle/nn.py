@@ -26,7 +26,7 @@ softmax = functional.softmax
 
 def log_softmax(x: Any, axis: int) -> Any:
     x = x - paddle.max(x.detach(), axis, keepdim=True)
-    return x - paddle.logsumexp(x, axis, keepdim=True)  # of 1000 classes five times faster than its own
+    return x - paddle.logsumexp(x, axis, keepdim=True)  # five times as fast as Paddle's own with 1000 classes
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
@@ -69,7 +69,7 @@ def _may_be_at_the_bound(losses: Any) -> bool:
     """Whether a loss may be cut off; the exact way takes three times as long."""
     if not paddle.in_dynamic_mode():
         return True
-    if losses.place.is_gpu_place():  # whose kernel has no bound
+    if losses.place.is_gpu_place():  # the GPU's kernel has no bound
         return False
     with unseen():
         return not losses.numpy().max() < 63  # half of what `max` and `item` take

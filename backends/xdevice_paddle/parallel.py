@@ -10,7 +10,7 @@ import paddle
 from paddle.base import core
 from paddle.base import framework as base
 
-from xdevice.contract.primitives import Primitives
+from xdevice.contract.parallel import Parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """The lists of operators that are cast are the process's, so level and dtype are all that a thread lacks."""
+    """Inside the block this thread has another one's AMP level and dtype; the lists of operators to cast are the
+    process's."""
     tracer = base._dygraph_tracer()
     if state is None or tracer is None:
         yield
@@ -69,7 +70,9 @@ class _InTurn:
 _gradients_in_turn = _InTurn()
 
 
-class PaddleThreads(Primitives):
+class PaddleParallel(Parallel):
+    scope_reach = "process"
+
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         grad = paddle.is_grad_enabled()
         tracer = base._dygraph_tracer()

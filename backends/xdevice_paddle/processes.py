@@ -47,8 +47,11 @@ _GLOO_GIVES_UP: Final = 30.0
 
 
 class PaddleProcesses(Processes):
+    _gpu: str
+    """What Paddle calls the type of `gpu:i`."""
+
     def engines(self) -> Sequence[str]:
-        has_gpus = self.count("gpu") > self.virtual
+        has_gpus = self._gpu == "gpu" and self.count("gpu") > 0
         return tuple(name for name, kind in _KINDS.items() if hasattr(core, kind) and (has_gpus or name != "nccl"))
 
     def start_engine(self, name: str, group: Group) -> Engine:
@@ -166,7 +169,7 @@ class PaddleEngine(Engine):
 
 @contextmanager
 def _as_trainer(rank: int) -> Iterator[None]:
-    """Paddle looks for the rank in the environment, and NCCL's send and recv of 2.6 do so at each call."""
+    """Sets the rank in the environment, where Paddle looks for it, NCCL's send and recv of 2.6 at each call."""
     before = os.environ.get("PADDLE_TRAINER_ID")
     os.environ["PADDLE_TRAINER_ID"] = str(rank)
     try:
@@ -179,12 +182,12 @@ def _as_trainer(rank: int) -> Iterator[None]:
 
 
 def _store(group: Group) -> tuple[Any, int]:
-    """The store of rank 0, and the number of the group of all, which no other world of any rank has had."""
+    """The store that rank 0 serves, and a random number for the group of all ranks, which no other world uses."""
     port = free_port(group.host) if group.rank == 0 else 0
     number = 1 + int.from_bytes(os.urandom(2), "big") << 14
     host, port_of_first, number_of_first = group.exchange(f"{group.host} {port} {number}")[0].split()
     if group.rank:
-        time.sleep(0.2)  # less than the 3 s of who comes too early
+        time.sleep(0.2)  # rank 0 needs a moment to listen; a rank that comes too early loses 3 s
     seconds = max(1, int(group.timeout))
     return core.TCPStore(host, int(port_of_first), group.rank == 0, group.size, seconds), int(number_of_first)
 

@@ -9,8 +9,7 @@ import paddle
 from paddle.base.framework import EagerParamBase
 
 from xdevice.base.dtypes import dtype_name
-from xdevice.contract.replicas import Replicas
-from xdevice.contract.sums import add_up
+from xdevice.contract.replicas import Replicas, add_up
 
 from . import copying
 

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 import paddle
 
 from xdevice.base.dtypes import dtype_name, host_dtype
-from xdevice.contract import ring
+from xdevice.contract import staging
+from xdevice.cuda import ring
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     import numpy as np
 
 TO_HOST: Final = 32 << 20
@@ -29,25 +32,22 @@ def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     """The values of a tensor on a GPU; None where Paddle's own way is to be taken."""
     if not _is_read(x):
         return None
-    import numpy
-
-    values = numpy.empty(x.shape, host_dtype(dtype_name(x.dtype)))
-    return values if _to_host(x, values, values.ctypes.data) else None
+    return staging.read(x, x.data_ptr(), x.shape, host_dtype(dtype_name(x.dtype)), _stream(_gpu(x.place)))
 
 
-def put(values: np.ndarray[Any, Any], place: Any) -> paddle.Tensor | None:
+def put(values: np.ndarray[Any, Any], place: Any, dtypes: Container[str]) -> paddle.Tensor | None:
     """A tensor on a GPU with the values of an array, which have been read on return: the rest is work on the current
     stream. None where Paddle's own way is to be taken."""
     if not isinstance(place, paddle.CUDAPlace) or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
-    if not _is_possible():
+    if values.dtype.name not in dtypes or not _is_possible():  # Paddle takes NumPy's uint16 for bfloat16
         return None
     made = paddle._C_ops.empty(list(values.shape), getattr(paddle, values.dtype.name), place)
     return made if _to_gpu(values, values.ctypes.data, made, place) else None
 
 
 def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
-    """A tensor from the host on a GPU, without its gradient, as `put`."""
+    """A copy on a GPU of a tensor from the host, made as `put` does, without its gradient."""
     if not isinstance(place, paddle.CUDAPlace) or not _is_plain(x, TO_GPU) or not x.place.is_cpu_place():
         return None
     if not _is_possible():
@@ -57,7 +57,7 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
 
 
 def wait(place: Any) -> None:
-    """Until what `put` and `to_gpu` have left to do is done."""
+    """Waits until the copies of `put` and `to_gpu` to a GPU are done."""
     _current(place).synchronize()
 
 
@@ -81,7 +81,8 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
     if not _is_read(x):
         return None
     made = paddle._C_ops.empty(x.shape, x.dtype, paddle.CPUPlace())
-    return _flagged(made, x) if _to_host(x, made, made.data_ptr()) else None
+    is_done = ring.to_host(x, x.data_ptr(), made, made.data_ptr(), _size(x), _stream(_gpu(x.place)))
+    return _flagged(made, x) if is_done else None
 
 
 def _gpu(place: Any) -> Any | None:
@@ -96,14 +97,13 @@ def _flagged(made: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
     return made
 
 
-def _to_host(x: paddle.Tensor, owner: Any, target: int) -> bool:
-    stream = _current(_gpu(x.place)).stream_base.cuda_stream
-    return ring.to_host(x, x.data_ptr(), owner, target, _size(x), stream)
-
-
 def _to_gpu(owner: Any, source: int, made: paddle.Tensor, place: Any) -> bool:
-    stream = _current(place).stream_base.cuda_stream
-    return ring.to_gpu(owner, source, made, made.data_ptr(), _size(made), stream)
+    return ring.to_gpu(owner, source, made, made.data_ptr(), _size(made), _stream(place))
+
+
+def _stream(place: Any) -> int:
+    handle: int = _current(place).stream_base.cuda_stream
+    return handle
 
 
 def _current(place: Any) -> Any:

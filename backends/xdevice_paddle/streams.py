@@ -89,7 +89,7 @@ def _let_go() -> None:
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:
-        # one name is in the entry, one is the argument
+        # two references are ours: the entry's, and the argument of getrefcount
         if sys.getrefcount(entry[0]) > 2:
             still_used.append(entry)
             continue
@@ -100,6 +100,11 @@ def _let_go() -> None:
 
 
 class PaddleStreams(Streams):
+    _gpu: str
+    """What Paddle calls the type of `gpu:i`."""
+
+    stream_reach = "process"
+
     def new_stream(self, device: Device) -> Any:
         self._require_gpu(device, "streams")
         return paddle.device.Stream(self.to_native(device))
@@ -143,11 +148,11 @@ class PaddleStreams(Streams):
         return milliseconds.value / 1000
 
     def keep_for(self, x: paddle.Tensor, stream: Any) -> None:
-        if not x.place.is_cpu_place() and not self.virtual:
+        if x.place.is_gpu_place():
             keep(x, stream)
 
     def _require_gpu(self, device: Device, what: str) -> None:
         """Paddle's CPU build ends with a segmentation fault when it is asked for a stream (3.3.1)."""
-        if device.kind != "gpu" or self.virtual:
+        if device.kind != "gpu" or self._gpu != "gpu":
             how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
             raise self.unsupported(f"{what} on {device}", how)

@@ -44,7 +44,7 @@ def keep_out() -> None:
 
 def copied(x: Any, device: Device, backend: Backend) -> Any:
     """A copy in the traced program, which computes on one device: Paddle's default one."""
-    here = devices.parse(paddle.get_device().removeprefix("v"))  # "vgpu:1" is a virtual one
+    here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))  # "vgpu:1" is a virtual one
     if here is not device:
         raise backend.unsupported(
             f"moves to {device} inside to_static, whose program runs on {here}", "move its inputs before it is called"

@@ -9,14 +9,14 @@ import paddle
 
 from xdevice.base.devices import CPU, of
 from xdevice.contract.hooks import Hooks
-
-from . import virtual_gpus
+from xdevice.contract.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend, Transfer
+    from xdevice.contract import Transfer
+    from xdevice.contract.primitives import Primitives
 
 
 READS = (
@@ -25,35 +25,12 @@ READS = (
 )  # fmt: skip
 
 
-@contextmanager
-def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
-    def target(x: paddle.Tensor, *args: Any, **kwargs: Any) -> Device | None:
-        wanted = args[0] if args else kwargs.get("place", kwargs.get("device", kwargs.get("other")))
-        if isinstance(wanted, paddle.Tensor):
-            return backend.device_of(wanted)
-        if isinstance(wanted, str):
-            return _named(backend, wanted)
-        return backend.from_native(wanted)
-
-    def gpu(x: paddle.Tensor, device_id: int | None = None, *args: Any, **kwargs: Any) -> Device | None:
-        return _named(backend, "gpu" if device_id is None else f"gpu:{device_id}")
-
-    with Hooks(backend, report, _size) as hooks:
-        hooks.verbs()
-        hooks.reads(paddle.Tensor, *READS)
-        hooks.moves(paddle.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-        hooks.moves(paddle.Tensor, "cuda", gpu)
-        hooks.moves(paddle.Tensor, "to", target)
-        hooks.moves(paddle.Tensor, "_copy_to", target, how="copy_to")
-        yield
-
-
-def _named(backend: Backend, name: str) -> Device | None:
+def _named(backend: Primitives, name: str) -> Device | None:
     """The device of Paddle's name for it; None for a dtype. "gpu" is Paddle's current one, else the first."""
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return CPU
-    if kind == virtual_gpus.KIND:
+    if kind in backend.hardware():
         return of("gpu", int(index or 0))
     if kind != "gpu" or not backend.count("gpu"):
         return None  # Paddle raises by itself where there is no such device
@@ -63,3 +40,27 @@ def _named(backend: Backend, name: str) -> Device | None:
 
 def _size(x: paddle.Tensor) -> int:
     return int(x.size) * int(x.element_size())
+
+
+class PaddleTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        def target(x: paddle.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+            wanted = args[0] if args else kwargs.get("place", kwargs.get("device", kwargs.get("other")))
+            if isinstance(wanted, paddle.Tensor):
+                return self.device_of(wanted)
+            if isinstance(wanted, str):
+                return _named(self, wanted)
+            return self.from_native(wanted)
+
+        def gpu(x: paddle.Tensor, device_id: int | None = None, *args: Any, **kwargs: Any) -> Device | None:
+            return _named(self, "gpu" if device_id is None else f"gpu:{device_id}")
+
+        with Hooks(self, report, _size) as hooks:
+            hooks.verbs()
+            hooks.reads(paddle.Tensor, *READS)
+            hooks.moves(paddle.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
+            hooks.moves(paddle.Tensor, "cuda", gpu)
+            hooks.moves(paddle.Tensor, "to", target)
+            hooks.moves(paddle.Tensor, "_copy_to", target, how="copy_to")
+            yield

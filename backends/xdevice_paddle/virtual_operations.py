@@ -26,7 +26,8 @@ METHODS = (
 
 
 def refuse_mixed_devices() -> None:
-    """Until the process ends; what Paddle's Python calls goes through two modules and these methods."""
+    """Makes operations refuse tensors of two virtual GPUs, until the process ends: replaces what Paddle's Python calls
+    them by."""
     for module in (_C_ops, _legacy_C_ops):
         for name, call in list(vars(module).items()):
             if isinstance(call, BuiltinFunctionType) and not any(move in name for move in _MOVES):

@@ -37,38 +37,34 @@ with importing():
     import keras
     import tensorflow as tf
     from tensorflow.python.autograph.core import config as _autograph
-    from tensorflow.python.distribute import device_util as _strategies
     from tensorflow.python.eager import context as _context
 
-    from . import (
-        loading,
-        models,
-        staging,
-    )
+    from . import accelerators, models, staging
+    from .blocking import TensorflowBlocking
     from .calls import TensorflowCalls
-    from .conversion import TensorflowConversion
+    from .conversion import COMPOSITES, TensorflowConversion
     from .gradients import TensorflowGradients
     from .layers import TensorflowLayers
     from .models import TensorflowModels
     from .operations import TensorflowOperations
     from .optimizers import TensorflowOptimizers
+    from .prefetch import TensorflowPrefetch
+    from .processes import TensorflowProcesses
     from .replicas import TensorflowReplicas
+    from .transfers import TensorflowTransfers
+    from .virtual_gpus import HERE, TensorflowVirtualGpus, is_started
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from types import ModuleType
 
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
-    from xdevice.contract.processes import Engine, Group
 
     from .samples import TensorflowSamples
 
-_COMPOSITES = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
-_HERE = "/job:localhost/replica:0/task:0/device:"
 _CONFIG = (tf.config.LogicalDevice, tf.config.PhysicalDevice)
 
 
@@ -81,6 +77,11 @@ class TensorflowBackend(
     TensorflowCalls,
     TensorflowOptimizers,
     TensorflowReplicas,
+    TensorflowProcesses,
+    TensorflowPrefetch,
+    TensorflowBlocking,
+    TensorflowTransfers,
+    TensorflowVirtualGpus,
     Backend,
 ):
     name = "tensorflow"
@@ -104,12 +105,8 @@ class TensorflowBackend(
     def framework(self) -> ModuleType:
         return tf
 
-    @property
-    def version(self) -> str:
-        return str(tf.__version__)
-
     def classify(self, cls: type) -> Kind | None:
-        if hasattr(cls, "backing_device") or issubclass(cls, _COMPOSITES):
+        if hasattr(cls, "backing_device") or issubclass(cls, COMPOSITES):
             return "tensor"
         if issubclass(cls, tf.Tensor | keras.KerasTensor):
             return "symbol"
@@ -121,8 +118,8 @@ class TensorflowBackend(
         found = self._counts.get(kind)
         if found is not None:
             return found
-        name = kind.upper()
-        if _is_started():
+        name = accelerators.kind() if kind == "gpu" else kind.upper()
+        if is_started():
             self._counts[kind] = sum(map(_is_here, tf.config.list_logical_devices(name)))
             return self._counts[kind]
         physical = tf.config.get_visible_devices(name)
@@ -138,18 +135,22 @@ class TensorflowBackend(
             return VIRTUAL_GPU
         owners = [
             one
-            for one in tf.config.get_visible_devices("GPU")
+            for one in tf.config.get_visible_devices(accelerators.kind())
             for _ in tf.config.get_logical_device_configuration(one) or (one,)
         ]
         details = tf.config.experimental.get_device_details(owners[device.index])
-        return DeviceInfo(details.get("device_name", "gpu"), None)
+        return DeviceInfo(details.get("device_name", accelerators.kind()), None)
+
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words()
 
     def to_native(self, device: Device) -> str:
         native = self._natives.get(device)
         if native is None:
             is_virtual = self.virtual and device.kind == "gpu"
             kind, index = ("cpu", device.index + 1) if is_virtual else (device.kind, device.index)
-            native = self._natives[device] = f"/{kind.upper()}:{index}"
+            name = accelerators.kind() if kind == "gpu" else kind.upper()
+            native = self._natives[device] = f"/{name}:{index}"
         return native
 
     def describe_missing(self, device: Device) -> str:
@@ -182,16 +183,16 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            moved = x._copy(device_name=self.to_native(device)[1:])  # with no job: in a cluster this is another one
+            moved = x._copy(device_name=self.to_native(device)[1:])  # without the job: a cluster has another
             return self._own(moved, device) if self.virtual else moved
-        if isinstance(x, _COMPOSITES):
+        if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
         _refuse_keras_tensor(x, self)
         with self.scope(device):
             return tf.identity(x)
 
     def copy(self, x: Any, device: Device) -> Any:
-        if isinstance(x, _COMPOSITES):
+        if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(lambda part: self.copy(part, device), x, expand_composites=True)
         _refuse_keras_tensor(x, self)
         if hasattr(x, "backing_device") and (place := self.device_of(x)) is not device:
@@ -201,10 +202,11 @@ class TensorflowBackend(
         return self._own(x, device)
 
     def synchronize(self, device: Device | None) -> None:
-        if not _is_started():
+        if not is_started():
             return  # sync_devices would start the GPUs
         try:
             tf.test.experimental.sync_devices()
+            accelerators.wait_for_others()
         except tf.errors.OpError:
             tf.experimental.async_clear_error()
             raise
@@ -222,18 +224,10 @@ class TensorflowBackend(
             x = tf.constant(array)
         return self._settled(x, device)
 
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype.isbuiltin == 2:  # of ml_dtypes, and NumPy exports none
-            if array.dtype.name in self.short_floats:
-                return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
-            with tf.device("/CPU:0"):  # else TensorFlow would take it to a GPU
-                return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
-        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         import numpy
 
-        if isinstance(x, _COMPOSITES):
+        if isinstance(x, COMPOSITES):
             raise self.unsupported(
                 f"reading a {type(x).__name__} as a NumPy array",
                 "make it dense: tf.sparse.to_dense(x), x.to_tensor(), tf.convert_to_tensor(x)",
@@ -248,9 +242,6 @@ class TensorflowBackend(
             return numpy.asarray(x)
         staged = staging.read(x, self)
         return x.numpy() if staged is None else staged  # what `asarray` gives, TensorFlow keeps
-
-    def gives_away(self, x: Any) -> bool:
-        return staging.is_read(x, self)
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
@@ -281,28 +272,10 @@ class TensorflowBackend(
     # several devices
 
     def is_dense(self, x: Any) -> bool:
-        return not isinstance(x, _COMPOSITES)
+        return not isinstance(x, COMPOSITES)
 
     def is_host_bound(self, x: Any) -> bool:
         return bool(x.dtype == tf.string)
-
-    # several processes
-
-    def engines(self) -> Sequence[str]:
-        from . import processes
-
-        return processes.names(self.count("gpu") - self.virtual)
-
-    def start_engine(self, name: str, group: Group) -> Engine:
-        from xdevice.contract.collectives import require_fit
-
-        from . import processes
-
-        require_fit(self, name, group.device)
-        engine = processes.TensorflowEngine(name, group, self.to_native(group.device), _is_started())
-        if not self.virtual:  # else they were set, and hold
-            self._counts.clear()
-        return engine
 
     # graphs
 
@@ -314,34 +287,12 @@ class TensorflowBackend(
         place = _context.context().device_name
         return (lambda: tf.device(place)) if place else nullcontext
 
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> Any:
-        if not hasattr(x, "backing_device") and not isinstance(x, _COMPOSITES):
-            return self.from_numpy(x, device)
-        return self._settled(x, device) if hasattr(x, "backing_device") else self.move(x, device)
-
-    def iterate(self, source: Any) -> Iterator[Any]:
-        return loading.iterate(source) if isinstance(source, tf.data.Dataset) else iter(source)
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        from . import blocking
-
-        return blocking.blocking(waits=self.count("gpu") > self.virtual)
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
-
-        return transfers.watch(self, report)
-
     # memory
 
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # only oneDNN's allocator counts on the CPU, and TensorFlow's BFC
+        except ValueError:  # on the CPU only the allocators of oneDNN and BFC count
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -354,39 +305,11 @@ class TensorflowBackend(
                 "set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported",
             ) from None
 
-    # virtual GPUs
-
-    def why_no_virtual_gpus(self) -> str | None:
-        if not _is_started():
-            return None
-        return (
-            "TensorFlow has run something, and its devices are fixed after that; move `import xdevice`, with "
-            "XDEVICE_VIRTUAL_GPUS set, above `import tensorflow`, or xdevice.virtual_gpus(n) above what TensorFlow runs"
-        )
-
-    def make_virtual_gpus(self, n: int) -> None:
-        cpus = tf.config.list_physical_devices("CPU")
-        tf.config.set_visible_devices([], "GPU")
-        tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1))
-        for cached in (self._places, self._natives, self._counts):
-            cached.clear()
-        self._counts.update(cpu=1, gpu=n)
-        for index in range(n):
-            for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
-                for prefix in ("/", "/device:", _HERE):
-                    devices.spell(prefix + name, devices.of("gpu", index))
-        self._keep_gpus_out_of_strategies()
-
-    # floats of a parity run
-
-    def default_to_float64(self) -> None:
-        tf.keras.backend.set_floatx("float64")  # TensorFlow itself has no default: tf.Variable(1.0) stays float32
-
     # the process
 
     def after_fork(self) -> str | None:
         # counting GPUs initialises CUDA, and a child cannot do that again
-        if not _is_started() and not self._saw_gpus:
+        if not is_started() and not self._saw_gpus:
             return None
         return (
             "tensorflow was used, or its GPUs were counted, before this process was forked, and it hangs or fails in "
@@ -398,33 +321,21 @@ class TensorflowBackend(
 
         return TensorflowSamples(self)
 
-    def _keep_gpus_out_of_strategies(self) -> None:
-        """A `tf.distribute` strategy on a /GPU:0 that does not exist hangs in `fit`, or trains on the CPU (2.21)."""
-        canonicalize = _strategies.canonicalize
-
-        def refusing(d: Any, default: Any = None) -> str:
-            full: str = canonicalize(d, default)
-            if ":GPU:" in full:
-                raise self.unsupported(
-                    f"{getattr(d, 'name', d)} for a tf.distribute strategy, because its GPUs are virtual",
-                    "write device.native: MirroredStrategy([gpu.native for gpu in xdevice.try_all_gpus()])",
-                )
-            return full
-
-        _strategies.canonicalize = refusing
-
     def _place(self, name: str) -> Device:
         found = self._places.get(name)
         if found is None:
             here = name
-            if _is_started():  # in a cluster this process has a job of its own; virtual GPUs are spelled with this one
-                here = name.replace(f"{_context.context().host_address_space()}/device:", _HERE, 1)
+            if is_started():  # in a cluster this process has a job of its own; virtual GPUs are spelled with this one
+                here = name.replace(f"{_context.context().host_address_space()}/device:", HERE, 1)
             try:
-                found = self._places[name] = devices.parse(here)
+                found = devices.parse(here)
+                if found.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here:
+                    raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(
                     f"an xdevice.Device for {name!r}", "move what is on this process's own CPUs and GPUs only"
                 ) from error
+            found = self._places[name] = devices.plain(found)
         return found
 
     def _device_of_composite(self, x: Any) -> Device:
@@ -458,7 +369,8 @@ class TensorflowBackend(
         return self._settled(copied, device)
 
     def _settled(self, x: Any, device: Device) -> Any:
-        """`x` where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope says."""
+        """`x`, moved to where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope
+        says."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)
@@ -470,11 +382,6 @@ class TensorflowBackend(
             raise self.unsupported("moving models inside a tf.distribute strategy", "let the strategy place them")
 
 
-def _is_started() -> bool:
-    """Whether the runtime has started, after which the devices cannot change any more."""
-    return bool(getattr(_context.context(), "_initialized", True))
-
-
 def _is_here(device: tf.config.LogicalDevice) -> bool:
     """Whether a device is of this process: in a cluster TensorFlow lists those of all."""
     is_of_cluster = device.name.startswith("/job:")
@@ -482,14 +389,15 @@ def _is_here(device: tf.config.LogicalDevice) -> bool:
 
 
 def _give_copies_a_gradient() -> None:
-    """In TensorFlow's registry, because `tf.custom_gradient` takes 100 us a call, ten times what the copy takes."""
+    """Registers a gradient for copies with TensorFlow: `tf.custom_gradient` would take 100 us a call, ten times the
+    copy."""
     for op in ("DeepCopy", "Snapshot"):
-        with suppress(KeyError):  # some later TensorFlow may have one
+        with suppress(KeyError):  # a later TensorFlow may have registered one
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 
 def _keep_autograph_out() -> None:
-    """AutoGraph rewrites what a `tf.function` calls, warns where it cannot, and makes a StagingError of our errors."""
+    """Keeps AutoGraph from rewriting our code in a `tf.function`: it warns where it cannot, and wraps our errors."""
     ours = tuple(map(_autograph.DoNotConvert, ("xdevice", __name__)))
     _autograph.CONVERSION_RULES = (*ours, *_autograph.CONVERSION_RULES)
     # AutoGraph looks for the attribute, and lets the error through as it is

@@ -125,7 +125,7 @@ def floor_divide(x1: Any, x2: Any) -> Any:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
     times = (x1 - rest) / x2 - tf.cast((rest != 0) & ((rest < 0) != (x2 < 0)), x1.dtype)
-    times = tf.where(times == 0, rounded * 0, tf.round(times))  # a zero of the right sign
+    times = tf.where(times == 0, rounded * 0, tf.round(times))  # keeps the sign of a zero
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 
 
@@ -176,13 +176,13 @@ def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
 @_placed
 def argsort(x: Any, axis: int, descending: bool) -> Any:
     keys = _last(_keys(x), axis)
-    # the first of equal ones comes first; the complement turns the order of integers round
+    # top_k takes the first of equal values first; the complement reverses the order of integers
     places = tf.math.top_k(keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]).indices
     return _last(places, axis)
 
 
 def _keys(x: Any) -> Any:
-    """Integers in the order of the values, NaN above all."""
+    """Integers that sort as the values do, NaN above all."""
     if not x.dtype.is_floating:
         return x
     if x.dtype.size < 4:
@@ -194,7 +194,7 @@ def _keys(x: Any) -> Any:
 
 
 def _last(x: Any, axis: int) -> Any:
-    """With an axis and the last one in each other's places."""
+    """The tensor with this axis and the last one exchanged."""
     order = list(range(len(x.shape)))
     order[axis], order[-1] = order[-1], order[axis]
     return x if axis == order[axis] else tf.transpose(x, order)

@@ -25,7 +25,7 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
-    """By id, what the settings of norms say of their axis, where it is not that of the channels, or may not be."""
+    """The axis that each norm works over, by `id`, where it is not that of the channels, or may not be."""
     every = list(pixels.in_order(model))
     norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
     if not norms:
@@ -50,12 +50,12 @@ def _told(layer: Any, beside: Sequence[Any]) -> Mapping[str, object]:
 
 
 def _shape(layer: Any) -> tuple[int | None, ...]:
-    """Of its input; () where it has not been built."""
+    """The shape of a layer's input; () if the layer has not been built."""
     return tuple((layer.get_build_config() or {}).get("input_shape") or ())
 
 
 def _axis(layer: Any) -> int | None:
-    """Counted from the front; None where it is not one."""
+    """A norm's axis, counted from the front; None if it has several."""
     rank = len(_shape(layer))
     if isinstance(layer, kl.PReLU):
         own = [axis for axis in range(1, rank) if axis not in (layer.shared_axes or ())]
@@ -65,7 +65,7 @@ def _axis(layer: Any) -> int | None:
 
 
 def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
-    """The nearest layers that make features of their own, before it or, where there are none, behind."""
+    """The nearest layers before this one that make features of their own; if there are none, the nearest behind it."""
     if any(op is layer for op in graph.ops):
         stops = {id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES}
         ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
+from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Shared
 
+from . import accelerators
 from .callbacks import call_back
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def blocking(waits: bool) -> AbstractContextManager[None]:
 
 def _block(waits: bool) -> Callable[[], None]:
     def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        # the wait is an operation itself
+        # SyncDevice is the wait itself
         if graph is None and op_type != "SyncDevice" and tf.executing_eagerly() and _blocked.is_wanted():
             tf.test.experimental.sync_devices()
 
@@ -41,3 +43,14 @@ def _block(waits: bool) -> Callable[[], None]:
         context.execution_mode = before
 
     return undo
+
+
+class TensorflowBlocking(Blocking):
+    def blocking(self) -> AbstractContextManager[None]:
+        waits = self.count("gpu") > self.virtual
+        if waits and not accelerators.IS_NVIDIA_OR_AMD:
+            raise self.unsupported(
+                f"blocking mode on {accelerators.kind()}, whose work its own wait passes over",
+                "call xdevice.sync() after the line in question",
+            )
+        return blocking(waits)

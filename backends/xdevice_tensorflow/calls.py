@@ -89,7 +89,7 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes them in one container
+        if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes one container
             return model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
         return model(*inputs, training=False)
 

@@ -12,24 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from xdevice.base import devices
 from xdevice.contract import Takes
-from xdevice.contract.alignment import ALIGNMENT
-from xdevice.contract.conversion import Conversion
+from xdevice.contract.conversion import ALIGNMENT, Conversion
 from xdevice.errors import UnsupportedError
 
+from . import accelerators, staging
+
 if TYPE_CHECKING:
+    import numpy as np
+
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
+COMPOSITES = (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices)
 TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 
-def export(x: Any) -> Any:
-    if x.shape.rank == 0:
-        raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
-    return tf.experimental.dlpack.to_dlpack(x)
-
-
 class TensorflowConversion(Conversion):
+    def shares(self, device: Device) -> bool:
+        # of others nothing was seen
+        return super().shares(device) and (device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD)
+
     def takes(self) -> Takes | None:
         return TAKES
 
@@ -46,7 +50,20 @@ class TensorflowConversion(Conversion):
             self.synchronize(None)
 
     def export(self, x: Any) -> Any:
-        return export(x)
+        if x.shape.rank == 0:
+            raise BufferError("TensorFlow keeps 0-d constants and gives them out again")
+        return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        if array.dtype.isbuiltin == 2:  # of ml_dtypes, and NumPy exports none
+            if array.dtype.name in self.short_floats:
+                return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
+            with tf.device("/CPU:0"):  # else TensorFlow would take it to a GPU
+                return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+    def gives_away(self, x: Any) -> bool:
+        return staging.is_read(x, self)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _beside(x: Any) -> AbstractContextManager[Any]:
-    """The device of a tensor; of what is traced, that of the function."""
+    """The device of a tensor; for a traced one, that of the function."""
     place = getattr(x, "backing_device", None)
     return nullcontext() if place is None else tf.device(place)
 
@@ -32,7 +32,7 @@ def _input(x: Any) -> Any:
 
 
 def _settled(g: Any, x: Any, backend: Gradients) -> Any:
-    """A gradient, dense and where its leaf is."""
+    """A gradient, made dense and moved to its leaf's device."""
     if g is None:
         return None
     g = tf.convert_to_tensor(g)

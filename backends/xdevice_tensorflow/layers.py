@@ -143,7 +143,8 @@ def _refused(own: Sequence[Part], why: str, only: Container[str] | None = None) 
 
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
-    """Refuses what would have to be reordered: all that there is for each output, or the weights of the inputs."""
+    """Refuses a layer whose features are in Keras's order: for its outputs all its weights would have to be reordered,
+    else those of its inputs."""
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         return _refused(own, order.why)
     only = () if kind == "embedding" else ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
@@ -186,7 +187,7 @@ def _of_transposed(layer: Any) -> dict[str, object]:
 
 
 def _cut(padding: str, kernel: int, stride: int, dilation: int, given: int | None) -> tuple[int, int] | None:
-    """Along one axis; None where the two sides differ, or with the size of the input."""
+    """Padding and output_padding along one axis; None if the two sides differ, or depend on the size of the input."""
     kernel = dilation * (kernel - 1) + 1
     if padding == "valid":
         return 0, max(stride - kernel, 0) if given is None else given
@@ -208,7 +209,7 @@ def _of_depthwise(layer: Any) -> tuple[Part, ...]:
 
 
 def _axes_of_norm(layer: Any) -> dict[str, object]:
-    """The axes that a LayerNormalization works over, where they are not the last ones."""
+    """The axes that a LayerNormalization works over, if they are not the last ones."""
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1))
     return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
@@ -238,7 +239,8 @@ def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
-    """None where the kernel is not a matrix of inputs by outputs, or the bias is not one number for each output."""
+    """The layer that an EinsumDense is; None if its kernel is no matrix of inputs by outputs, or its bias not one
+    number for each output."""
     taken, _, given = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
     summed = "".join(axis for axis in weights if axis not in given)
@@ -283,7 +285,7 @@ def _attention(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     axes = layer.attention_axes
     settings |= {"attention_axes": tuple(axes)} if axes is not None and tuple(axes) != (1,) else {}
     config = layer.get_config()
-    for name in ("use_gate", "sliding_window"):  # newer than Keras 3.0
+    for name in ("use_gate", "sliding_window"):  # settings that Keras 3.0 does not have yet
         settings |= {name: config[name]} if config.get(name) else {}
     own = []
     for part in _of_attention(settings):
@@ -331,7 +333,7 @@ def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """What is not as PyTorch's is; the activation of an RNN is its nonlinearity."""
+    """The settings that are not PyTorch's defaults; the activation of an RNN is its nonlinearity."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):

@@ -121,7 +121,8 @@ def _role(cls: type) -> str | None:
 
 
 def _is_borrowed(owner: Any, attribute: str) -> bool:
-    """Traces are made anew; an optimizer knows the variables that it updates, but they belong to the model."""
+    """Whether an attribute is not copied: traces are made anew, and an optimizer only refers to the model's
+    variables."""
     if attribute in _TRACES:
         return True
     return attribute == "_trainable_variables" and isinstance(owner, keras.optimizers.Optimizer)
@@ -319,7 +320,7 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
-    """Layers that a part was also called with, in another model's graph, are not copied with it."""
+    """Keeps layers out of the copy that belong to another model, whose graph also calls a part of this one."""
     for part, _ in pairs:
         for node in (*getattr(part, "_inbound_nodes", ()), *getattr(part, "_outbound_nodes", ())):
             for neighbour in (node, *node.parent_nodes):
@@ -378,7 +379,7 @@ class TensorflowModels(Models):
         return all(self.device_of(value) is device for _, _, value in constants(model))
 
     def variables(self, model: Any) -> Iterable[tuple[str, Any]]:
-        from . import names  # which is written on this module
+        from . import names  # imported here, because that module imports this one
 
         return names.variables(model)
 

@@ -62,7 +62,7 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 
 
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
-    """Every layer of a model, once, and the way to it, with dots, as in the names of its variables."""
+    """Every layer of a model, once, with its path, in dots, as in the names of its variables."""
     seen: set[int] = set()
     return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", seen))
 
@@ -118,7 +118,7 @@ def _lasting(layer: keras.Layer) -> str:
 
 
 def _unique(found: Iterable[_Named]) -> list[_Named]:
-    """The pairs, with a number behind a name that came before."""
+    """The pairs, with a number after each name that has come before."""
     taken: set[str] = set()
     unique = []
     for name, value in found:

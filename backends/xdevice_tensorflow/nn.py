@@ -64,7 +64,7 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     if padding != (0, 0):
         height, width = padding
-        x = tf.pad(x, [[0, 0], [0, 0], [height, height], [width, width]])  # its own padding does not count
+        x = tf.pad(x, [[0, 0], [0, 0], [height, height], [width, width]])  # TensorFlow's own padding does not count
     return _each_channel(partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x)
 
 

@@ -10,6 +10,7 @@ What must be kept:
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import keras
@@ -26,15 +27,6 @@ if TYPE_CHECKING:
 
     from xdevice.contract.layouts import Layer
 
-_MAX: Final = {kl.MaxPooling1D: 1, kl.MaxPooling2D: 2, kl.MaxPooling3D: 3}
-_AVG: Final = {kl.AveragePooling1D: 1, kl.AveragePooling2D: 2, kl.AveragePooling3D: 3}
-_GLOBAL: Final = {
-    kl.GlobalAveragePooling1D: ("avg", 1), kl.GlobalAveragePooling2D: ("avg", 2), kl.GlobalAveragePooling3D: ("avg", 3),
-    kl.GlobalMaxPooling1D: ("max", 1), kl.GlobalMaxPooling2D: ("max", 2), kl.GlobalMaxPooling3D: ("max", 3),
-}  # fmt: skip
-_PADS: Final = (kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D)
-_UPSAMPLES: Final = (kl.UpSampling1D, kl.UpSampling2D, kl.UpSampling3D)
-_SPATIAL: Final = (kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D)
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
 """Elsewhere a is -0.75."""
 _NOTHING: Final = (
@@ -72,7 +64,7 @@ def _lines(model: Any) -> dict[int, str]:
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether it is called once, and is no function."""
+    """Whether a node is a layer that is called once, and no function."""
     return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
 
 
@@ -92,18 +84,17 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
             function = getattr(layer, "activation", None)  # a Bidirectional has it in the layers inside
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
-        elif not (layer.weights or list(layer._layers) or isinstance(layer, _NOTHING)):
-            found = _operation(path, layer)
+        elif not (layer.weights or list(layer._layers)):
+            found = _TABLE.read(path, layer)
             if found is not None:
                 yield _with_axis(found, layer)
             yield from _told_by_calls(path, layer)
-        elif list(layer._layers) and not isinstance(layer, _CONTAINERS) and _own_config(layer):
+        elif list(layer._layers) and not isinstance(layer, _CONTAINERS) and type(layer).__module__.startswith("keras."):
             yield ops.other(path, layer, _own_config(layer))
 
 
 def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
-    """What a Bidirectional does with the outputs of both directions, which is code elsewhere: the last output of the
-    one backwards belongs to the first step."""
+    """An entry for a Bidirectional that joins its outputs in another way than by default: elsewhere that is code."""
     if not isinstance(layer, kl.Bidirectional):
         return
     told = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
@@ -113,7 +104,7 @@ def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
-    """What a functional model calls a layer with besides inputs: a causal mask, training=True."""
+    """The arguments beside inputs with which a functional model calls a layer: a causal mask, training=True."""
     told = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in getattr(layer, "_inbound_nodes", ())
@@ -124,34 +115,44 @@ def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
         yield ops.other(f"{path}()", layer, ", ".join(sorted(told)))
 
 
-def _operation(path: str, layer: Any) -> Layer | None:
-    if ops.is_rewritten(layer, "keras", "call"):
-        return ops.other(path, layer)
-    if isinstance(layer, kl.Activation):
-        return _by_function(path, layer.activation) if layer.activation is not keras.activations.linear else None
-    found = _activation(path, layer) or _pool(path, layer) or _image(path, layer)
-    if found is not None:
-        return found
-    if isinstance(layer, _SPATIAL):
-        return ops.dropout(path, layer.rate, axes="whole channels")
-    if isinstance(layer, kl.Dropout):
-        axes = "each number" if layer.noise_shape is None else tuple(layer.noise_shape)
-        return ops.dropout(path, layer.rate, axes=axes)
-    if isinstance(layer, kl.AlphaDropout):
-        return ops.plain(path, "alpha_dropout", p=layer.rate)
-    if isinstance(layer, kl.Rescaling):
-        return ops.plain(path, "rescaling", scale=layer.scale, offset=layer.offset)
-    if isinstance(layer, kl.BatchNormalization | kl.LayerNormalization | kl.GroupNormalization):
-        return _norm(path, layer)
-    return ops.other(path, layer, _own_config(layer))
+def _max_pool(axes: int, path: str, layer: Any) -> Layer:
+    window = (layer.pool_size, layer.strides, layer.padding)
+    return ops.max_pool(path, axes, *window, image=pixels.size_of_image(layer))
 
 
-def _norm(path: str, layer: Any) -> Layer:
-    if isinstance(layer, kl.BatchNormalization):
-        return ops.plain(path, "batch_norm", eps=layer.epsilon)
-    if isinstance(layer, kl.LayerNormalization):
-        axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
-        return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
+def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
+    window = (layer.pool_size, layer.strides, layer.padding)
+    return ops.avg_pool(path, axes, *window, count_include_pad=False, image=pixels.size_of_image(layer))
+
+
+def _global_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
+    return ops.adaptive_pool(path, kind, axes, 1)
+
+
+def _adaptive_pool(kind: str, axes: int, path: str, layer: Any) -> Layer:
+    return ops.adaptive_pool(path, kind, axes, layer.output_size)
+
+
+def _upsample(axes: int, path: str, layer: Any) -> Layer:
+    mode = getattr(layer, "interpolation", "nearest")
+    return ops.upsample(path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode))
+
+
+def _pad(path: str, layer: Any) -> Layer:
+    given: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
+    return ops.pad(path, [(one, two) for one, two in given])
+
+
+def _dropout(path: str, layer: Any) -> Layer:
+    return ops.dropout(path, layer.rate, axes="each number" if layer.noise_shape is None else tuple(layer.noise_shape))
+
+
+def _layer_norm(path: str, layer: Any) -> Layer:
+    axes = 1 if isinstance(layer.axis, int) else len(layer.axis)
+    return ops.plain(path, "layer_norm", eps=layer.epsilon, axes=axes)
+
+
+def _group_norm(path: str, layer: Any) -> Layer:
     # Keras writes the number of channels over the -1 that it was given
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)
@@ -159,14 +160,14 @@ def _norm(path: str, layer: Any) -> Layer:
 
 
 def _with_axis(found: Layer, layer: Any) -> Layer:
-    """With its axis as PyTorch has it, and how many there are, where the model is functional and so knows it."""
+    """The layer with its axis in PyTorch's order, and the number of axes, if a functional model tells it."""
     axis = found.settings.get("axis")
     if not isinstance(axis, int) or len(layer._inbound_nodes) != 1:
         return found
     count = len(layer._inbound_nodes[0].output_tensors[0].shape)
     place = axis % count
     if place and _gives_channels_last(layer):
-        place = place % (count - 1) + 1  # rows, columns, channels are channels, rows, columns there
+        place = place % (count - 1) + 1  # PyTorch has the channels first
     return found._replace(settings={**found.settings, "axis": place - count, "ndim": count})
 
 
@@ -177,8 +178,8 @@ def _gives_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """What a layer of Keras's own that nobody knows here is set to."""
-    if not type(layer).__module__.startswith("keras.") or isinstance(layer, kl.Lambda):  # whose code is in it
+    """The settings of a layer of Keras's own."""
+    if isinstance(layer, kl.Lambda):  # the user's code is in it
         return ""
     config = layer.get_config()
     return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in ("name", "trainable", "dtype"))
@@ -187,8 +188,8 @@ def _own_config(layer: Any) -> str:
 def _by_function(path: str, function: Any) -> Layer:
     """A function of Keras or TensorFlow with what it takes when nobody says otherwise; nobody can read another's."""
     name = getattr(function, "__name__", type(function).__name__)
-    if isinstance(function, keras.Layer):  # which a Dense takes as its activation
-        return _operation(path, function) or ops.activation(path, "linear")
+    if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
+        return _TABLE.read(path, function) or ops.activation(path, "linear")
     if str(getattr(function, "__module__", "")).partition(".")[0] not in _PACKAGES:
         return ops.plain(path, ops.OTHER, type=name)
     given = {name: known.default for name, known in inspect.signature(function).parameters.items()}
@@ -204,14 +205,9 @@ def _by_function(path: str, function: Any) -> Layer:
     return ops.activation(path, name, **taken)
 
 
-def _activation(path: str, layer: Any) -> Layer | None:
-    if isinstance(layer, kl.ReLU):
-        return _of_relu(path, layer)
-    if isinstance(layer, kl.LeakyReLU):
-        return ops.activation(path, "leaky_relu", slope=float(layer.negative_slope))
-    if isinstance(layer, kl.ELU):
-        return ops.activation(path, "elu", alpha=float(layer.alpha))
-    return ops.activation(path, "softmax", axis=layer.axis) if isinstance(layer, kl.Softmax) else None
+def _called(path: str, layer: Any) -> Layer | None:
+    """The entry for an `Activation` layer."""
+    return None if layer.activation is keras.activations.linear else _by_function(path, layer.activation)
 
 
 def _of_relu(path: str, layer: Any) -> Layer:
@@ -223,31 +219,37 @@ def _of_relu(path: str, layer: Any) -> Layer:
     return ops.activation(path, "relu") if most is None else ops.activation(path, "hardtanh", min=0.0, max=float(most))
 
 
-def _pool(path: str, layer: Any) -> Layer | None:
-    kind = type(layer)
-    if kind in _MAX:
-        image = pixels.size_of_image(layer)
-        return ops.max_pool(path, _MAX[kind], layer.pool_size, layer.strides, layer.padding, image=image)
-    if kind in _AVG:
-        window, image = (layer.pool_size, layer.strides, layer.padding), pixels.size_of_image(layer)
-        return ops.avg_pool(path, _AVG[kind], *window, count_include_pad=False, image=image)
-    if kind in _GLOBAL:
-        return ops.adaptive_pool(path, *_GLOBAL[kind], 1)
-    size = getattr(layer, "output_size", None)
-    if kind.__name__.startswith("Adaptive") and size is not None:
-        return ops.adaptive_pool(path, "avg" if "Average" in kind.__name__ else "max", len(size), size)
-    return None
-
-
-def _image(path: str, layer: Any) -> Layer | None:
-    if isinstance(layer, _UPSAMPLES):
-        axes = int(type(layer).__name__[-2])
-        mode = getattr(layer, "interpolation", "nearest")
-        return ops.upsample(path, axes, None, layouts.per_axis(layer.size, axes), _INTERPOLATIONS.get(mode, mode))
-    if isinstance(layer, _PADS):
-        given: Any = layer.padding if isinstance(layer.padding[0], tuple | list) else (layer.padding,)
-        return ops.pad(path, [(one, two) for one, two in given])
-    return None
+_TABLE: Final = ops.Table(
+    "keras",
+    {
+        **dict.fromkeys(_NOTHING),
+        kl.Activation: _called,
+        kl.ReLU: _of_relu,
+        **ops.activations({
+            kl.LeakyReLU: {"slope": "negative_slope"}, kl.ELU: {"alpha": "alpha"}, kl.Softmax: {"axis": "axis"},
+        }),
+        **ops.over_axes(kl, "MaxPooling{}D", _max_pool),
+        **ops.over_axes(kl, "AveragePooling{}D", _avg_pool),
+        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(_global_pool, "avg")),
+        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(_global_pool, "max")),
+        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(_adaptive_pool, "avg")),
+        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(_adaptive_pool, "max")),
+        **ops.over_axes(kl, "UpSampling{}D", _upsample),
+        **dict.fromkeys((kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D), _pad),
+        kl.Dropout: _dropout,
+        **dict.fromkeys(
+            (kl.SpatialDropout1D, kl.SpatialDropout2D, kl.SpatialDropout3D),
+            lambda path, layer: ops.dropout(path, layer.rate, axes="whole channels"),
+        ),
+        kl.AlphaDropout: ops.row("alpha_dropout", p="rate"),
+        kl.Rescaling: ops.row("rescaling", scale="scale", offset="offset"),
+        kl.BatchNormalization: ops.row("batch_norm", eps="epsilon"),
+        kl.LayerNormalization: _layer_norm,
+        kl.GroupNormalization: _group_norm,
+    },
+    lambda layer: ops.is_rewritten(layer, "keras", "call"),
+    _own_config,
+)  # fmt: skip
 
 
 class TensorflowOperations(Operations):

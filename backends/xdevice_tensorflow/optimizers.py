@@ -72,7 +72,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
 
 
 def _constraint(variable: Any) -> str | None:
-    """What the optimizer brings a variable back to after each step."""
+    """The constraint that the optimizer applies to a variable after each step."""
     if variable.constraint is None:
         return None
     told = variable.constraint.get_config() if hasattr(variable.constraint, "get_config") else {}

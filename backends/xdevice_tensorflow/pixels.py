@@ -70,7 +70,7 @@ def in_order(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """By id, the layers of a model whose parameters go in Keras's order of features."""
+    """By their `id`, the layers with parameters in Keras's order of features, and why."""
     every = list(in_order(model))
     graph = graph_of(every)
     folds = [fold for op in graph.ops for node in op._inbound_nodes if (fold := _fold_between(op, node, graph))]
@@ -144,7 +144,7 @@ def _is_model(op: Any) -> bool:
 
 
 def _ends(op: Any) -> Iterator[Any]:
-    """The layers that a model's outputs come from; of another layer itself."""
+    """The layers that give a model's outputs; any other layer itself."""
     if not _is_model(op):
         yield op
         return
@@ -193,7 +193,7 @@ def _is_as_built(layer: Any) -> bool:
 
 
 def _makes_its_shapes(op: Any) -> bool:
-    if operations.is_rewritten(op, "keras", "call"):  # which may take more than shapes tell
+    if operations.is_rewritten(op, "keras", "call"):  # a call of its own may take more than the shapes tell
         return False
     nodes = [node for node in op._inbound_nodes if len(node.input_tensors) == len(node.output_tensors) == 1]
     return all(
@@ -219,7 +219,7 @@ def _put_last(op: Any, shape: Shape) -> Shape:
 
 
 def _folded(shape: Shape, features: int) -> Shape:
-    """The last axes, those that are so many features together."""
+    """The last axes of a shape whose sizes multiply to this number of features; all axes if none do."""
     for start in reversed(range(len(shape))):
         if _size(shape[start:]) == features:
             return shape[start:]
@@ -227,7 +227,7 @@ def _folded(shape: Shape, features: int) -> Shape:
 
 
 def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
-    """What lies behind or before a layer, up to where features of their own are made or taken."""
+    """The layers behind or before a layer, up to those that make or take features of their own."""
     seen: dict[int, Any] = {}
     waiting = list(ways(op))
     while waiting:
@@ -241,7 +241,8 @@ def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> l
 
 
 def _has_channels(shape: Shape, has_conv: bool) -> bool:
-    """Whether several places have several channels each. Of two axes, as those of a sequence, convolutions tell."""
+    """Whether an image has several places and several channels; where there are two axes, convolutions tell it from a
+    sequence."""
     if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
         return False
     return len(shape) > 2 or has_conv
@@ -251,7 +252,7 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 
 def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
-    """What a layer may be of which nobody knows what comes before and after."""
+    """The folds that a layer may be if nobody knows what comes before and after it."""
     if not is_reshape(layer):
         return
     built: Mapping[str, Any] = getattr(layer, "_build_shapes_dict", None) or {}
@@ -259,7 +260,7 @@ def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
     there = tuple(getattr(layer, "target_shape", ()))
     if len(there) < 2 and _has_channels(here, has_conv):
         yield _Fold(layer, here, _size(here), opens=False)
-    if len(there) == 2 and has_conv:  # rows of an image as a sequence
+    if len(there) == 2 and has_conv:  # a sequence made of the rows of an image
         yield _Fold(layer, (), _size(there[-1:]), opens=False)
     if len(there) > 1 and _has_channels(there, has_conv):
         yield _Fold(layer, there, _size(there), opens=True)
@@ -271,7 +272,7 @@ def _size(shape: Shape) -> int | None:
 
 
 def _may_be_next(layer: Any, fold: _Fold) -> bool:
-    """By the number of its features. More than those of the image: others may have been put beside them."""
+    """Whether a layer has as many features as the image, or more, which others may have been put beside."""
     count = _features(layer, fold.opens)
     if count is None or fold.size is None:
         return count is not None
@@ -279,7 +280,7 @@ def _may_be_next(layer: Any, fold: _Fold) -> bool:
 
 
 def _features(layer: Any, given: bool) -> int | None:
-    """How many a layer gives or takes; None of one that has no parameters for them."""
+    """The number of features that a layer gives or takes; None if it has no parameters for them."""
     if not layer.weights:
         return None
     if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):

@@ -24,12 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
-from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order
-from xdevice.contract.processes import Engine
+from xdevice.contract.collectives import address, free_port, own_part, refusal_of_order, require_fit
+from xdevice.contract.processes import Engine, Processes
 from xdevice.errors import LaunchError
 
+from . import accelerators
+from .virtual_gpus import is_started
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from xdevice.contract.processes import Group
 
@@ -125,7 +128,7 @@ class TensorflowEngine(Engine):
     # the end
 
     def close(self) -> None:
-        """The cluster stays for the life of the process."""
+        """Nothing to do: the cluster stays for the life of the process."""
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
         _calls[key] += 1
@@ -158,7 +161,7 @@ class TensorflowEngine(Engine):
 
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
-    """NCCL's takes no int32, and int64 in its place."""
+    """The dtypes by which NCCL takes each dtype: it takes no int32, which goes as int64."""
     wider = {dtype: (bits, "int64" if "int32" in (bits, wide) else wide) for dtype, (bits, wide) in table.items()}
     return {**wider, "int32": (None, "int64")}
 
@@ -205,3 +208,17 @@ def _join(group: Group, name: str, is_started: bool) -> None:
     )
     context.ensure_initialized()
     _cluster.append((group.rank, group.size))
+
+
+class TensorflowProcesses(Processes):
+    _counts: dict[str, int]
+
+    def engines(self) -> Sequence[str]:
+        return names(self.count("gpu") - self.virtual if accelerators.IS_NVIDIA_OR_AMD else 0)
+
+    def start_engine(self, name: str, group: Group) -> Engine:
+        require_fit(self, name, group.device)
+        engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
+        if not self.virtual:  # else they were set, and hold
+            self._counts.clear()
+        return engine

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from xdevice.contract.replicas import Replicas
-from xdevice.contract.sums import add_up
+from xdevice.contract.replicas import Replicas, add_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -30,7 +30,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class Subclassed(keras.Model):  # type: ignore[misc]
-    """As tutorials write them: not registered, no `get_config`, and a seed generator in the dropout."""
+    """A model as tutorials write it: not registered, without `get_config`, and with a seed generator in its dropout."""
 
     def __init__(self, units: int = 3) -> None:
         super().__init__()

@@ -2,8 +2,6 @@
 
 What must be kept:
 
-- Tensors do not change, and operations may share their memory: only memory is written that was made here, and that
-  nobody else has seen yet.
 - TensorFlow's stream is its own, and its allocator gives memory out again in the order of that stream: work that is not
   done yet may still use what `Empty` gives. So the host waits for what it reads, and for what it was given, and the
   ring has done its copy before anybody sees the result.
@@ -18,18 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from xdevice.base.dtypes import DTYPES
-from xdevice.contract import ring
-from xdevice.contract.alignment import aligned
+from xdevice.base.dtypes import DTYPES, host_dtype
+from xdevice.contract import staging
 from xdevice.contract.dlpack import Lent
-
-from . import conversion
+from xdevice.cuda import ring
 
 if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.contract.conversion import Conversion
 
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
@@ -39,7 +35,7 @@ _ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloa
 """What `Empty` makes there (2.21)."""
 
 
-def is_read(x: Any, backend: Backend) -> bool:
+def is_read(x: Any, backend: Conversion) -> bool:
     """Whether `read` is for a tensor. Its result is nobody else's."""
     return (
         backend.device_of(x).kind == "gpu"
@@ -52,17 +48,13 @@ def is_read(x: Any, backend: Backend) -> bool:
     )
 
 
-def read(x: Any, backend: Backend) -> np.ndarray[Any, Any] | None:
+def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
     """The values of a tensor on a GPU; None where TensorFlow's own way is to be taken."""
     backend.finish(x)
-    lent = Lent(conversion.export(x))
-    values = aligned(_size(x))
-    if not ring.to_host(x, lent.address, values, values.ctypes.data, values.nbytes, None):
-        return None
-    return values.view(x.dtype.as_numpy_dtype).reshape(x.shape)
+    return staging.read(x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name))
 
 
-def put(values: np.ndarray[Any, Any], device: Device, backend: Backend) -> Any | None:
+def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
     """A tensor on a GPU with the values of an array, which have been read on return; None where TensorFlow's own way is
     to be taken."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
@@ -74,12 +66,12 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Backend) -> Any |
     if backend.device_of(made) is not device:
         return None
     backend.finish(made)
-    lent = Lent(conversion.export(made))
+    lent = Lent(backend.export(made))
     is_done = ring.to_gpu(values, values.ctypes.data, made, lent.address, values.nbytes, None)
     return made if is_done else None
 
 
-def moved(x: Any, device: Device, backend: Backend) -> Any | None:
+def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     """A tensor from the host on a GPU; None where TensorFlow's own way is to be taken."""
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None

@@ -15,6 +15,7 @@ from tensorflow.python.framework import ops
 
 from xdevice.base import devices
 from xdevice.contract.hooks import Hooks, Shared, listening
+from xdevice.contract.transfers import Transfers
 
 from .callbacks import call_back
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend, Transfer
+    from xdevice.contract import Transfer
+    from xdevice.contract.primitives import Primitives
 
 
 READS = (
@@ -36,29 +38,7 @@ _seen = Shared(per_thread=True)
 """One callback for each thread, however many blocks are open there: each further one would report the same again."""
 
 
-@contextmanager
-def watch(backend: Backend, report: Callable[[Transfer], None]) -> Iterator[None]:
-    def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
-        return devices.parse(device_name) if device_name else None
-
-    def seen(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
-            return
-        here = devices.parse(outputs[0].device)
-        for x in inputs:
-            if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(backend, x):
-                hooks.tell(hooks.move(op_type, x, here))
-
-    with Hooks(backend, report, _size) as hooks, _seen.on(partial(call_back, seen)):
-        hooks.verbs()
-        hooks.numpy_reads()
-        hooks.reads(ops.EagerTensor, *READS)
-        hooks.reads(ops.EagerTensor, "_numpy_internal", how="numpy")
-        hooks.moves(ops.EagerTensor, "_copy", target, how="copy")
-        yield
-
-
-def _is_number(backend: Backend, x: Any) -> bool:
+def _is_number(backend: Primitives, x: Any) -> bool:
     """TensorFlow makes a host tensor of the 0.5 in `x * 0.5`, which an operation on a GPU takes along."""
     return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
 
@@ -67,3 +47,26 @@ def _size(x: Any) -> int:
     if not hasattr(x, "backing_device"):  # a composite
         return sum(map(_size, tf.nest.flatten(x, expand_composites=True)))
     return int(x.shape.num_elements()) * int(x.dtype.size or 0)
+
+
+class TensorflowTransfers(Transfers):
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        def target(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:
+            return devices.parse(device_name) if device_name else None
+
+        def seen(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+            if graph is not None or not listening.get() or not outputs or not hasattr(outputs[0], "backing_device"):
+                return
+            here = devices.parse(outputs[0].device)
+            for x in inputs:
+                if hasattr(x, "backing_device") and x.dtype not in _ON_THE_HOST and not _is_number(self, x):
+                    hooks.tell(hooks.move(op_type, x, here))
+
+        with Hooks(self, report, _size) as hooks, _seen.on(partial(call_back, seen)):
+            hooks.verbs()
+            hooks.numpy_reads()
+            hooks.reads(ops.EagerTensor, *READS)
+            hooks.reads(ops.EagerTensor, "_numpy_internal", how="numpy")
+            hooks.moves(ops.EagerTensor, "_copy", target, how="copy")
+            yield

@@ -7,7 +7,6 @@ What this adapter must keep: `x.to(d)` aliases on the same device, so a copy say
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +22,22 @@ with importing():
     import torch
     from torch.fx import _symbolic_trace
 
-    from . import batches, blocking, conversion, staging, virtual_gpus
+    from . import accelerators, batches, conversion, staging
+    from .blocking import TorchBlocking
     from .calls import TorchCalls
     from .conversion import TorchConversion
     from .gradients import TorchGradients
+    from .graphs import TorchGraphs
     from .layers import TorchLayers
     from .models import TorchModels
     from .operations import TorchOperations
     from .optimizers import TorchOptimizers
-    from .parallel import TorchThreads
+    from .parallel import TorchParallel
+    from .prefetch import TorchPrefetch
     from .replicas import TorchReplicas
     from .streams import TorchStreams
+    from .transfers import TorchTransfers
+    from .virtual_gpus import TorchVirtualGpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,14 +47,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Transfer
     from xdevice.contract.processes import Engine, Group
 
     from .samples import TorchSamples
 
 _CPU = devices.CPU
 _HOST = torch.device("cpu")
-_ACCELERATORS = ("cuda", "xpu", "mps")
 _QUICK = ("cuda", "cpu")
 """The devices to which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -59,7 +61,7 @@ _device = attrgetter("device")
 
 
 class _Places(dict[torch.device, devices.Device]):
-    """By the devices of tensors, which all have an index."""
+    """The `Device` of each `torch.device` that tensors are on."""
 
     def __init__(self, find: Callable[[Any], Device | None]) -> None:
         self._find = find
@@ -85,7 +87,12 @@ class TorchBackend(
     TorchOptimizers,
     TorchReplicas,
     TorchStreams,
-    TorchThreads,
+    TorchGraphs,
+    TorchParallel,
+    TorchPrefetch,
+    TorchBlocking,
+    TorchTransfers,
+    TorchVirtualGpus,
     Backend,
 ):
     name = "torch"
@@ -98,9 +105,9 @@ class TorchBackend(
     most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
-        self._gpu = next((name for name in _ACCELERATORS if _count(name)), "cuda")
-        self._gpus = _count(self._gpu)
-        self._places = _Places(self.from_native)
+        self._gpu, self._gpus = accelerators.found()
+        self._synchronize = accelerators.waiter(self._gpu)
+        self._places = _Places(self._place)
         self._natives: dict[Device, torch.device] = {}
         # the driver reads CUDA_LAUNCH_BLOCKING when it starts
         self._blocks = is_blocking_wanted() and self._gpu == "cuda" and not torch.cuda.is_initialized()
@@ -110,10 +117,6 @@ class TorchBackend(
     @property
     def framework(self) -> ModuleType:
         return torch
-
-    @property
-    def version(self) -> str:
-        return str(torch.__version__)
 
     def classify(self, cls: type) -> Kind | None:
         if issubclass(cls, torch.Tensor):
@@ -132,8 +135,14 @@ class TorchBackend(
             return VIRTUAL_GPU
         if self._gpu == "mps":
             return DeviceInfo("Apple MPS", torch.mps.recommended_max_memory())
-        properties = getattr(torch, self._gpu).get_device_properties(device.index)
-        return DeviceInfo(properties.name, properties.total_memory)
+        module = self._module()
+        if not hasattr(module, "get_device_properties"):
+            return DeviceInfo(getattr(module, "get_device_name", lambda index: self._gpu)(device.index), None)
+        properties = module.get_device_properties(device.index)
+        return DeviceInfo(properties.name, getattr(properties, "total_memory", None))
+
+    def hardware(self) -> frozenset[str]:
+        return accelerators.words(self._gpu)
 
     def is_started(self, device: Device) -> bool:
         return device.kind != "gpu" or self._is_started(device.index)
@@ -152,13 +161,17 @@ class TorchBackend(
     def from_native(self, native: Any) -> Device | None:
         if not isinstance(native, torch.device):
             return None
-        if native in self._places:
-            return self._places[native]
-        if self.virtual and native.type in _ACCELERATORS:
+        if native.type == self._gpu or native.type not in devices.HARDWARE:
+            return self._place(native)
+        if self.virtual:
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
-        if native.type == self._gpu or native.type in _ACCELERATORS:
+        return devices.named(native.type, native.index or 0)  # a description: whoever uses it is told what is here
+
+    def _place(self, native: torch.device) -> Device:
+        """Where a tensor is."""
+        if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
-        if native.type not in self.kinds:  # how to wait for it is not known, nor whether what it says of itself is true
+        if native.type not in self.kinds:  # a device of another vendor: nobody knows how to wait for it
             raise self.unsupported(
                 f"devices of the type {native.type!r}", "bring what is there to one that it knows: x.cpu()"
             )
@@ -210,7 +223,7 @@ class TorchBackend(
             if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
                 return batches.sent(tensors, native, lambda x: self.move(x, device))
         except NotImplementedError:
-            pass  # `move` says of which
+            pass  # below, `move` fails for the tensor in question, and names it
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
@@ -230,10 +243,11 @@ class TorchBackend(
     def synchronize(self, device: Device | None) -> None:
         if device is not None and device.kind != "gpu":
             return  # cpu and meta compute synchronously; `from_native` lets no other kind in
+        if device is None:
+            self._refuse_lazy()
         for index in range(self._gpus) if device is None else (device.index,):
             if self._is_started(index):
-                # torch.mps has one device and takes no index
-                getattr(torch, self._gpu).synchronize(*(() if self._gpu == "mps" else (index,)))
+                self._wait(index)
 
     def wait(self, x: torch.Tensor) -> None:
         staging.arrive(x)
@@ -257,17 +271,11 @@ class TorchBackend(
             return torch.from_numpy(array).to(native, copy=True)
         return torch.tensor(array, device=native)
 
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
-            return torch.from_numpy(array)
-        name = array.dtype.name
-        return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
-
     def to_numpy(self, x: torch.Tensor) -> np.ndarray[Any, Any]:
         self._require_values(x)
         try:
             return self._read(x)
-        except (RuntimeError, TypeError) as error:  # asked only now: it takes longer than the rest
+        except (RuntimeError, TypeError) as error:  # asked only now, as that takes longer than the rest
             instead = conversion.why_not_numpy(x)
             if instead is None:
                 raise
@@ -279,15 +287,12 @@ class TorchBackend(
             dense = dense.to_dense()
         staged = None if dense.is_cpu else staging.moved(dense, _HOST)
         host = (dense.cpu() if staged is None else staged).resolve_conj().resolve_neg()
-        if host.itemsize > 2:  # finding the name takes longer than the rest
+        if host.itemsize > 2:  # only short dtypes may need a view, and finding the name takes longer than the rest
             return host.numpy()
         name = str(host.dtype).rpartition(".")[2]
         if name not in BITS_AS:
             return host.numpy()
         return host.contiguous().view(getattr(torch, BITS_AS[name])).numpy().view(host_dtype(name))
-
-    def gives_away(self, x: torch.Tensor) -> bool:
-        return not x.is_cpu and not self.virtual
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> torch.Tensor:
         return torch.full(shape, value, dtype=getattr(torch, dtype), device=self.to_native(device))
@@ -338,56 +343,6 @@ class TorchBackend(
             raise self.unsupported(f"an engine {name!r} here", f"choose one of {', '.join(self.engines()) or 'none'}")
         return processes.TorchEngine(name, group, self.to_native(group.device))
 
-    # graphs
-
-    compiler = "torch.compile"
-
-    def new_graph(self, device: Device) -> Any:
-        if self._gpu != "cuda" or device.kind != "gpu":
-            raise self.no_graphs()
-        from .graphs import Graph
-
-        return Graph()
-
-    def only_on(self, device: Device) -> AbstractContextManager[Any]:
-        from .graphs import OnlyOn
-
-        return OnlyOn(self.to_native(device))
-
-    def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
-        return graph.capture(stream, task)
-
-    def replay(self, graph: Any) -> None:
-        graph.replay()
-        if blocking.is_blocking():  # operations of a replay are not dispatched
-            self.synchronize(None)
-
-    # threads
-
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> torch.Tensor:
-        native = self.to_native(device)
-        if isinstance(x, torch.Tensor):
-            return self._owned(x, staging.tensor(x, native))
-        if native.type != "cuda":
-            return self.from_numpy(x, device)
-        staged = staging.array(x, native)
-        return staging.pinned_array(x, native) if staged is None else staged
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
-        if self._gpus == self.virtual or self._blocks:
-            return nullcontext()
-        return blocking.blocking(self)
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        from . import transfers
-
-        return transfers.watch(self, self._gpu, report)
-
     # memory
 
     def memory(self, device: Device) -> Memory:
@@ -395,33 +350,17 @@ class TorchBackend(
             return Memory(None, None, None, None)
         if self._gpu == "mps":
             return Memory(torch.mps.recommended_max_memory(), None, torch.mps.current_allocated_memory(), None)
-        module = getattr(torch, self._gpu)
-        free, total = module.mem_get_info(device.index)
-        return Memory(total, free, module.memory_allocated(device.index), module.max_memory_allocated(device.index))
+        names = ("mem_get_info", "memory_allocated", "max_memory_allocated")
+        both, now, most = [getattr(self._module(), name, lambda index: None)(device.index) for name in names]
+        free, total = both or (None, None)
+        return Memory(total, free, now, most)
 
     def reset_peak(self, device: Device) -> None:
-        if device.kind != "gpu" or self._gpu in ("mps", virtual_gpus.NAME):
+        reset = getattr(self._module(), "reset_peak_memory_stats", None)
+        if device.kind != "gpu" or reset is None:
             super().reset_peak(device)
-        getattr(torch, self._gpu).reset_peak_memory_stats(device.index)
-
-    # virtual GPUs
-
-    def why_no_virtual_gpus(self) -> str | None:
-        return virtual_gpus.why_not()
-
-    def make_virtual_gpus(self, n: int) -> None:
-        virtual_gpus.install(n)
-        self._gpu, self._gpus = virtual_gpus.NAME, n
-        self._places.clear()
-        self._natives.clear()
-        devices.spell(virtual_gpus.NAME, devices.of("gpu"))  # as "cuda" is: what `device.type` gives goes back in
-        for index in range(n):
-            devices.spell(f"{virtual_gpus.NAME}:{index}", devices.of("gpu", index))
-
-    # floats of a parity run
-
-    def default_to_float64(self) -> None:
-        torch.set_default_dtype(torch.float64)
+            return
+        reset(device.index)
 
     # what people ask
 
@@ -442,7 +381,7 @@ class TorchBackend(
         return TorchSamples(self)
 
     def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """A copy, if it is one: a subclass may say of anything that it is."""
+        """`new`, checked to be a copy: a tensor subclass may return itself from `clone`."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
                 f"copying a {type(x).__name__}, whose copies share its memory", "copy x.as_subclass(torch.Tensor)"
@@ -460,14 +399,37 @@ class TorchBackend(
             )
         conversion.require_values(x)
 
+    def _wait(self, index: int) -> None:
+        if self._synchronize is None:
+            raise self.unsupported(
+                f"waiting for {self._gpu}:{index}, because neither torch.{self._gpu} nor torch.accelerator does",
+                "read a value of the result, which waits for it: x.cpu()",
+            )
+        self._synchronize(index)
+
+    def _refuse_lazy(self) -> None:
+        started = accelerators.lazy()
+        if started is not None:
+            raise self.unsupported(
+                f"waiting for all work where a device of the type {started!r} has been started, which computes later",
+                "read what was computed there, x.cpu(), and wait for tensors or devices by name: xdevice.sync(x)",
+            )
+
+    def _module(self) -> Any:
+        """What `torch.cuda` is for CUDA, as far as a vendor has it."""
+        return getattr(torch, self._gpu, None)
+
     def _current(self) -> int:
-        return 0 if self._gpu == "mps" or not self._gpus else getattr(torch, self._gpu).current_device()
+        if self._gpu == "mps" or not self._gpus:
+            return 0
+        current = getattr(self._module(), "current_device", None) or torch.accelerator.current_device_index
+        return int(current())
 
     def _is_started(self, index: int) -> bool:
-        """Waiting for a GPU without a context would make one there, at some 500 MB."""
+        """Whether this process has a context on a GPU: waiting for one without would make it, at some 500 MB."""
         if self._gpu == "mps":
             return True
-        if not getattr(torch, self._gpu).is_initialized():
+        if not getattr(self._module(), "is_initialized", lambda: True)():
             return False
         has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
         return self._gpu != "cuda" or has_context is None or has_context(index)
@@ -476,9 +438,3 @@ class TorchBackend(
 def _described(x: torch.Tensor) -> str:
     kind = "nested " * x.is_nested + "quantized " * x.is_quantized
     return f"{kind}{type(x).__name__} ({x.layout}, {x.dtype})".replace("torch.", "")
-
-
-def _count(accelerator: str) -> int:
-    if accelerator == "mps":
-        return int(torch.backends.mps.is_available())
-    return int(getattr(torch, accelerator).device_count())

@@ -187,7 +187,7 @@ flip = torch.flip
 def matmul(x1: Tensor, x2: Tensor) -> Tensor:
     try:
         return torch.matmul(x1, x2)
-    except NotImplementedError:  # of integers on a GPU
+    except NotImplementedError:  # raised for integers on a GPU
         return (x1.unsqueeze(-1) * x2.unsqueeze(-3)).sum(-2, dtype=x1.dtype)
 
 

@@ -20,13 +20,13 @@ _SMALL: Final = 1 << 20
 def sent(
     tensors: Sequence[torch.Tensor], gpu: torch.device, move: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The tensors on a CUDA device; those that are not small, or not on the host, by `move`. All have been read on
-    return: memory that is pinned may be written next."""
+    """Copies of the tensors on a CUDA device; large ones, and those not on the host, are moved by `move`. All sources
+    have been read on return, so that pinned memory may be written next."""
     *first, last = tensors
     try:
         there = [x.cuda(gpu, non_blocking=True) if _is_small(x) else move(x) for x in first]
         if _is_small(last):
-            return [*there, last.cuda(gpu)]  # waits for all, in half the time of a stream that Python asks for
+            return [*there, last.cuda(gpu)]  # this one call waits for all, in half the time of stream.synchronize()
         there.append(move(last))
     except BaseException:
         torch.cuda.current_stream(gpu).synchronize()

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from xdevice.contract.blocking import Blocking
 from xdevice.contract.hooks import Shared
 
 from .modes import put_on
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from xdevice.contract import Backend
+    from xdevice.contract.primitives import Primitives
 
 _waited = Shared(per_thread=True)
 
 
-def blocking(backend: Backend) -> AbstractContextManager[None]:
+def blocking(backend: Primitives) -> AbstractContextManager[None]:
     return _waited.on(lambda: put_on(_Wait(backend)))
 
 
@@ -29,7 +32,7 @@ def is_blocking() -> bool:
 
 
 class _Wait(TorchDispatchMode):
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Primitives) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._backend = backend
 
@@ -42,3 +45,18 @@ class _Wait(TorchDispatchMode):
         if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)
         return result
+
+
+class TorchBlocking(Blocking):
+    _gpus: int
+    _blocks: bool
+    """Whether CUDA was told before its start to block by itself."""
+    _refuse_lazy: Callable[[], None]
+    """Raises where PyTorch's lazy device has been started, which nobody can wait for."""
+
+    def blocking(self) -> AbstractContextManager[Any]:
+        self._refuse_lazy()
+        # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
+        if self._gpus == self.virtual or self._blocks:
+            return nullcontext()
+        return blocking(self)

@@ -19,7 +19,8 @@ from torch.masked import MaskedTensor
 from torch.nn.parameter import is_lazy
 from torch.utils import dlpack
 
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
+from xdevice.base import devices
+from xdevice.base.dtypes import BITS_AS, DTYPES, SHORT_FLOATS
 from xdevice.contract import Takes
 from xdevice.contract.conversion import Conversion
 from xdevice.errors import NotBuiltError, UnsupportedError
@@ -27,6 +28,9 @@ from xdevice.errors import NotBuiltError, UnsupportedError
 from . import staging
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from xdevice.base.devices import Device
     from xdevice.contract.dlpack import Lent
 
 TAKES = Takes(strides="forward")
@@ -85,8 +89,14 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
 
 
 class TorchConversion(Conversion):
+    _gpu: str
+    """What PyTorch calls the type of `gpu:i`."""
+
     def takes(self) -> Takes | None:
         return TAKES
+
+    def shares(self, device: Device) -> bool:
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # of others nothing was seen
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:
@@ -126,3 +136,12 @@ class TorchConversion(Conversion):
 
     def adopt(self, lent: Lent, dtype: str) -> torch.Tensor:
         return dlpack.from_dlpack(lent.capsule)
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
+            return torch.from_numpy(array)
+        name = array.dtype.name
+        return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))
+
+    def gives_away(self, x: torch.Tensor) -> bool:
+        return not x.is_cpu and not self.virtual

@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from xdevice.contract.graphs import Graphs
 from xdevice.errors import DeviceMismatchError
 
+from .blocking import is_blocking
 from .modes import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from xdevice.base.devices import Device
 
 _one_at_a_time = threading.Lock()
 """PyTorch allows one recording in a process."""
@@ -75,7 +80,7 @@ def _recording(graph: Any, stream: Any) -> Iterator[None]:
 
 def _abandon(graph: Any, stream: Any, pool: Any) -> None:
     with torch.cuda.stream(stream), suppress(RuntimeError):
-        if torch.cuda.is_current_stream_capturing():  # another thread's wait has broken it while it began
+        if torch.cuda.is_current_stream_capturing():  # another thread's wait broke the recording while it began
             graph.capture_end()
     native: Any = torch._C
     end = getattr(native, "_cuda_endAllocateToPool", None) or native._cuda_endAllocateCurrentStreamToPool  # < 2.8
@@ -86,19 +91,21 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
 
 
 def _free_random_numbers(stream: Any, random: Any) -> None:
-    """The end of another recording frees them; one of ten, for another thread's waits can break these too."""
+    """Makes a broken recording give the random generator back: only the end of another recording does that. Ten
+    attempts, because another thread's wait can break these too."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
                 torch.zeros(1, device=stream.device)
             return
-    # those of graphs from before are lost
+    # no attempt worked: the generator starts anew, and earlier graphs lose their random numbers
     torch.cuda.default_generators[stream.device_index].graphsafe_set_state(random)
 
 
 @contextmanager
 def _own_workspace() -> Iterator[None]:
-    """cuBLAS keeps a workspace for each thread and stream. Two graphs with the same one could not run side by side."""
+    """Gives a graph a cuBLAS workspace of its own: cuBLAS has one per thread and stream, and two graphs with the same
+    one could not run side by side."""
     torch._C._cuda_clearCublasWorkspaces()
     try:
         yield
@@ -108,7 +115,7 @@ def _own_workspace() -> Iterator[None]:
 
 @contextmanager
 def _no_casts_from_before() -> Iterator[None]:
-    """Autocast keeps its casts of weights. A replay would compute with those forever."""
+    """Empties autocast's cache of cast weights, which a replay would use for ever."""
     kept = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -174,8 +181,30 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 
 def _memory(x: torch.Tensor) -> tuple[Any, Any]:
-    """What tells a tensor's memory from others', and what keeps it."""
+    """A key for the memory of a tensor, and an object that keeps that memory alive."""
     if x.layout is not torch.strided:
         return id(x), x
     storage = x.untyped_storage()
     return storage._cdata, storage
+
+
+class TorchGraphs(Graphs):
+    _gpu: str
+
+    compiler = "torch.compile"
+
+    def new_graph(self, device: Device) -> Any:
+        if self._gpu != "cuda" or device.kind != "gpu":
+            raise self.no_graphs()
+        return Graph()
+
+    def only_on(self, device: Device) -> AbstractContextManager[Any]:
+        return OnlyOn(self.to_native(device))
+
+    def capture(self, graph: Any, stream: Any, task: Callable[[], Any]) -> Any:
+        return graph.capture(stream, task)
+
+    def replay(self, graph: Any) -> None:
+        graph.replay()
+        if is_blocking():  # operations of a replay are not dispatched
+            self.synchronize(None)

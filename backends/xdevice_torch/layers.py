@@ -28,7 +28,7 @@ _CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", 
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """Also fills in the blocks, whose layers are not called in the order of their definition."""
+    """The layers by path. Also fills in `blocks`, whose layers are not called in the order of their definition."""
     owned: set[int] = set()
     told: dict[int, Mapping[str, object]] = {}
     for path, module in model.named_modules():
@@ -43,7 +43,7 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
             owned.add(id(module.out_proj))
         own = _CONV1D if is_conv1d(module) else layouts.parts(kind, settings)
         norm = _norm_of(module)
-        if norm is not None:  # over all axes, g is a number
+        if norm is not None:  # g is a number if the norm is over all axes
             g, v = (names[layouts.join(path, name)] for name in norm)
             own = layouts.normed(own, norm, g.shape or (1,) * v.ndim, g.shape)
         layer = layouts.bound(path, kind, own, names, {**settings, **told.get(id(module), {})})
@@ -60,7 +60,7 @@ def _norm_of(module: Any) -> tuple[str, str] | None:
 
 
 def is_conv1d(module: Any) -> bool:
-    """Of transformers, which need not be installed."""
+    """Whether a module is the Conv1D of transformers, which need not be installed."""
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
 
 
@@ -90,13 +90,13 @@ def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
 
 
 def rms_eps(module: Any) -> float:
-    """None stands for the dtype's."""
+    """The eps of an RMSNorm, for which None stands for that of the dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
 
 
 def _padded(module: Any) -> dict[str, object]:
-    """PyTorch makes that row zeros when the layer is made, and reads it like any other; an initializer fills it."""
+    """What the row of `padding_idx` holds: zeros, as PyTorch makes it, or what an initializer has written."""
     if module.padding_idx is None or module.weight.is_meta:
         return {}
     return {layouts.PADDED: layouts.ROW if module.weight[module.padding_idx].any() else layouts.ZEROS}

@@ -45,7 +45,7 @@ _INSTEAD_OF_EXPORTED: Final = (
     "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
 )
 
-_takes_contents = torch._has_compatible_shallow_copy_type  # which virtual GPUs replace
+_takes_contents = torch._has_compatible_shallow_copy_type  # kept here, because virtual GPUs replace it
 
 
 def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -67,7 +67,7 @@ def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """Where a module without tensors says that it is, by a property of its class."""
+    """The device that a module without tensors says it is on, by a property of its class."""
     return getattr(model, "device", None) if isinstance(getattr(type(model), "device", None), property) else None
 
 
@@ -131,7 +131,7 @@ def copied(model: Module, native: torch.device) -> Any:
 
 
 def _results(model: Module) -> Iterator[torch.Tensor]:
-    """The tensors that a module keeps with the graph behind them."""
+    """The tensors of a module that are results of recorded operations."""
     for module in model.modules():
         own = {name: value for name, value in vars(module).items() if name not in _KEPT or name == "_buffers"}
         yield from (x for _, x in _tensors(own, "") if not x.is_leaf)
@@ -158,7 +158,7 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """The tensors in the code of a frozen module."""
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
         return []
-    graph: Any = module.inlined_graph  # by name: its nodes do not keep it alive
+    graph: Any = module.inlined_graph  # named, because its nodes do not keep it alive
     nodes = graph.findAllNodes("prim::Constant")
     return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
@@ -173,7 +173,8 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """The part of a parameter's optimizer state that lives where the parameter does, written through."""
+    """A view of a parameter's optimizer state without what stays on the host; what is written into it goes into the
+    state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
@@ -187,20 +188,22 @@ class _MovingState:
 
 
 def _states(optimizer: torch.optim.Optimizer) -> list[_MovingState]:
-    """torch keeps the step counter on the host unless the optimizer is fused or capturable."""
+    """The state of each parameter, without its step counter, which torch keeps on the host unless the optimizer is
+    fused or capturable."""
     with_step = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
     return [_MovingState(state, with_step) for state in optimizer.state.values()]
 
 
 def _moved(value: Any, native: torch.device) -> Any:
-    """With what is in its containers: LBFGS keeps its history in lists."""
+    """A value with the tensors in it moved; LBFGS keeps its history in lists."""
     return _pytree.tree_map_only(torch.Tensor, lambda x: x.to(native), value)
 
 
 def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
-    """An optimizer around another one, or with tensors as attributes, which nobody else moves."""
+    """Raises for an optimizer that has tensors, or another optimizer, as attributes, because nobody would move
+    those."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    known = ("state", "param_groups", "defaults")  # a rate may be a tensor, which is where the user has put it
+    known = ("state", "param_groups", "defaults")  # a learning rate may be a tensor, which stays
     own = {name: value for name, value in vars(optimizer).items() if name not in known}
     for x in _pytree.tree_leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
@@ -211,7 +214,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _refuse_unknown(key: str, value: Any) -> None:
-    """What has attributes may hold tensors, which would stay behind."""
+    """Raises for an object with attributes in an optimizer's state: tensors in it would stay behind."""
     for leaf in _pytree.tree_leaves(value):
         if not isinstance(leaf, torch.Tensor) and hasattr(leaf, "__dict__") and not callable(leaf):
             raise UnsupportedError(
@@ -235,7 +238,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
             value = x.value() if x.done() else None
             return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
         return []
-    storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x  # past a warning that the type will go
+    storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x  # gives no deprecation warning
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 

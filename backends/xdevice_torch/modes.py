@@ -17,7 +17,7 @@ class Mode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # else a function of torch.compile that is called here first is never compiled
+        return True  # else torch.compile would never compile a function that is first called here
 
 
 def put_on(mode: TorchDispatchMode) -> Callable[[], None]:
@@ -26,10 +26,10 @@ def put_on(mode: TorchDispatchMode) -> Callable[[], None]:
 
 
 def _take_off(mode: TorchDispatchMode) -> None:
-    """A mode's own `__exit__` takes off whichever is the innermost: those inside this one are put back."""
+    """Leaves a mode. Its own `__exit__` would take off the innermost one, so the modes inside of it are put back."""
     stack = _get_current_dispatch_mode_stack()
     inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
-    # by the base class, because a user's mode may begin something anew when it is entered
+    # entered by the base class: a user's mode may do more when it is entered
     for one in reversed(inner):
         TorchDispatchMode.__exit__(one, None, None, None)
     mode.__exit__(None, None, None)

@@ -40,7 +40,7 @@ def ends(indices: Tensor) -> list[int]:
 
 
 def refuses(labels: Tensor) -> bool:
-    if listening.get():  # which lists the reading on a CPU too, as it will be on a GPU
+    if listening.get():  # so that the read is seen on a CPU as well
         return False
     return labels.is_cpu and type(labels) is torch.Tensor and not (_is_compiling() or _is_transformed())
 

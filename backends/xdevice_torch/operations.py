@@ -5,10 +5,11 @@ What must be kept: a pool's stride of None is its kernel; a softmax without an a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
-from torch.nn.modules import batchnorm, dropout, instancenorm, padding, pooling
+from torch.nn.modules import batchnorm, instancenorm, padding
 
 from xdevice.contract import operations as ops
 from xdevice.contract.layers import Operations
@@ -16,166 +17,103 @@ from xdevice.contract.layers import Operations
 from .layers import is_conv1d, rms_eps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable
 
     from xdevice.contract.layouts import Layer
 
-_PLAIN: Final = (
-    nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.Tanh, nn.SiLU, nn.Mish, nn.SELU, nn.Hardswish, nn.Hardsigmoid, nn.Softsign,
-    nn.Tanhshrink, nn.LogSigmoid,
+
+def _is_rewritten(module: Any) -> bool:
+    return ops.is_rewritten(module, "torch", "forward") and not is_conv1d(module)
+
+
+def _max_pool(axes: int, path: str, pool: Any) -> Layer:
+    window = (pool.kernel_size, pool.stride, pool.padding)
+    return ops.max_pool(path, axes, *window, pool.ceil_mode, pool.dilation)
+
+
+def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
+    window = (pool.kernel_size, pool.stride, pool.padding)
+    divisor = getattr(pool, "divisor_override", None)
+    return ops.avg_pool(path, axes, *window, pool.ceil_mode, pool.count_include_pad, divisor)
+
+
+def _adaptive_pool(kind: str, axes: int, path: str, pool: Any) -> Layer:
+    return ops.adaptive_pool(path, kind, axes, pool.output_size)
+
+
+def _upsample(path: str, layer: Any) -> Layer:
+    return ops.upsample(path, None, layer.size, layer.scale_factor, layer.mode, layer.align_corners)
+
+
+def _pad(mode: str, path: str, layer: Any) -> Layer:
+    return ops.pad(path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None))
+
+
+def _dropout(axes: str, path: str, layer: Any) -> Layer:
+    return ops.dropout(path, layer.p, axes=axes)
+
+
+def _layer_norm(path: str, norm: Any) -> Layer:
+    return ops.plain(path, "layer_norm", eps=norm.eps, axes=len(norm.normalized_shape))
+
+
+def _rms_norm(path: str, norm: Any) -> Layer:
+    return ops.plain(path, "rms_norm", eps=rms_eps(norm), axes=len(norm.normalized_shape))
+
+
+_TABLE: Final = ops.Table(
+    "torch",
+    {
+        **dict.fromkeys((nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)),
+        **ops.activations({
+            nn.ReLU: {}, nn.ReLU6: {}, nn.Sigmoid: {}, nn.Tanh: {}, nn.SiLU: {}, nn.Mish: {}, nn.SELU: {},
+            nn.Hardswish: {}, nn.Hardsigmoid: {}, nn.Softsign: {}, nn.Tanhshrink: {}, nn.LogSigmoid: {},
+            nn.LeakyReLU: {"slope": "negative_slope"}, nn.GELU: {"approximate": "approximate"},
+            nn.ELU: {"alpha": "alpha"}, nn.CELU: {"alpha": "alpha"},
+            nn.Softplus: {"beta": "beta", "threshold": "threshold"}, nn.Hardtanh: {"min": "min_val", "max": "max_val"},
+            nn.Hardshrink: {"threshold": "lambd"}, nn.Softshrink: {"threshold": "lambd"},
+            nn.Softmax: {"axis": "dim"}, nn.LogSoftmax: {"axis": "dim"}, nn.GLU: {"axis": "dim"},
+        }),
+        nn.Softmax2d: lambda path, _: ops.activation(path, "softmax", axis=-3),
+        **ops.over_axes(nn, "MaxPool{}d", _max_pool),
+        **ops.over_axes(nn, "AvgPool{}d", _avg_pool),
+        **ops.over_axes(nn, "AdaptiveAvgPool{}d", partial(_adaptive_pool, "avg")),
+        **ops.over_axes(nn, "AdaptiveMaxPool{}d", partial(_adaptive_pool, "max")),
+        nn.Upsample: _upsample,
+        padding._ConstantPadNd: partial(_pad, "constant"), padding._ReflectionPadNd: partial(_pad, "reflect"),
+        padding._ReplicationPadNd: partial(_pad, "replicate"), padding._CircularPadNd: partial(_pad, "circular"),
+        nn.PixelShuffle: ops.row("pixel_shuffle", factor="upscale_factor"),
+        nn.PixelUnshuffle: ops.row("pixel_unshuffle", factor="downscale_factor"),
+        nn.ChannelShuffle: ops.row("channel_shuffle", groups="groups"),
+        nn.LocalResponseNorm: ops.row("local_response_norm", size="size", alpha="alpha", beta="beta", k="k"),
+        instancenorm._InstanceNorm: ops.row("instance_norm", eps="eps"),
+        batchnorm._BatchNorm: ops.row("batch_norm", eps="eps"),
+        nn.LayerNorm: _layer_norm,
+        nn.RMSNorm: _rms_norm,
+        nn.GroupNorm: ops.row("group_norm", eps="eps", num_groups="num_groups"),
+        nn.Dropout: partial(_dropout, "each number"),
+        **dict.fromkeys((nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), partial(_dropout, "whole channels")),
+        nn.AlphaDropout: ops.row("alpha_dropout", p="p"),
+        nn.Flatten: lambda path, x: ops.flatten(path, x.start_dim, x.end_dim),
+        nn.Unflatten: lambda path, x: ops.plain(path, "unflatten", axis=x.dim, size=tuple(x.unflattened_size)),
+    },
+    _is_rewritten,
+    lambda module: module.extra_repr(),
 )  # fmt: skip
-"""Activation functions that take nothing, under the name of their class."""
-_BLOCKS: Final = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
-"""What they do between their layers with parameters is said of these."""
-_NOTHING: Final = (nn.Identity, nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_DROPOUTS: Final = {nn.Dropout: "each number", nn.Dropout1d: "whole channels"}
-_PADS: Final = (padding._ConstantPadNd, padding._ReflectionPadNd, padding._ReplicationPadNd, padding._CircularPadNd)
-
-
-_OBSERVERS: Final = ("torch", "xdevice_torch", "transformers")
-"""Packages whose hooks change nothing, or make a weight; those of transformers keep what a layer gives."""
-
-
-def _children(layer: Any) -> list[tuple[str, Any]]:
-    return [(name, child) for name, child in layer._modules.items() if child is not None]
-
-
-def _is_line(layer: Any) -> bool:
-    return isinstance(layer, nn.Sequential) and type(layer).forward is nn.Sequential.forward
-
-
-def _operations(model: Any, backend: Operations, layers: Mapping[str, Layer]) -> Iterator[Layer]:
-    told: set[str] = set()
-    saved = {id(variable) for _, variable in backend.variables(model)}
-    for path, module in model.named_modules():
-        hooks = (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
-        yield from ops.hooked(path, module, hooks, *_OBSERVERS)
-        if path not in layers:  # those known keep counters and states of dropouts
-            held = [*module.named_buffers(recurse=False), *vars(module).items()]
-            yield from (ops.stateless(path, name) for name, x in held if isinstance(x, Tensor) and id(x) not in saved)
-        if path in layers:
-            yield layers[path]
-            if ops.is_rewritten(module, "torch", "forward") and not is_conv1d(module):
-                yield ops.own_code(path, module)
-        elif isinstance(module, _BLOCKS):
-            told.add(path)
-        elif not (_holds(module) or ops.is_inside(path, layers) or path.rpartition(".")[0] in told):
-            yield _operation(path, module)
-
-
-def _holds(module: Any) -> bool:
-    """Whether it has something in it, so that it is not a layer without parameters."""
-    is_open = any(True for _ in module.children()) or next(module.parameters(recurse=False), None) is not None
-    return is_open or _is_usual(module)
-
-
-def _is_usual(module: Any) -> bool:
-    """Whether it has nothing to tell: rows of a batch are made by a function in most models."""
-    return isinstance(module, _NOTHING) or (
-        isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
-    )
-
-
-def _operation(path: str, module: Any) -> Layer:
-    if ops.is_rewritten(module, "torch", "forward"):
-        return ops.other(path, module)
-    found = _activation(path, module) or _pool(path, module) or _image(path, module) or _norm(path, module)
-    if found is not None:
-        return found
-    if isinstance(module, dropout._DropoutNd) and not isinstance(module, nn.AlphaDropout | nn.FeatureAlphaDropout):
-        return ops.dropout(path, module.p, axes=_DROPOUTS.get(type(module), "whole channels"))
-    if isinstance(module, nn.AlphaDropout):
-        return ops.plain(path, "alpha_dropout", p=module.p)
-    if isinstance(module, nn.Flatten):
-        return ops.plain(path, "flatten", first=module.start_dim, last=module.end_dim)
-    if isinstance(module, nn.Unflatten):
-        return ops.plain(path, "unflatten", axis=module.dim, size=tuple(module.unflattened_size))
-    is_known = type(module).__module__.startswith("torch.")  # a user's may raise, or print addresses
-    return ops.other(path, module, module.extra_repr() if is_known else "")
-
-
-def _activation(path: str, module: Any) -> Layer | None:
-    name = type(module).__name__.lower()
-    if type(module) in _PLAIN:
-        return ops.activation(path, name)
-    if isinstance(module, nn.LeakyReLU):
-        return ops.activation(path, name, slope=module.negative_slope)
-    if isinstance(module, nn.GELU):
-        return ops.activation(path, name, approximate=module.approximate)
-    if isinstance(module, nn.ELU | nn.CELU):
-        return ops.activation(path, name, alpha=module.alpha)
-    if isinstance(module, nn.Softplus):
-        return ops.activation(path, name, beta=module.beta, threshold=module.threshold)
-    if isinstance(module, nn.Hardtanh) and type(module) is nn.Hardtanh:
-        return ops.activation(path, name, min=module.min_val, max=module.max_val)
-    if isinstance(module, nn.Hardshrink | nn.Softshrink):
-        return ops.activation(path, name, threshold=module.lambd)
-    if isinstance(module, nn.Softmax | nn.LogSoftmax | nn.GLU):
-        return ops.activation(path, name, axis=module.dim)
-    return ops.activation(path, name, axis=-3) if isinstance(module, nn.Softmax2d) else None
-
-
-def _pool(path: str, module: Any) -> Layer | None:
-    axes = _axes(module)
-    if isinstance(module, pooling._MaxPoolNd):
-        return ops.max_pool(
-            path, axes, module.kernel_size, module.stride, module.padding, module.ceil_mode, module.dilation
-        )
-    if isinstance(module, pooling._AvgPoolNd):
-        divisor = getattr(module, "divisor_override", None)
-        return ops.avg_pool(
-            path, axes, module.kernel_size, module.stride, module.padding, module.ceil_mode,
-            module.count_include_pad, divisor,
-        )  # fmt: skip
-    if isinstance(module, pooling._AdaptiveAvgPoolNd):
-        return ops.adaptive_pool(path, "avg", axes, module.output_size)
-    if isinstance(module, pooling._AdaptiveMaxPoolNd):
-        return ops.adaptive_pool(path, "max", axes, module.output_size)
-    return None
-
-
-def _axes(module: Any) -> int:
-    """How many a layer's window has: MaxPool2d has two."""
-    digit = type(module).__name__[-2:-1]
-    known = next((base.__name__[-2] for base in type(module).__mro__ if base.__name__[-2:-1].isdigit()), "0")
-    return int(digit if digit.isdigit() else known)
-
-
-def _image(path: str, module: Any) -> Layer | None:
-    if isinstance(module, nn.Upsample):
-        return ops.upsample(path, None, module.size, module.scale_factor, module.mode, module.align_corners)
-    if isinstance(module, _PADS):
-        mode = type(module).__name__.partition("Pad")[0].lower()
-        known = {"reflection": "reflect", "replication": "replicate", "circular": "circular"}
-        sides = ops.last_axis_first(module.padding)
-        return ops.pad(path, sides, known.get(mode, "constant"), getattr(module, "value", None))
-    if isinstance(module, nn.PixelShuffle):
-        return ops.plain(path, "pixel_shuffle", factor=module.upscale_factor)
-    if isinstance(module, nn.PixelUnshuffle):
-        return ops.plain(path, "pixel_unshuffle", factor=module.downscale_factor)
-    if isinstance(module, nn.ChannelShuffle):
-        return ops.plain(path, "channel_shuffle", groups=module.groups)
-    return None
-
-
-def _norm(path: str, module: Any) -> Layer | None:
-    if isinstance(module, nn.LocalResponseNorm):
-        settings = {"size": module.size, "alpha": module.alpha, "beta": module.beta, "k": float(module.k)}
-        return ops.plain(path, "local_response_norm", **settings)
-    if isinstance(module, instancenorm._InstanceNorm):
-        return ops.plain(path, "instance_norm", eps=module.eps)
-    if isinstance(module, batchnorm._BatchNorm):
-        return ops.plain(path, "batch_norm", eps=module.eps)
-    if isinstance(module, nn.LayerNorm):
-        return ops.plain(path, "layer_norm", eps=module.eps, axes=len(module.normalized_shape))
-    if isinstance(module, nn.RMSNorm):
-        return ops.plain(path, "rms_norm", eps=rms_eps(module), axes=len(module.normalized_shape))
-    if isinstance(module, nn.GroupNorm):
-        return ops.plain(path, "group_norm", eps=module.eps, num_groups=module.num_groups)
-    return None
+_TREE: Final = ops.Tree(
+    children=lambda module: [(name, child) for name, child in module._modules.items() if child is not None],
+    parameters=lambda module: module.parameters(recurse=False),
+    lines=(nn.Sequential,),
+    blocks=(nn.TransformerEncoderLayer, nn.TransformerDecoderLayer),
+    hooks=lambda module: (*module._forward_pre_hooks.values(), *module._forward_hooks.values()),
+    observers=("torch", "xdevice_torch", "transformers"),  # hooks of transformers only keep the output of a layer
+    tensors=lambda module: [
+        (name, x) for name, x in (*module.named_buffers(recurse=False), *vars(module).items()) if isinstance(x, Tensor)
+    ],
+)
 
 
 class TorchOperations(Operations):
     def operations(self, model: Any) -> Iterable[Layer]:
-        layers = {layer.path: layer for layer in self.layers(model)}
-        return ops.in_lines(_operations(model, self, layers), model, layers, _children, _is_line)
+        saved = (variable for _, variable in self.variables(model))
+        return ops.read(model.named_modules(), model, self.layers(model), _TABLE, _TREE, saved)

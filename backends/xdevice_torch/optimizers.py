@@ -39,7 +39,7 @@ def variables(optimizer: torch.optim.Optimizer, backend: Models) -> Iterator[tup
 
 
 def _named(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """What is in an optimizer's state dict, named by the way to it."""
+    """The tensors of an optimizer's state dict, each named by the keys that lead to it."""
     if not isinstance(state, dict | list):
         yield prefix, state
         return
@@ -72,7 +72,7 @@ def state_to_come(
 def _twins_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[int, torch.Tensor], backend: Optimizers
 ) -> dict[int, dict[str, Any]]:
-    """The state after a step on meta, by the number of the parameter."""
+    """The state that these parameters would have after a step, found by a step of copies on meta; by their number."""
     twins = {number: _on_meta(p) for number, p in enumerate(_parameters(optimizer))}
     for number in parameters:
         twins[number].grad = torch.empty_like(twins[number])

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from xdevice.contract.primitives import Primitives
+from xdevice.contract.parallel import Parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 
-class TorchThreads(Primitives):
+class TorchParallel(Parallel):
     _gpu: str
     """What PyTorch calls the type of `gpu:i`."""
 
@@ -26,9 +26,10 @@ class TorchThreads(Primitives):
             if torch.is_autocast_enabled(kind)
         ]
         place = torch.get_default_device()
-        module = getattr(torch, self._gpu)
-        # CUDA's current device is the thread's; asking for it starts CUDA. Apple's MPS has one device
-        index = module.current_device() if self._gpu != "mps" and module.is_initialized() else None
+        module: Any = getattr(torch, self._gpu, None)
+        # CUDA's current device is the thread's; asking for it starts CUDA. Apple's MPS has one device, and no `device`
+        is_started = hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
+        index = module.current_device() if is_started else None
 
         @contextmanager
         def state() -> Iterator[None]:
@@ -40,7 +41,7 @@ class TorchThreads(Primitives):
                 stack.enter_context(torch.set_grad_enabled(grad))
                 for kind, dtype, cache in casts:
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=cache))
-                if place.type != "cpu":  # where torch places anyway; a scope costs some us at every call
+                if place.type != "cpu":  # torch is on the CPU anyway; a scope costs some us at every call
                     stack.enter_context(place)
                 yield
 

@@ -65,16 +65,14 @@ PRIVATE: Final = (
         "seeing each operation of a thread; documented, and without a public name",
     ),
     Private("torch._C", ("_len_torch_dispatch_stack",), "whether something sees each operation"),
+    Private("torch._C", ("_lazy",), "whether a lazy device was started, whose work cannot be waited for"),
+    Private("torch._C._lazy", ("_get_default_device_type",), "the same"),
     Private("torch.ops.aten", ("_local_scalar_dense", "_to_copy"), "`transfers`: what C++ reads and moves by itself"),
     Private("torch.nn.Module", ("_apply", "_buffers"), "modules that move tensors of their own; shared buffers"),
     Private("torch.nn.modules.batchnorm", ("_BatchNorm",), "the layers of all dimensions"),
     Private("torch.nn.modules.conv", ("_ConvNd",), "the same"),
     Private("torch.nn.modules.instancenorm", ("_InstanceNorm",), "the same"),
     Private("torch.nn.utils.parametrizations", ("_WeightNorm",), "the same"),
-    Private("torch.nn.modules.dropout", ("_DropoutNd",), "the same"),
-    Private(
-        "torch.nn.modules.pooling", ("_AdaptiveAvgPoolNd", "_AdaptiveMaxPoolNd", "_AvgPoolNd", "_MaxPoolNd"), "the same"
-    ),
     Private(
         "torch.nn.modules.padding",
         ("_CircularPadNd", "_ConstantPadNd", "_ReflectionPadNd", "_ReplicationPadNd"), "the same",

@@ -138,9 +138,9 @@ class TorchEngine(Engine):
     def abort(self) -> None:
         group = self._nccl
         if group is not None and hasattr(group, "abort"):
-            threading.Thread(target=group.abort, daemon=True).start()  # it may wait for a kernel that spins
+            threading.Thread(target=group.abort, daemon=True).start()  # it may wait for ever for a kernel
 
-    # how a tensor goes
+    # what the engine is given in the place of a tensor
 
     def _wait(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
         if held.numel() == 0:
@@ -164,7 +164,7 @@ class TorchEngine(Engine):
                 stream.synchronize()
 
     def _held(self, x: torch.Tensor) -> torch.Tensor:
-        """`x` as what the engine sums: itself where that is possible."""
+        """`x` in a dtype that the engine can sum, in its own memory where that is possible."""
         if x.dtype in _AS:
             held = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
             if x.dtype is torch.uint64:
@@ -180,23 +180,23 @@ class TorchEngine(Engine):
         return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)  # a single element may have any stride
 
     def _here(self, x: torch.Tensor) -> torch.Tensor:
-        """Where the engine can work: gloo alone works on the host."""
-        return x.cpu() if x.is_cuda and self._nccl is None else x
+        """`x`, copied to the host if only gloo is there."""
+        return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
 
 
 def is_done(work: Any) -> bool:
-    """Waits for a moment, after which gloo's call goes on."""
+    """Waits a moment for gloo's call, and says whether it is done."""
     try:
         work.wait(_STEP)
     except RuntimeError:
         if not work.is_completed():
             return False
-        work.wait()  # it may have ended just after that moment: only this tells an error of its own
+        work.wait()  # it has ended meanwhile: raises its own error, if there is one
     return True
 
 
 def _is_idle(stream: Any, seconds: float) -> bool:
-    """Asks often at first: most calls take less than a millisecond."""
+    """Waits up to so many seconds for a stream; asks often at first, as most calls take less than a millisecond."""
     until = time.monotonic() + seconds
     while not stream.query():
         now = time.monotonic()
@@ -218,22 +218,23 @@ def _floats(keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _folded(bits: torch.Tensor) -> torch.Tensor:
-    """The bits below the sign turned over where that is set; the same once more undoes it."""
+    """Integers that sort as the floats with these bits: the bits below the sign are inverted in negative numbers. Twice
+    is the identity."""
     info = torch.iinfo(bits.dtype)
     return bits ^ ((bits >> (info.bits - 1)) & info.max)
 
 
 def _into(x: torch.Tensor, held: torch.Tensor) -> torch.Tensor:
-    """`x` with the values of what stood for it."""
+    """Writes the engine's result into `x`, unless the engine has worked in its memory."""
     if held.data_ptr() == x.data_ptr() and held.device == x.device:
         if not x.is_inference():
-            torch.autograd.graph.increment_version(x)  # a backward pass that needs the old values then says so
+            torch.autograd.graph.increment_version(x)  # so that a backward pass which needs the old values raises
         return x
     return x.copy_(_like(held, x))
 
 
 def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """What stood for a tensor of the shape and dtype of `x`, as such a one."""
+    """The engine's result in the shape and dtype of `x`."""
     if x.numel() == 0:
         return torch.empty_like(x)
     if held.dtype is torch.uint8 and held.numel() != x.numel():
@@ -254,7 +255,7 @@ def _options(cls: Any, op: str) -> Any:
 
 
 def _store(group: Group) -> Any:
-    """A store of addresses, which rank 0 serves."""
+    """A store in which the ranks find each other's addresses; rank 0 serves it."""
     sock = None
     if group.rank == 0:
         family = socket.AF_INET6 if ":" in group.host else socket.AF_INET

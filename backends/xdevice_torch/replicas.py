@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from xdevice.contract.replicas import Replicas
-from xdevice.contract.sums import add_up
+from xdevice.contract.replicas import Replicas, add_up
 
 from .conversion import require_shape
 
@@ -29,7 +28,7 @@ _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: t
 
 
 def _seen_as(dtype: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    return x if x.dtype is dtype else x.view(dtype)  # which a conjugate view refuses even for its own dtype
+    return x if x.dtype is dtype else x.view(dtype)  # a conjugate refuses view() even to its own dtype
 
 
 def is_for_nccl(tensors: list[torch.Tensor]) -> bool:

@@ -1,8 +1,7 @@
 """Copies between the host and GPUs: through the ring of page-locked memory, and such that the host goes on.
 
-What must be kept: the ring reads and writes memory behind PyTorch's back, so that it is for plain dense tensors only,
-and not where something traces, maps or watches operations, nor while a graph is recorded, whose replays would copy
-whatever is in the ring by then. Memory that is page-locked already is copied faster as it is.
+What must be kept: nothing goes through the ring while a graph is recorded, whose replays would copy whatever is in the
+ring by then. Memory that is page-locked already is copied faster as it is.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from xdevice.base.dtypes import BITS_AS
-from xdevice.contract import ring
+from xdevice.cuda import ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +42,7 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether what is done with the memory of `x` is done with `x`, and with nothing else."""
+    """Whether the values of `x` are its memory alone, and nothing traces, maps or watches what happens to it."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -56,7 +54,7 @@ def _is_plain(x: torch.Tensor) -> bool:
 
 
 def has_modes() -> bool:
-    """Whether something sees each operation, FakeTensorMode among them, whose tensors have no memory."""
+    """Whether a mode sees each operation, such as FakeTensorMode, whose tensors have no memory."""
     return torch._C._len_torch_dispatch_stack() > 0
 
 
@@ -144,7 +142,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """What becomes `values`, and cannot be read, before `wait` has returned."""
+    """A tensor that will have `values`, which nobody can read before `wait` has returned."""
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         _arriving_type(), values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
@@ -153,7 +151,7 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:
-    """`x` when its values are there: an ordinary tensor from then on."""
+    """Waits until the values of `x` are there, and gives it as an ordinary tensor."""
     with _arrival:
         if type(x) is not Arriving:
             return x
@@ -162,7 +160,7 @@ def arrive(x: torch.Tensor) -> torch.Tensor:
         wait()
         try:
             torch.utils.swap_tensors(x, values)
-        except RuntimeError:  # somebody has a weak reference to it
+        except RuntimeError:  # raised if somebody has a weak reference to it
             return values
         return x
 
@@ -205,39 +203,3 @@ _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
 """What is known of a tensor without its values."""
-
-
-# copies to a GPU for `prefetch` and `load`
-
-
-def tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """Read on return, and not an alias."""
-    if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
-        return x.to(native, copy=True)
-    if x.device.type != "cpu":
-        if x.is_cuda:  # else its memory could be given away as soon as its owner drops it
-            x.record_stream(torch.cuda.current_stream(x.device))
-        return x.to(native, copy=True)
-    staged = moved(x, native)
-    if staged is not None:
-        return staged
-    if not x.is_pinned():
-        # the allocator of pinned memory keeps this until the copy is done
-        return x.pin_memory().to(native, non_blocking=True)
-    on_gpu = x.to(native, non_blocking=True)
-    done = torch.cuda.Event(blocking=True)
-    done.record(torch.cuda.current_stream(native))
-    done.synchronize()  # the memory is the owner's, who may write into it next
-    return on_gpu
-
-
-def pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
-    """A NumPy array straight into pinned memory, and from there to a GPU."""
-    import numpy
-
-    dtype = getattr(torch, values.dtype.name)
-    plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
-    # with its device: else inside `with gpu:` it would be there, and nothing there can be pinned
-    pinned = torch.empty(plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True)
-    numpy.copyto(pinned.numpy(), plain)
-    return pinned.to(native, non_blocking=True).view(dtype)

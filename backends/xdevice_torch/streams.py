@@ -8,7 +8,7 @@ import torch
 
 from xdevice.contract.streams import Streams
 
-from . import virtual_gpus
+from . import accelerators
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -47,12 +47,12 @@ class TorchStreams(Streams):
         return float(start.elapsed_time(end)) / 1000
 
     def keep_for(self, x: torch.Tensor, stream: Any) -> None:
-        if x.device.type == self._gpu and not self.virtual:
+        if x.device.type == self._gpu in accelerators.STREAMS:
             x.record_stream(stream)
 
     def _streams(self, device: Device, what: str) -> Any:
         """`torch.cuda` or `torch.xpu`, whose streams and events are alike."""
-        if device.kind == "gpu" and self._gpu not in ("mps", virtual_gpus.NAME):
+        if device.kind == "gpu" and self._gpu in accelerators.STREAMS:
             return getattr(torch, self._gpu)
         where = "Apple MPS" if self._gpu == "mps" and device.kind == "gpu" else str(device)
         how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"

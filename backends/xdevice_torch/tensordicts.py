@@ -77,7 +77,7 @@ def _locked_as(old: Any, new: Any) -> Any:
 
 
 def _collections(x: Any) -> list[Any]:
-    """The collections in one, as they are and not as they are read."""
+    """The collections directly in one, as it stores them."""
     if hasattr(x, "tensordicts"):
         return list(x.tensordicts)
     return [inner for _, inner in sorted(x.items()) if hasattr(inner, "is_locked")]

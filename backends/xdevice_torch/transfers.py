@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from xdevice.base.devices import CPU, of
-from xdevice.contract import Transfer
 from xdevice.contract.hooks import Hooks, Shared
+from xdevice.contract.transfers import Transfers
 from xdevice.errors import UnsupportedError
 
 from .modes import Mode, put_on
-from .virtual_gpus import NAME as VIRTUAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from xdevice.base.devices import Device
-    from xdevice.contract import Backend
+    from xdevice.contract import Transfer
+    from xdevice.contract.primitives import Primitives
 
 
 READS = (
@@ -42,38 +42,12 @@ _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 
 
-@contextmanager
-def watch(backend: Backend, gpu: str, report: Callable[[Transfer], None]) -> Iterator[None]:
-    def place(x: torch.Tensor) -> Device | None:
-        return None if x.is_meta else _named(backend, x.device)
-
-    def target(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
-        wanted: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
-        if isinstance(wanted, torch.Tensor):
-            return _named(backend, wanted.device)
-        return _named(backend, torch.device(wanted) if type(wanted) in (int, str) else wanted)
-
-    def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
-        return target(x, gpu if device is None else device)
-
-    with Hooks(backend, report, _size, place) as hooks:
-        hooks.verbs()
-        hooks.reads(torch.Tensor, *READS)
-        hooks.moves(torch.Tensor, "to", target)
-        hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
-        for name in ("cuda", "xpu", VIRTUAL):
-            if hasattr(torch.Tensor, name):
-                hooks.moves(torch.Tensor, name, accelerator)
-        with _watched.on(lambda: put_on(_Watch(backend, hooks))):
-            yield
-
-
 _watched = Shared(per_thread=True)
 """One mode for each thread, however many blocks are open there: each further one would report the same again."""
 
 
 class _Watch(Mode):
-    def __init__(self, backend: Backend, hooks: Hooks) -> None:
+    def __init__(self, backend: Primitives, hooks: Hooks) -> None:
         super().__init__()
         self._backend = backend
         self._hooks = hooks
@@ -101,7 +75,7 @@ class _Watch(Mode):
 _COUNT = 8
 
 
-def _named(backend: Backend, native: Any) -> Device | None:
+def _named(backend: Primitives, native: Any) -> Device | None:
     """Also of a type that xdevice does not know: a record only names it."""
     try:
         return backend.from_native(native)
@@ -111,3 +85,32 @@ def _named(backend: Backend, native: Any) -> Device | None:
 
 def _size(x: torch.Tensor) -> int:
     return x.numel() * x.element_size()
+
+
+class TorchTransfers(Transfers):
+    _gpu: str
+
+    @contextmanager
+    def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
+        def place(x: torch.Tensor) -> Device | None:
+            return None if x.is_meta else _named(self, x.device)
+
+        def target(x: torch.Tensor, *args: Any, **kwargs: Any) -> Device | None:
+            wanted: Any = args[0] if args else kwargs.get("device", kwargs.get("other"))
+            if isinstance(wanted, torch.Tensor):
+                return _named(self, wanted.device)
+            return _named(self, torch.device(wanted) if type(wanted) in (int, str) else wanted)
+
+        def accelerator(x: torch.Tensor, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
+            return target(x, self._gpu if device is None else device)
+
+        with Hooks(self, report, _size, place) as hooks:
+            hooks.verbs()
+            hooks.reads(torch.Tensor, *READS)
+            hooks.moves(torch.Tensor, "to", target)
+            hooks.moves(torch.Tensor, "cpu", lambda x, *args, **kwargs: CPU)
+            for name in dict.fromkeys(("cuda", "xpu", self._gpu)):
+                if hasattr(torch.Tensor, name):
+                    hooks.moves(torch.Tensor, name, accelerator)
+            with _watched.on(lambda: put_on(_Watch(self, hooks))):
+                yield

@@ -26,12 +26,17 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils import backend_registration
 
+from xdevice.base import devices
+from xdevice.contract.virtual_gpus import VirtualGpus
 from xdevice.errors import UnsupportedError
 
+from . import accelerators
 from . import virtual_operations as operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from xdevice.base.devices import Device
 
 NAME = operations.NAME
 _FREE = "privateuseone"
@@ -89,7 +94,8 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch's compiler has no code for devices written in Python, and ends in a KeyError."""
+    """Runs code for virtual GPUs uncompiled: PyTorch's compiler has none for devices in Python, and raises a
+    KeyError."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
         values = [*inputs, *(node.meta.get("example_value") for node in graph.graph.nodes)]
@@ -158,7 +164,7 @@ class _Module:
         return operations.is_in_bad_fork()
 
     def _index(self, device: Any) -> int:
-        """The index of a device that exists; of none, the current one's."""
+        """The index of a device that exists, by default the current one."""
         index = device if device is None or isinstance(device, int) else torch.device(device).index
         if index is None:
             return self.current_device()
@@ -251,7 +257,7 @@ class _New(_Indexed):
     """`Tensor.new`, which takes the device guard's index."""
 
     def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # of a tensor it makes an alias
+        takes_device = not any(isinstance(value, torch.Tensor) for value in args)  # new(tensor) makes an alias
         device = _with_index(kwargs.get("device") or x.device)
         if torch.device(device).type != NAME or not takes_device:
             return self._function(x, *args, **kwargs)
@@ -259,7 +265,7 @@ class _New(_Indexed):
 
 
 def _add_indices() -> None:
-    """For where C++ itself would make index 0 of a device without one."""
+    """Replaces functions to which C++ would give index 0 for a device without one."""
     for owner, name in (
         (torch.Tensor, "to"),
         *((torch, name) for name in ("tensor", "as_tensor", "asarray")),
@@ -296,7 +302,7 @@ def _can_have_contents(*tensors: torch.Tensor) -> bool:  # torch.compile checks 
 
 
 def _sent(x: torch.Tensor) -> Any:
-    """For another process: by the host's shared memory, as a copy; CUDA sends the memory itself."""
+    """What is pickled of a tensor for another process: a copy in the host's shared memory."""
     if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
         return reduce_tensor(x)
     values = x.detach().cpu()
@@ -337,8 +343,32 @@ def _storage_to_host(storage: Any) -> Any:
 
 
 def _restored(storage: Any, location: str) -> Any:
-    """For `torch.load`, of what was saved from a virtual GPU or is mapped to one."""
+    """Puts a storage on the device that `torch.load` asks for, if that is a virtual GPU."""
     if not location.startswith(NAME):
         return None
     index = getattr(torch, NAME)._index(location)
     return operations.new_storage(storage, torch.device(NAME, index))
+
+
+class TorchVirtualGpus(VirtualGpus):
+    _gpu: str
+    _gpus: int
+    _places: dict[torch.device, Device]
+    _natives: dict[Device, torch.device]
+    _synchronize: Callable[[int], None] | None
+
+    def why_no_virtual_gpus(self) -> str | None:
+        return why_not()
+
+    def make_virtual_gpus(self, n: int) -> None:
+        install(n)
+        self._gpu, self._gpus = NAME, n
+        self._synchronize = accelerators.waiter(NAME)
+        self._places.clear()
+        self._natives.clear()
+        devices.spell(NAME, devices.of("gpu"))  # as "cuda" is: what `device.type` gives goes back in
+        for index in range(n):
+            devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
+
+    def default_to_float64(self) -> None:
+        torch.set_default_dtype(torch.float64)

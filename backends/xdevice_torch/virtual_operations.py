@@ -55,7 +55,7 @@ def is_in_bad_fork() -> bool:
 
 
 def after_fork() -> None:
-    """In a child of a fork: as on CUDA, what the parent has used is of no use there."""
+    """Makes virtual GPUs unusable in a forked child, as CUDA's are there."""
     global _is_forked
     _is_forked = is_used()
 
@@ -162,7 +162,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """What is asked of each operation at each call."""
+    """What is known of an operation, found out once, because each call asks for it."""
 
     __slots__ = ("changes", "checks", "from_host", "generators", "is_view", "names", "written")
 
@@ -181,10 +181,10 @@ _facts: dict[Any, _Facts] = {}
 
 
 def run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """One operation, computed on the host."""
+    """Computes one operation on the host."""
     if _is_forked:
         raise _in_fork()
-    if torch.is_autocast_enabled("cpu"):  # of no concern to a GPU
+    if torch.is_autocast_enabled("cpu"):  # the CPU's autocast does not concern a GPU
         with torch.autocast("cpu", enabled=False):
             return run(op, *args, **kwargs)
     with _NoOverrides():
@@ -199,7 +199,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # a number may come from any device, as on CUDA
+    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # its device does not matter, as on CUDA
         args = *args[:2], _aten._to_copy.default(args[2], device=args[0].device), *args[3:]
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
@@ -260,12 +260,12 @@ def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: An
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors on the host that an operation on a GPU does not take."""
+    """The tensors on the host that an operation on a GPU refuses."""
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
             continue
         for x in _tensors([value]):
-            # a number that is only read goes along, as on CUDA
+            # a tensor without dimensions may be read from the host, as on CUDA
             if x.device.type != NAME and (x.dim() or name in facts.written):
                 yield x
 
@@ -280,7 +280,7 @@ def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None
 
 
 def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device | None:
-    """Where the result is, that of the operands being `place`; None for the host."""
+    """The device of the result, `place` being that of the operands; None for the host."""
     wanted = kwargs.get("device")
     if wanted is None:
         return place
@@ -318,7 +318,8 @@ def _not_pinned() -> Exception:
 def _wrapped(
     result: Any, place: torch.device, known: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
 ) -> Any:
-    """The result on its device; what was changed in place, or filled as `out=`, stays the tensor that it was."""
+    """The host's result as tensors on the virtual GPU; what was written in place, or as `out=`, is the very tensor
+    given."""
     if isinstance(result, torch.Tensor):
         if id(result) in known:
             return known[id(result)]
@@ -334,7 +335,7 @@ def _wrapped(
 
 
 def _follow_shape(x: torch.Tensor, host: torch.Tensor) -> None:
-    """`unsqueeze_`, `resize_`, `set_` and `out=` change more than values."""
+    """Gives a tensor the new shape of its host tensor, which `unsqueeze_`, `resize_`, `set_` and `out=` may change."""
     if host.layout is not _STRIDED:
         set_data(x, placed(host, x.device))
         return

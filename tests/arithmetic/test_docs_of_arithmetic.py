@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "reference" / "arithmetic.md").read_text(encoding="utf-8
 EXPRESSIONS = ("i + 1.5", "i / 2", "b + b", "b * 1.5")
 
 
-@pytest.mark.parametrize("backend", sampled(xdevice.backends(), ("numpy",), ["torch"]))
+@pytest.mark.parametrize("backend", sampled(xdevice.backends(), each_time=("numpy",), slow=["torch"], others="long"))
 def test_the_example_prints_what_it_shows_and_operators_give_what_the_table_says(backend):
     example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL).groups()
     code = f"""{example}

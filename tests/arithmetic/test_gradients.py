@@ -18,7 +18,7 @@ import xdevice
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
-@pytest.fixture(params=sampled(FRAMEWORKS, ("torch",), SHIMS))
+@pytest.fixture(params=sampled(FRAMEWORKS, each_time=("torch",), slow=SHIMS, others="long"))
 def name(request):
     """A framework, selected; MXNet with NumPy's semantics, for this test only."""
     with xdevice.use(request.param) as backend:
@@ -258,7 +258,7 @@ def test_a_rule_may_write_into_what_it_is_given(xp, squares):
     assert lists(xdevice.update(params, velocity, lambda p, v: p - v)["b"][0]) == -16.0
 
 
-@pytest.mark.parametrize("backend", sampled(xdevice.backends(), ("numpy", "torch")))
+@pytest.mark.parametrize("backend", sampled(xdevice.backends(), each_time=("numpy", "torch")))
 def test_numbers_are_updated_on_numpy_too(backend):
     with xdevice.use(backend):
         new = xdevice.update((xdevice.tensor(1.0),), (xdevice.tensor(2.0),), lambda p, g: p - g)

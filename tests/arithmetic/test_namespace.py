@@ -15,7 +15,9 @@ from support import SHIMS, sampled, with_64_bit
 import xdevice
 from xdevice.contract import arithmetic
 
-BACKENDS = sampled(xdevice.backends(), ("numpy", "torch"), SHIMS)  # JAX compiles each shape
+BACKENDS = sampled(
+    xdevice.backends(), each_time=("numpy", "torch"), slow=SHIMS, others="long"
+)  # JAX compiles each shape
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
 REAL = (*FLOATS, *INTS)

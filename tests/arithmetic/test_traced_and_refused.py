@@ -21,7 +21,7 @@ MISMATCHED = {
 }
 
 
-@pytest.fixture(params=sampled(BACKENDS, ("numpy", "torch"), SHIMS))
+@pytest.fixture(params=sampled(BACKENDS, each_time=("numpy", "torch"), slow=SHIMS, others="long"))
 def xp(request):
     with xdevice.use(request.param):
         yield xdevice.array_namespace()
@@ -73,7 +73,7 @@ WITHOUT_LENGTHS = {
 
 
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
-@pytest.mark.parametrize("name", sampled(WITHOUT_LENGTHS, ("roll", "var")))
+@pytest.mark.parametrize("name", sampled(WITHOUT_LENGTHS, each_time=("roll", "var")))
 def test_lengths_that_are_not_known_while_tracing(name):
     function, wanted = WITHOUT_LENGTHS[name]
     np.testing.assert_allclose(traced_of_unknown_lengths(function, ARRAY), wanted(ARRAY), rtol=1e-6)
@@ -90,7 +90,7 @@ NEED_LENGTHS = {
 
 
 @pytest.mark.skipif("tensorflow" not in BACKENDS, reason="TensorFlow is not installed")
-@pytest.mark.parametrize("name", sampled(NEED_LENGTHS, ("tile",)))
+@pytest.mark.parametrize("name", sampled(NEED_LENGTHS, each_time=("tile",)))
 def test_what_needs_all_lengths_is_refused_by_name(name):
     with pytest.raises(xdevice.UnsupportedError, match=f"does not support {name} of the shape .*not known while"):
         traced_of_unknown_lengths(NEED_LENGTHS[name], ARRAY)
@@ -108,7 +108,7 @@ NEED_VALUES = {
 
 
 @pytest.mark.skipif("jax" not in BACKENDS, reason="JAX is not installed")
-@pytest.mark.parametrize("name", sampled(NEED_VALUES, ("to_numpy", "full", "asarray")))
+@pytest.mark.parametrize("name", sampled(NEED_VALUES, each_time=("to_numpy", "full", "asarray")))
 def test_what_needs_values_is_refused_by_name(name):
     import jax
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import xdevice
 from xdevice import Device
 from xdevice.base import devices
-from xdevice.core import registry
 
 ACCELERATORS = ("gpu", "cuda", "rocm", "hip", "mps", "xpu")
 FORMS = (
@@ -37,12 +36,12 @@ def test_every_accepted_spelling_names_one_device(kind, index, form, case):
     device = xdevice.device(form.format(kind=case(kind), index=index))
     assert device.kind == ("gpu" if kind in ACCELERATORS else kind)
     assert device.index == index
-    assert xdevice.device(str(device)) is device
+    assert xdevice.device(str(device)) == device
 
 
 @given(kind=st.sampled_from([*ACCELERATORS, "cpu", "tpu"]))
 def test_without_an_index_it_is_the_first(kind):
-    assert xdevice.device(kind) is xdevice.device(f"{kind}:0")
+    assert xdevice.device(kind) == xdevice.device(f"{kind}:0")
 
 
 @given(st.text(max_size=20) | st.text("cpugda:/()0123456789-", max_size=12))
@@ -55,7 +54,7 @@ def test_random_text_is_a_device_or_the_named_error(text):
         assert repr(text) in said
         assert "accepted" in said
     else:
-        assert xdevice.device(str(device)) is device
+        assert xdevice.device(str(device)) == device
 
 
 @pytest.mark.parametrize(
@@ -107,12 +106,30 @@ def test_numpy_ints_are_indices():
 
 def test_devices_are_one_object_each():
     device = xdevice.gpu(3)
-    assert Device("gpu:3") is Device("cuda:3") is Device(device) is device
+    assert Device("gpu:3") is Device("/GPU:3") is Device(device) is device
     assert copy.copy(device) is copy.deepcopy(device) is pickle.loads(pickle.dumps(device)) is device
     assert {device: 1}[Device("GPU:3")] == 1
     assert device
     assert device != Device("gpu:2")
     assert (str(device), repr(device)) == ("gpu:3", "Device('gpu:3')")
+
+
+def test_a_word_for_hardware_is_equal_to_the_neutral_one_and_is_kept():
+    device = xdevice.gpu(3)
+    for word in ACCELERATORS[1:]:
+        named = Device(f"{word}:3")
+        assert named == device == named == Device(named)
+        assert hash(named) == hash(device)
+        assert {device: 1}[named] == {named: 1}[device] == 1
+        assert len({device, named, Device("cuda:3")}) == 1
+        assert named not in (Device("gpu:2"), Device(f"{word}:2"), "gpu:3")
+        assert isinstance(named, Device)
+        assert (str(named), repr(named), named.kind, named.index) == ("gpu:3", "Device('gpu:3')", "gpu", 3)
+        for again in (copy.copy(named), copy.deepcopy(named), pickle.loads(pickle.dumps(named))):
+            assert again == device
+            assert again.word == word
+        with pytest.raises(AttributeError, match="immutable"):
+            named.word = "cuda"
 
 
 def test_devices_are_immutable():
@@ -142,7 +159,7 @@ def test_interning_from_many_threads_makes_one():
 
 
 def test_device_specs_of_tensorflow_name_devices():
-    tf = registry.load("tensorflow").framework
+    tf = xdevice.backend("tensorflow").framework
     assert xdevice.device(tf.DeviceSpec(device_type="GPU", device_index=1)) is xdevice.gpu(1)
     spec = tf.DeviceSpec.from_string("/job:localhost/replica:0/task:0/device:CPU:0")
     assert xdevice.device(spec) is xdevice.cpu()

@@ -185,7 +185,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", sampled(["spawn", "fork"], [], ["spawn"]))
+@pytest.mark.parametrize("how", sampled(["spawn", "fork"], each_time=(), slow=["spawn"], others="long"))
 def test_through_pools_of_processes(how, tmp_path):
     if how not in multiprocessing.get_all_start_methods():
         pytest.skip("this system cannot fork")

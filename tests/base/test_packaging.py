@@ -5,17 +5,16 @@ from __future__ import annotations
 from importlib import metadata, resources
 
 import pytest
-from support import ROOT
+from support import BUILT_IN, ROOT
 
 import xdevice
-from xdevice.core import registry
 
 try:
     import tomllib
 except ImportError:  # Python 3.10
     tomllib = None
 
-NAMES = {known.name for known in registry.KNOWN}
+NAMES = set(BUILT_IN)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from xdevice.cli import bench as experiments
 from xdevice.cli import main as cli
 
 EXPERIMENTS = ["timing", "blocking", "two devices", "three tasks", "repeated task", "overlap", "norms", "bandwidth"]
-FEW = sampled(BACKENDS, ["numpy"], ["jax"])
+FEW = sampled(BACKENDS, each_time=["numpy"], slow=["jax"], others="long")
 
 
 def run(*arguments, **variables):
@@ -33,7 +33,7 @@ def test_every_experiment_gives_figures_or_says_why_not(name):
         assert row["value"] is None or row["value"] > 0
 
 
-@pytest.mark.parametrize("name", sampled(FRAMEWORKS, [], []))
+@pytest.mark.parametrize("name", sampled(FRAMEWORKS, each_time=(), others="long"))
 def test_virtual_gpus_are_named_and_show_nothing_of_what_is_possible(name):
     arguments = ("-m", "xdevice", "bench", "--backend", name, "--quick")
     status, out, err = run(*arguments, "--json", XDEVICE_VIRTUAL_GPUS="2")

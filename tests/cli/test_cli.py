@@ -10,7 +10,7 @@ from support import BACKENDS, python, sampled
 
 import xdevice
 
-FEW = sampled(BACKENDS, ["numpy"], [])
+FEW = sampled(BACKENDS, each_time=["numpy"], others="long")
 
 
 def command(*arguments, **variables):

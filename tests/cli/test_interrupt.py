@@ -102,7 +102,7 @@ def test_parity_while_a_process_starts(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("at", sampled(["numpy", "jax"], ["numpy"]))
+@pytest.mark.parametrize("at", sampled(["numpy", "jax"], each_time=["numpy"]))
 def test_parity_while_a_script_runs(tmp_path, at, jobs):
     with hanging(tmp_path, "--jobs", jobs, at=at) as command:
         wait_for((tmp_path / at).exists, f"{at} runs")
@@ -145,7 +145,7 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("which", sampled(COMMANDS, ["bench", "tour"]))
+@pytest.mark.parametrize("which", sampled(COMMANDS, each_time=["bench", "tour"]))
 def test_the_other_commands(which):
     with running(*COMMANDS[which]) as command:
         if "child of a child" in which:

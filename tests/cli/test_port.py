@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import pytest
 from click.testing import CliRunner
 
-from xdevice.cli.main import main
-
+(COMMAND,) = (script.load() for script in entry_points(group="console_scripts", name="xdevice"))
 SCRIPT = "import torch\nx = torch.ones(1).item()\nnet = torch.nn.DataParallel(net)\n"
 PORTED = (
     'import xdevice\n\nxdevice.set_backend("torch")\nimport torch\nx = xdevice.item(torch.ones(1))\n'
@@ -21,7 +22,7 @@ def project(tmp_path):
 
 
 def run(*arguments, **options):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
+    return CliRunner().invoke(COMMAND, [str(argument) for argument in arguments], **options)
 
 
 def test_port_shows_a_diff_and_changes_nothing(project):

@@ -9,7 +9,7 @@ from support import BACKENDS, python, sampled
 
 import xdevice
 
-FEW = sampled(BACKENDS, ["numpy"], [])
+FEW = sampled(BACKENDS, each_time=["numpy"], others="long")
 PUBLIC = "|".join(xdevice.__all__)
 WITHIN = rf"\bbackend\(|samples|\bxdevice\.(?!(?:{PUBLIC})\b)|\._|\bimport (?!xdevice$|time$|os, tempfile$)"
 """What a learner should not have to copy: what is not public, and what belongs to one framework."""

@@ -19,12 +19,11 @@ from support import FRAMEWORKS
 
 import xdevice
 from xdevice.containers import trees
-from xdevice.core import registry
 
 
 @pytest.fixture(params=FRAMEWORKS)
 def backend(request):
-    return registry.load(request.param)
+    return xdevice.backend(request.param)
 
 
 @pytest.fixture
@@ -312,7 +311,7 @@ def test_wrong_registrations_are_named():
         ((3,), {}, "takes a type"),
         ((Holder("x"),), {}, r"xdevice.register\(Holder\)"),
         ((dict,), {}, "Python's own"),
-        ((type(ones(registry.load("numpy"))),), {}, "tensor of numpy"),
+        ((type(ones(xdevice.backend("numpy"))),), {}, "tensor of numpy"),
         ((Holder,), {"flatten": list}, "both flatten and rebuild"),
         ((Holder,), {"rebuild": list}, "both flatten and rebuild"),
         ((Holder,), {"flatten": list, "rebuild": list, "move": list}, "not both"),
@@ -334,7 +333,7 @@ def test_dead_types_are_forgotten():
     def use_one(number):
         cls = make_dataclass(f"Row{number}", ["x"])
         plain = type(f"Plain{number}", (), {})
-        things = [cls(ones(registry.load("numpy"))), plain()]
+        things = [cls(ones(xdevice.backend("numpy"))), plain()]
         xdevice.copy_to(things, "cpu")
         xdevice.same_device(things)
         return weakref.ref(cls), weakref.ref(plain)
@@ -439,7 +438,7 @@ def test_the_wrapped_dicts_and_the_variables_of_tensorflow_are_seen():
             with tf.device("CPU:0"):
                 self.count = tf.Variable(1.0)
 
-    there = registry.load("tensorflow").samples().other_device()
+    there = xdevice.backend("tensorflow").samples().other_device()
     if there is None:
         pytest.skip("TensorFlow has one device here")
     step = Step()
@@ -447,7 +446,7 @@ def test_the_wrapped_dicts_and_the_variables_of_tensorflow_are_seen():
         assert xdevice.device_of([inside]) is xdevice.cpu()
         with pytest.raises(xdevice.ContainerError, match="would stay behind"):
             xdevice.to_device([inside], there)
-    far = xdevice.to_device(ones(registry.load("tensorflow")), there)
+    far = xdevice.to_device(ones(xdevice.backend("tensorflow")), there)
     with pytest.raises(xdevice.DeviceMismatchError, match=r"\[0\]\.count\S* is on cpu:0"):
         xdevice.check_same_device(batch=[step, far])
 
@@ -455,11 +454,11 @@ def test_the_wrapped_dicts_and_the_variables_of_tensorflow_are_seen():
 def test_the_lists_and_tuples_of_tensorflows_modules_are_rebuilt(tmp_path):
     import tensorflow as tf
 
-    there = registry.load("tensorflow").samples().other_device()
+    there = xdevice.backend("tensorflow").samples().other_device()
     if there is None:
         pytest.skip("TensorFlow has one device here")
     pair = collections.namedtuple("pair", ["x", "y"])
-    x = ones(registry.load("tensorflow"))
+    x = ones(xdevice.backend("tensorflow"))
     module = tf.Module()
     module.listed, module.tuple, module.pair = [x, [x]], (x, [x]), pair(x, [x])
     for held in (module.listed, module.tuple, module.pair):
@@ -484,10 +483,10 @@ def test_tensorflows_dataclasses_are_walked():
         def total(self):
             return tf.reduce_sum(self.x) + sum(map(tf.reduce_sum, self.more))
 
-    there = registry.load("tensorflow").samples().other_device()
+    there = xdevice.backend("tensorflow").samples().other_device()
     if there is None:
         pytest.skip("TensorFlow has one device here")
-    x = ones(registry.load("tensorflow"))
+    x = ones(xdevice.backend("tensorflow"))
     batch = Batch(x, (x, x), "mine")
     assert xdevice.to_device(batch, "cpu") is batch
     for verb in (xdevice.to_device, xdevice.copy_to):
@@ -501,8 +500,8 @@ def test_tensorflows_dataclasses_are_walked():
 
 
 def test_a_model_of_paddles_goes_with_its_network_and_optimizer(there_of_paddle):
-    paddle = registry.load("paddle").framework
-    x = ones(registry.load("paddle"))
+    paddle = xdevice.backend("paddle").framework
+    x = ones(xdevice.backend("paddle"))
     with xdevice.cpu():
         net = paddle.nn.Linear(2, 2)
     model = paddle.Model(net)
@@ -520,7 +519,7 @@ def test_a_model_of_paddles_goes_with_its_network_and_optimizer(there_of_paddle)
 
 @pytest.mark.filterwarnings("ignore:The program will return to single-card operation")
 def test_a_layer_of_paddles_is_copied_or_named(there_of_paddle):
-    paddle = registry.load("paddle").framework
+    paddle = xdevice.backend("paddle").framework
     net = paddle.nn.Sequential(paddle.DataParallel(paddle.nn.Linear(2, 2)))
     copied = xdevice.copy_to([net, 3], there_of_paddle)[0]
     assert xdevice.device_of(copied) is there_of_paddle
@@ -535,9 +534,9 @@ def test_a_layer_of_paddles_is_copied_or_named(there_of_paddle):
 
 @pytest.fixture
 def there_of_paddle():
-    if not registry.is_installed("paddle"):
+    if "paddle" not in xdevice.backends():
         pytest.skip("Paddle is not installed")
-    return registry.load("paddle").samples().other_device() or xdevice.cpu()
+    return xdevice.backend("paddle").samples().other_device() or xdevice.cpu()
 
 
 # what Python itself keeps tensors in
@@ -597,7 +596,7 @@ def test_what_python_keeps_in_c_is_seen(backend, there, make):
 
 
 def test_what_cannot_be_registered_is_not_told_to_be():
-    x = ones(registry.load("torch"))
+    x = ones(xdevice.backend("torch"))
     for inside in (iter([x]), Owner(x).method, object_array(x), x.untyped_storage(), {x: 3}):
         with pytest.raises(xdevice.ContainerError, match="pass what is in it among the values of a list or dict"):
             xdevice.copy_to([inside], "cpu")
@@ -742,7 +741,7 @@ def test_lists_are_read_by_their_iterators(backend, there):
 def test_storages_and_futures_of_pytorch_are_seen():
     import torch
 
-    there = registry.load("torch").samples().other_device()
+    there = xdevice.backend("torch").samples().other_device()
     if there is None:
         pytest.skip("PyTorch has one device here")
     pending, full, failed = torch.futures.Future(), torch.futures.Future(), torch.futures.Future()

@@ -14,12 +14,11 @@ import pytest
 from support import FRAMEWORKS
 
 import xdevice
-from xdevice.core import registry
 
 
 @pytest.fixture(params=FRAMEWORKS)
 def backend(request):
-    return registry.load(request.param)
+    return xdevice.backend(request.param)
 
 
 @pytest.fixture
@@ -240,7 +239,7 @@ def test_all_values_of_a_key_survive(backend, there, kind):
 
 @pytest.mark.parametrize("kind", MULTI)
 def test_a_file_has_all_values_of_a_key_or_none(kind, tmp_path):
-    backend = registry.load("numpy")
+    backend = xdevice.backend("numpy")
     multi = kind([("a", ones(backend)), ("a", 2 * ones(backend))])
     if kind in (Pairs, MutablePairs, Latest):  # its keys, or those beside them, are no names in a file
         with pytest.raises(xdevice.XDeviceError, match=r"\['a'\] and \['a'\]|\.held\[0\]\[0\]"):
@@ -484,8 +483,8 @@ def test_a_move_that_cannot_be_taken_back_says_what_has_moved(backend, there, mo
 
 
 def test_a_model_with_parameters_on_meta_is_said_to_have_moved_in_part():
-    torch = registry.load("torch").framework
-    there = registry.load("torch").samples().other_device()
+    torch = xdevice.backend("torch").framework
+    there = xdevice.backend("torch").samples().other_device()
     if there is None or there.kind == "meta":
         pytest.skip("PyTorch has one device here")
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
@@ -499,8 +498,8 @@ def test_a_model_with_parameters_on_meta_is_said_to_have_moved_in_part():
 
 @pytest.mark.virtual
 def test_a_tensor_of_texts_stays_on_the_host_in_a_batch():
-    tf = registry.load("tensorflow").framework
-    if not registry.load("tensorflow").count("gpu"):
+    tf = xdevice.backend("tensorflow").framework
+    if not xdevice.backend("tensorflow").count("gpu"):
         pytest.skip("tensorflow has no GPU here")
     there = xdevice.gpu()
     with tf.device("CPU:0"):
@@ -528,12 +527,12 @@ def test_a_tensor_of_texts_stays_on_the_host_in_a_batch():
 
 @pytest.fixture
 def torch():
-    return registry.load("torch").framework
+    return xdevice.backend("torch").framework
 
 
 @pytest.fixture
 def elsewhere():
-    return registry.load("torch").samples().other_device() or pytest.skip("PyTorch has one device here")
+    return xdevice.backend("torch").samples().other_device() or pytest.skip("PyTorch has one device here")
 
 
 def test_a_scheduler_goes_with_its_optimizer(torch, elsewhere):
@@ -570,7 +569,7 @@ def test_the_advice_on_what_pytorch_keeps_in_objects_of_its_own(torch, elsewhere
 
 
 def test_the_advice_on_a_seed_generator_of_keras():
-    backend = registry.load("tensorflow")
+    backend = xdevice.backend("tensorflow")
     keras = pytest.importorskip("keras")
     there = backend.samples().other_device()
     if there is None:
@@ -610,7 +609,7 @@ def test_a_device_that_an_object_notes_goes_along(backend, there):
 
 def test_the_multidicts_of_werkzeug(there_of_torch):
     werkzeug = pytest.importorskip("werkzeug.datastructures")
-    x = [ones(registry.load("torch")) for _ in range(3)]
+    x = [ones(xdevice.backend("torch")) for _ in range(3)]
     pairs = [("a", x[0]), ("a", x[1]), ("b", x[2])]
     for multi in (
         werkzeug.MultiDict(pairs),
@@ -628,7 +627,7 @@ def test_the_multidicts_of_werkzeug(there_of_torch):
 
 def test_those_of_multidict(there_of_torch):
     multidict = pytest.importorskip("multidict")
-    x = [ones(registry.load("torch")) for _ in range(3)]
+    x = [ones(xdevice.backend("torch")) for _ in range(3)]
     pairs = [("a", x[0]), ("b", x[2]), ("a", x[1])]
     for multi in (multidict.MultiDict(pairs), multidict.CIMultiDict(pairs)):
         for verb in (xdevice.to_device, xdevice.copy_to):
@@ -643,7 +642,7 @@ def test_those_of_multidict(there_of_torch):
 def test_the_maps_and_vectors_of_pyrsistent_and_frozendict(there_of_torch):
     pyrsistent = pytest.importorskip("pyrsistent")
     frozendict = pytest.importorskip("frozendict")
-    x = ones(registry.load("torch"))
+    x = ones(xdevice.backend("torch"))
     for made in (pyrsistent.pmap({"a": x, "n": 3}), frozendict.frozendict(a=x, n=3)):
         hash(made)
         for verb in (xdevice.to_device, xdevice.copy_to):
@@ -656,7 +655,7 @@ def test_the_maps_and_vectors_of_pyrsistent_and_frozendict(there_of_torch):
     moved = xdevice.to_device(pyrsistent.pset([x]), there_of_torch)
     assert [xdevice.device_of(inside) for inside in moved.add(3).remove(3)] == [there_of_torch]
     for made in (pyrsistent.pvector, pyrsistent.plist, pyrsistent.pbag, pyrsistent.pdeque):
-        assert_seen([made([x])], registry.load("torch"), there_of_torch)
+        assert_seen([made([x])], xdevice.backend("torch"), there_of_torch)
         assert_refused([made([x])], there_of_torch, r"xdevice\.register")
 
 
@@ -671,7 +670,7 @@ def test_structs_of_msgspec(there_of_torch):
         x: object
         n: int = 3
 
-    for row in (Row(ones(registry.load("torch"))), FrozenRow([ones(registry.load("torch"))])):
+    for row in (Row(ones(xdevice.backend("torch"))), FrozenRow([ones(xdevice.backend("torch"))])):
         for verb in (xdevice.to_device, xdevice.copy_to):
             moved = verb([row], there_of_torch)[0]
             assert type(moved) is type(row)
@@ -683,9 +682,9 @@ def test_structs_of_msgspec(there_of_torch):
 
 def test_a_proxy_of_a_model(there_of_torch):
     wrapt = pytest.importorskip("wrapt")
-    net = registry.load("torch").framework.nn.Linear(1, 1)
+    net = xdevice.backend("torch").framework.nn.Linear(1, 1)
     proxy = wrapt.ObjectProxy(net)
-    assert_seen([proxy], registry.load("torch"), there_of_torch)
+    assert_seen([proxy], xdevice.backend("torch"), there_of_torch)
     with pytest.raises(xdevice.ContainerError, match=r"ObjectProxy .*its \.__wrapped__, a Linear, beside it"):
         xdevice.to_device([proxy], there_of_torch)
     assert xdevice.device_of(xdevice.to_device([proxy, net], there_of_torch)) is there_of_torch
@@ -693,4 +692,4 @@ def test_a_proxy_of_a_model(there_of_torch):
 
 @pytest.fixture
 def there_of_torch():
-    return registry.load("torch").samples().other_device() or pytest.skip("PyTorch has one device here")
+    return xdevice.backend("torch").samples().other_device() or pytest.skip("PyTorch has one device here")

@@ -25,7 +25,6 @@ class ToyBackend(Backend):
     minimum = (1, 0)
     dtypes = frozenset(["float32", "int64"])
     framework = property(lambda self: toyframe)
-    version = property(lambda self: toyframe.__version__)
     def classify(self, cls): return "tensor" if cls is toyframe.Toy else None
     def count(self, kind): return 2 if kind == "gpu" else 1
     def describe(self, device): return DeviceInfo("toy", None)
@@ -132,7 +131,7 @@ except xdevice.DTypeError:
             "lacks the method move(self, x: 'Any', device",
         ),
         ("    def count(self, kind)", "    def count(self)", "defines count(self), expected count(self, kind: 'str')"),
-        ("    version = property", "    vresion = property", "lacks the method version (a property)"),
+        ("    framework = property", "    framewrok = property", "lacks the method framework (a property)"),
         ("    dtypes = ", "    dtpyes = ", "does not state the class attribute 'dtypes'"),
         ('    name = "toyframe"', '    name = "other"', "calls itself 'other'"),
         ("class ToyBackend(Backend)", "class ToyBackend", "is not a subclass of xdevice.contract.Backend"),

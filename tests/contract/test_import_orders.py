@@ -68,7 +68,9 @@ def assert_works(order, how, **variables):
     assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("how", sampled(["main", "thread", "by hand"], [], ["main", "by hand"]))
+@pytest.mark.parametrize(
+    "how", sampled(["main", "thread", "by hand"], each_time=(), slow=["main", "by hand"], others="long")
+)
 @pytest.mark.parametrize("order", [SAMPLED[0], pytest.param(SAMPLED[1], marks=pytest.mark.long)], ids=",".join)
 def test_the_orders_that_crash_without_the_loader(order, how):
     assert_works(order, how)
@@ -91,8 +93,9 @@ def test_every_other_order(order, how):
             (("tensorflow", "jax", "torch", "paddle", "mxnet"), "by hand at once"),
             *((order, "by hand") for order in OTHERS),
         ],
-        [(("jax",), "by hand")],
-        [(("tensorflow", "jax", "paddle", "mxnet", "torch"), "by hand")],
+        each_time=[(("jax",), "by hand")],
+        slow=[(("tensorflow", "jax", "paddle", "mxnet", "torch"), "by hand")],
+        others="long",
     ),
     ids=lambda value: value if isinstance(value, str) else ",".join(value),
 )

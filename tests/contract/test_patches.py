@@ -136,7 +136,9 @@ def is_private(module):
     return any(part[0] == "_" and part != "__future__" for part in parts) or module.startswith(PRIVATE_MODULES)
 
 
-@pytest.mark.parametrize("name", sampled(BACKENDS, ["numpy"], ["torch", "paddle", "mxnet", "jax"]))
+@pytest.mark.parametrize(
+    "name", sampled(BACKENDS, each_time=["numpy"], slow=["torch", "paddle", "mxnet", "jax"], others="long")
+)
 def test_what_is_replaced_at_run_time_is_listed_and_put_back(name):
     folders = [str(Path(__file__).parent), str(ROOT / "tests")]
     code = f"import sys; sys.path[:0] = {folders!r}; import test_patches; test_patches.compare({name!r})"

@@ -104,7 +104,7 @@ def test_what_is_gone_is_gone(run):
     assert "import of fcntl halted" in done.stderr
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, ["numpy"], ["torch"]))
+@pytest.mark.parametrize("backend", sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long"))
 def test_verbs_files_and_conversion_need_nothing_of_posix(run, folder, backend):
     done = run("-c", FILES, folder, backend)
     assert done.returncode == 0, done.stderr

@@ -541,13 +541,13 @@ def the_sum_is_in_new_tensors(adapter, patch, suite):
 def test_a_sabotaged_adapter_fails_the_suite(plant, check, name, monkeypatch):
     suite = type("Suite", (Conformance,), {"backend": name})
     assert suite.failures(check) == []
-    with suite().selected():
+    with suite().select():
         plant(xdevice.backend(name), monkeypatch, suite)
     caught = suite.failures(check)
     monkeypatch.undo()
     for scope in getattr(suite, "left_open", ()):
         scope.__exit__(None, None, None)
-    with suppress(Exception), suite().selected():
+    with suppress(Exception), suite().select():
         xdevice.sync()  # what was left to fail
     errors = [type(failure.error) for failure in caught]
     caught.clear()

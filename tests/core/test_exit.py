@@ -142,7 +142,9 @@ def ends_as_it_should(name, how):
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize(("name", "how"), sampled(itertools.product(BACKENDS, WAYS), EACH_TIME, IN_CI))
+@pytest.mark.parametrize(
+    ("name", "how"), sampled(itertools.product(BACKENDS, WAYS), each_time=EACH_TIME, slow=IN_CI, others="long")
+)
 def test_a_program_that_ends_in_the_middle(name, how):
     ends_as_it_should(name, how)
 

@@ -31,7 +31,7 @@ print(place(), xdevice.num_gpus())
 """
 
 
-@pytest.mark.parametrize("name", sampled(FRAMEWORKS, in_ci=("torch", "paddle")))
+@pytest.mark.parametrize("name", sampled(FRAMEWORKS, slow=("torch", "paddle"), others="long"))
 def test_it_ends_with_its_thread_and_the_program_ends_quietly(name):
     done = python("-c", ENDS, XDEVICE_BACKEND=name, XDEVICE_VIRTUAL_GPUS="2")
     assert done.stdout.splitlines() == ["gpu:1 gpu:1", "True cpu:0", "gpu:1 2"]

@@ -98,12 +98,12 @@ def test_eight_threads_first_use_what_is_quick():
     assert_works(EIGHT, 0, ",".join(name for name in QUICK if name in BACKENDS))
 
 
-@pytest.mark.parametrize("seed", sampled(range(50), [], [0]))
+@pytest.mark.parametrize("seed", sampled(range(50), each_time=(), slow=[0], others="long"))
 def test_eight_threads_first_use_all_frameworks(seed):
     assert_works(EIGHT, seed, ",".join(FRAMEWORKS))
 
 
 @pytest.mark.skipif(not {"paddle", "mxnet"} <= set(FRAMEWORKS), reason="needs both")
-@pytest.mark.parametrize("run", sampled(range(20), [], []))
+@pytest.mark.parametrize("run", sampled(range(20), each_time=(), others="long"))
 def test_paddle_is_imported_while_mxnet_works_in_other_threads(run):
     assert_works(WHILE_MXNET_WORKS)

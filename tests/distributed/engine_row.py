@@ -13,7 +13,7 @@ NAMES = {("all_reduce", "max"): "max, min", ("reduce_scatter", "max"): "max, min
 
 
 def row(world):
-    carrier = world._carrier
+    carrier = world._session._carrier
     held = [dtype for dtype in sorted(carrier.backend.dtypes) if carrier.backend.dtype_refusal(dtype) is None]
     lacks = {}
     for verb, op in VERBS:

@@ -14,8 +14,7 @@ from process_runs import LATE, met, report
 
 import xdevice
 import xdevice_torch.processes
-from xdevice.distributed import carrying, control, endings, hub, runner, signs, wire
-from xdevice.distributed import world as worlds
+from xdevice.distributed import carrying, control, endings, hub, runner, session, signs, telling, wire
 
 
 def _rank():
@@ -26,18 +25,13 @@ def _rank():
 
 
 def no_vote():
-    made = worlds.World.__init__
-
-    def init(self, options):
-        made(self, options)
-        self._check = False
-
-    worlds.World.__init__ = init
+    made = session.Session.__init__
+    session.Session.__init__ = lambda self, options: made(self, options._replace(check=False))
 
 
 def _told(change):
-    said = worlds.World._agree
-    worlds.World._agree = lambda self, call, own=None: said(self, change(call), own)
+    said = session.Session.agree
+    session.Session.agree = lambda self, call, own=None: said(self, change(call), own)
 
 
 def no_operation():
@@ -49,8 +43,8 @@ def no_verb():
 
 
 def _signed(change):
-    signature = carrying.signature
-    worlds.signature = lambda *given: change(signature(*given))
+    signature = telling.signature
+    telling.signature = lambda *given: change(signature(*given))
 
 
 def no_dtype():
@@ -62,21 +56,21 @@ def no_shape():
 
 
 def no_weight():
-    agree = worlds.World._agree
-    worlds.World._agree = lambda self, call, own=None: agree(self, call, own) and None
+    agree = session.Session.agree
+    session.Session.agree = lambda self, call, own=None: agree(self, call, own) and None
 
 
 # what goes through the engine
 
 
 def narrow():
-    summed = carrying.Carrier.summed
+    summed = carrying.Carrier.reduce
 
     def narrowed(self, y, dtype, *given):
         found = summed(self, y, dtype, *given)
         return found.float().double() if dtype == "float64" else found
 
-    carrying.Carrier.summed = narrowed
+    carrying.Carrier.reduce = narrowed
 
 
 def half():
@@ -92,22 +86,22 @@ def padded():
     def gathered(self, held, lengths):
         y = self.read_only(held)
         if lengths is not None:
-            y = self._padded(y, carrying.dtype_of(held), max(lengths))
+            y = self._pad(y, carrying.dtype_of(held), max(lengths))
         return self._back(self.backend.join(self.engine.all_gather(y)), held.backend)
 
-    carrying.Carrier.gathered = gathered
+    carrying.Carrier.all_gather = gathered
 
 
 def inputs_are_lost():
     """As MXNet's key-value store does."""
-    send = carrying.Carrier.gathered
+    send = carrying.Carrier.all_gather
 
     def gathered(self, held, lengths):
         found = send(self, held, lengths)
         held.value[...] = 0
         return found
 
-    carrying.Carrier.gathered = gathered
+    carrying.Carrier.all_gather = gathered
 
 
 # failures
@@ -123,11 +117,11 @@ def nobody_is_told():
 
 
 def nobody_is_late():
-    signs.Signs.moved = lambda self: True
+    signs.Signs.has_moved = lambda self: True
 
 
 def at_once_late():
-    signs.Signs.moved = lambda self: False
+    signs.Signs.has_moved = lambda self: False
 
 
 def exit_hooks_run():
@@ -144,14 +138,14 @@ def errors_are_swallowed():
 
 
 def open_again():
-    ready = worlds.World._ready
+    ready = session.Session.ready
 
-    def forgets(self, verb):
+    def forgets(self, verb, *given):
         if self._line is not None:
             self._line.failure = None
-        return ready(self, verb)
+        return ready(self, verb, *given)
 
-    worlds.World._ready = forgets
+    session.Session.ready = forgets
 
 
 def first_waits_for_nobody():
@@ -182,7 +176,7 @@ def engine_fails():
             def broken(x, op):
                 raise RuntimeError("the cable is cut")
 
-            world._carrier.engine.all_reduce = broken
+            world._session._carrier.engine.all_reduce = broken
         world.all_reduce(xdevice.ones(3))
     report(good=True)
 

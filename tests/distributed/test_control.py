@@ -41,7 +41,7 @@ def serving():
 
 def connect(port, line="vote", key="", run="a run", world=1, size=2, rank=1):
     place = PLACE._replace(port=port, rank=rank, size=size)
-    return control._connected(place, port, Terms(key, run, world, size), line)
+    return control._connect(place, port, Terms(key, run, world, size), line)
 
 
 def joined(port, key="", rank=1, size=2):

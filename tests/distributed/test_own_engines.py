@@ -13,8 +13,8 @@ from support import printed, python
 
 import xdevice
 from xdevice.base import devices
-from xdevice.contract import nvidia
 from xdevice.contract.collectives import free_port, own_part, refusal_of_order, require_fit
+from xdevice.cuda import nvidia
 from xdevice.distributed import engines
 
 SCRIPT = Path(__file__).with_name("own_engine.py")

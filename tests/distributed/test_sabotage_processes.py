@@ -57,7 +57,7 @@ def in_turn(outcomes):
 
 CASES = {
     **{name: (name, lambda outcomes, name=name: fault(name, outcomes)) for name in FAILURES},
-    "verbs": ("world_cases:verbs", good),
+    "verbs": ("world_verbs:verbs", good),
     "what takes long": ("world_cases:waits_for_a_child", good),
     "exit hooks that hang": ("world_cases:hanging_hooks", ended),
     "closed for good": ("world_cases:closed_for_good", first_is_good),

@@ -131,7 +131,7 @@ def test_what_cannot_be_started_is_wrong_usage(arguments, said):
 
 
 def test_a_reserved_port_is_given_to_nobody_and_can_be_listened_on():
-    with spawning.reserved("127.0.0.1") as port:
+    with spawning.reserve("127.0.0.1") as port:
         for _ in range(2):  # one world after another
             with socket.create_server(("127.0.0.1", port)) as server, socket.create_connection(server.getsockname()):
                 server.accept()[0].close()

@@ -1,6 +1,6 @@
 """A world of several processes: its verbs, what is late and what only takes long, and how it ends.
 
-What ranks do is in `world_cases.py`. The framework is NumPy's, and the engine PyTorch's gloo.
+What ranks do is in `world_cases.py`, its verbs in `tests/world_verbs.py`. The framework is NumPy, the engine gloo.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from process_runs import LATE, Zygote, took
 from support import needs, sampled
+from world_verbs import CHECKS
 
 DAMP = 1.5
 """Seconds beyond a promise that a loaded machine may take."""
@@ -53,8 +54,16 @@ def assert_told(outcome, error, why=None, peer=None, words=""):
     assert outcome.status == 1
 
 
-def test_every_verb_on_two_ranks(run):
-    assert_good(run("verbs"))
+@pytest.fixture(scope="module")
+def verbs(zygote):
+    return zygote.run("world_verbs:verbs")
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_verb_on_two_ranks(verbs, name):
+    for one in verbs:
+        assert name in one.said.get("ran", ()), one.printed[-2000:]
+        assert name not in one.said["failed"], one.said["failed"][name]
 
 
 @pytest.mark.slow
@@ -83,7 +92,9 @@ def test_calls_that_look_alike_and_are_not(run, case, words):
     "case",
     sampled(
         ["two_worlds", "weights_of_nothing", "verb_in_first", "all_exit_with_0", "two_threads"],
-        each_time=["two_worlds"], in_ci=["weights_of_nothing", "all_exit_with_0"],
+        each_time=["two_worlds"],
+        slow=["weights_of_nothing", "all_exit_with_0"],
+        others="long",
     ),
 )  # fmt: skip
 def test_what_leaves_a_world_in_order(run, case):
@@ -146,7 +157,12 @@ def test_tensors_of_torch_that_a_backward_pass_needs_and_odd_ones(run):
 
 @pytest.mark.parametrize(
     "case",
-    sampled(["computes", "loads_slowly", "waits_for_a_child", "long_first"], each_time=[], in_ci=["loads_slowly"]),
+    sampled(
+        ["computes", "loads_slowly", "waits_for_a_child", "long_first"],
+        each_time=(),
+        slow=["loads_slowly"],
+        others="long",
+    ),
 )
 def test_what_takes_long_is_not_late(run, case):
     assert_good(run(case))
@@ -189,10 +205,11 @@ def test_rank_0_that_is_stopped_is_told(run):
             ("exits_with_0", 0, "left", "rank 1 has left the block"),
             ("forks", 0, "died", "rank 1 has died"),
         ],
-        in_ci=[
+        slow=[
             ("first_rank_killed", 1, "died", "rank 0 has died"),
             ("leaves", 0, "left", "rank 1 has left the block"),
         ],
+        others="long",
     ),
 )
 def test_a_rank_that_goes_is_told_at_once(run, case, rank, why, words):

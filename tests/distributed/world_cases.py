@@ -21,59 +21,6 @@ if TYPE_CHECKING:
 LONG = 2.5 * LATE
 
 
-def verbs() -> None:
-    with met() as world:
-        rank, size = world.rank, world.size
-        x = np.arange(4.0) + rank
-        assert world.all_reduce(x) is x
-        assert x.tolist() == [1, 3, 5, 7]
-        assert world.all_reduce(np.array([rank, 5 - rank]), "max").tolist() == [1, 5]
-        assert world.all_reduce({"a": [np.array([rank], "float32")]}, "mean") == {"a": [0.5]}
-        assert world.all_reduce(np.float32(rank), "mean") == 0.5
-        assert world.all_gather(np.full((rank, 2), rank), even=False).tolist() == [[1, 1]]
-        assert world.all_gather(np.float64(rank)).tolist() == [0, 1]
-        assert world.reduce_scatter(np.arange(4)).tolist() == [[0, 2], [4, 6]][rank]
-        source = np.arange(6).reshape(3, 2) * 1j if rank == 1 else np.zeros((3, 2), complex)
-        assert world.broadcast(source, root=1) is source
-        assert source[2, 1] == 5j
-        if rank == 0:
-            world.send([np.arange(3), np.ones(2, "int16")], 1)
-        else:
-            assert [x.tolist() for x in world.recv([np.zeros(3, int), np.zeros(2, "int16")], 0)] == [[0, 1, 2], [1, 1]]
-        assert world.split_batch(np.arange(5), even=False).tolist() == [[0, 1, 2], [3, 4]][rank]
-        empty = np.full(2, np.nan) if rank else np.array([1.0, 2.0])
-        assert world.all_reduce(empty, "mean", weight=0 if rank else 7).tolist() == [1, 2]
-        assert world.all_reduce(np.ones(2) * rank, "mean", weight=1 + 2 * rank).tolist() == [0.75] * 2
-        half = world.all_reduce(np.full(3, 3e4 + rank, "float16"), "mean")
-        assert half.tolist() == [30000.0] * 3, "16-bit floats are added as float32"
-        gradients = [np.full(n, float(rank)) for n in (3, 1, 4)] + [None, np.ones((2, 2), "float32")]
-        averaged = world.average_gradients(gradients, weight=3 - 2 * rank)
-        assert averaged[3] is None
-        assert [x.tolist() for x in averaged[:3]] == [[0.25] * n for n in (3, 1, 4)]
-        for one, another in zip(averaged, gradients, strict=True):
-            assert one is another
-        pairs = [("a", np.array([rank])), ("b", {"y": np.ones(2), "x": np.zeros(3)})]
-        mixed = dict(reversed(pairs) if rank else pairs)
-        assert world.all_gather(mixed)["a"].tolist() == [0, 1], "dicts are the same in any order"
-        assert world.all_reduce(mixed)["b"]["y"].tolist() == [2, 2]
-        assert world.broadcast(mixed, root=1)["a"].tolist() == [1]
-        many = [np.array([10 * i + rank]) for i in range(12)]  # x[10] stands before x[2] where names are sorted
-        assert [x.tolist() for x in world.all_gather(many)] == [[10 * i, 10 * i + 1] for i in range(12)]
-        if rank:
-            world.send(many, 0)
-        else:
-            assert [x.item() for x in world.recv([np.zeros_like(x) for x in many], 1)] == [
-                10 * i + 1 for i in range(12)
-            ]
-        big = [np.full(5 * 2**20, rank + 1.0, "float32") for _ in range(3)]
-        assert all(x.min() == x.max() == 1.5 for x in world.average_gradients(big))
-        with world.first() as is_first:
-            assert is_first is (rank == 0)
-        assert world.engine == "torch:gloo"
-        assert repr(world) == f"<world: rank {rank} of {size} by xdevice launch, engine torch:gloo>"
-    report(good=True)
-
-
 def errors_before_anything_is_said() -> None:
     """A verb that refuses its argument on one rank leaves the others to their own calls."""
     with met() as world:

@@ -21,8 +21,8 @@ SAID = {
 TRAINING = ("multiple_gpus", "multiple_gpus_concise")
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, ["numpy"], ["torch"]))
-@pytest.mark.parametrize("chapter", sampled(SAID, ["use_gpu"]))
+@pytest.mark.parametrize("backend", sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long"))
+@pytest.mark.parametrize("chapter", sampled(SAID, each_time=["use_gpu"]))
 def test_a_chapter_runs(chapter, backend):
     out = printed(EXAMPLES / f"{chapter}.py", XDEVICE_BACKEND=backend)
     assert out.startswith(f"This is {backend} ")
@@ -30,7 +30,7 @@ def test_a_chapter_runs(chapter, backend):
         assert re.search(said, out), out
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, [], ["jax"]))
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=(), slow=["jax"], others="long"))
 @pytest.mark.parametrize("chapter", ["auto_parallelism", "streams"])
 def test_a_chapter_runs_where_gpus_are_virtual(chapter, backend):
     done = python(EXAMPLES / f"{chapter}.py", XDEVICE_BACKEND=backend, XDEVICE_VIRTUAL_GPUS="2")

@@ -22,7 +22,7 @@ MODULES = [
     if not found.name.startswith(("xdevice.__main__", "xdevice.testing"))
 ]
 PUBLIC = [getattr(xdevice, name) for name in xdevice.__all__]
-FEW = sampled(BACKENDS, ["numpy"], ["torch"])
+FEW = sampled(BACKENDS, each_time=["numpy"], slow=["torch"], others="long")
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -195,7 +195,12 @@ def run(code, **variables):
 
 @pytest.mark.parametrize(
     ("name", "imported_before"),
-    sampled(itertools.product(ASYNCHRONOUS, [False, True]), [], [("jax", False), ("jax", True)]),
+    sampled(
+        itertools.product(ASYNCHRONOUS, [False, True]),
+        each_time=(),
+        slow=[("jax", False), ("jax", True)],
+        others="long",
+    ),
 )
 def test_the_variable_holds_from_the_loading_on(name, imported_before):
     if name == "mxnet" and imported_before:

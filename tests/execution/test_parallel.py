@@ -34,7 +34,7 @@ def samples(backend) -> Samples:
     return backend.samples()
 
 
-@pytest.mark.parametrize("backend", sampled(BACKENDS, ["numpy", "torch"]), indirect=True)
+@pytest.mark.parametrize("backend", sampled(BACKENDS, each_time=["numpy", "torch"]), indirect=True)
 def test_a_thousand_tasks_give_what_they_give_one_after_another(backend):
     add = samples(backend).add
     x = xdevice.rand(8, 8)

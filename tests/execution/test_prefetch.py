@@ -211,7 +211,10 @@ nothing_is_left()
 """
 
 
-@pytest.mark.parametrize("name", sampled([name for name in ("torch", "paddle") if name in BACKENDS], [], ["torch"]))
+@pytest.mark.parametrize(
+    "name",
+    sampled([name for name in ("torch", "paddle") if name in BACKENDS], each_time=(), slow=["torch"], others="long"),
+)
 def test_loaders_with_worker_processes(name):
     # in a process of its own, because workers are forked, and no fork is safe once JAX or TensorFlow has run
     done = python("-c", WORKERS, name)

@@ -50,7 +50,7 @@ def long_work(backend):
 
 @pytest.mark.usefixtures("_synchronous_again")
 @pytest.mark.parametrize(
-    "name", sampled((name for name in ASYNCHRONOUS_ON_CPU if name in BACKENDS), ["tensorflow"], [])
+    "name", sampled((name for name in ASYNCHRONOUS_ON_CPU if name in BACKENDS), each_time=["tensorflow"], others="long")
 )
 class TestWaits:
     def test_the_work_is_not_done_without_a_wait(self, name):
@@ -662,7 +662,7 @@ def test_memory_counts_what_is_alive(name):
         assert xdevice.memory("cpu").allocated - before < 2**22
 
 
-@pytest.mark.parametrize("name", sampled(["tensorflow", "paddle"], [], ["paddle"]))
+@pytest.mark.parametrize("name", sampled(["tensorflow", "paddle"], each_time=(), slow=["paddle"], others="long"))
 def test_the_peak_begins_anew(name):
     # in a fresh process: after 700 other tests Paddle's peak missed these 4 MB, and the cause was not found
     code = f"""

@@ -14,7 +14,6 @@ from support import NO_KERNELS
 
 import xdevice
 from xdevice import convert
-from xdevice.core import registry
 
 pytestmark = pytest.mark.gpu
 
@@ -24,9 +23,9 @@ GPUS = ("gpu:0", "gpu:1")
 
 
 def backend(name):
-    if not registry.is_installed(name):
+    if name not in xdevice.backends():
         pytest.skip(f"{name} is not installed")
-    found = registry.load(name)
+    found = xdevice.backend(name)
     if found.count("gpu") < 2:
         pytest.skip(f"{name} sees {found.count('gpu')} GPUs")
     return found
@@ -37,7 +36,7 @@ def make(name, values, gpu):
 
 
 def read(x):
-    return registry.kind_of(type(x))[0].to_numpy(x)
+    return xdevice.to_numpy(x)
 
 
 def address(name, x):

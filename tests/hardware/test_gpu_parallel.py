@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.execution.parallel import TURN
 
 pytestmark = pytest.mark.gpu
 
@@ -80,7 +79,7 @@ def test_threads_take_short_turns_while_tasks_feed_gpus():
     torch.zeros(1, device="cuda:0")
     before = sys.getswitchinterval()
     seen = xdevice.parallel(sys.getswitchinterval, lambda: xdevice.parallel(sys.getswitchinterval)[0])
-    assert seen == pytest.approx([TURN] * 2)
+    assert seen[0] == seen[1] < before, "tasks take short turns"
     assert sys.getswitchinterval() == before
     with pytest.raises(ZeroDivisionError):
         xdevice.parallel(lambda: 1 / 0)

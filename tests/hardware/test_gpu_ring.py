@@ -10,7 +10,7 @@ import pytest
 from support import NO_KERNELS, python
 
 import xdevice
-from xdevice.contract import ring
+from xdevice.cuda import ring
 
 pytestmark = pytest.mark.gpu
 

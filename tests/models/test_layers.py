@@ -10,7 +10,6 @@ from models_side_by_side import IMAGE, SEQUENCE, outputs, ported, randomised
 from support import WITH_MODELS, framework
 
 import xdevice
-from xdevice.core import registry
 
 ALL = list(permutations(WITH_MODELS, 2))
 TWO = [("torch", "paddle"), ("paddle", "torch")]
@@ -33,7 +32,7 @@ def nn_of(name):
 
 def gluon(make):
     mx = framework("mxnet")
-    registry.load("mxnet").namespace().enter()
+    xdevice.backend("mxnet").namespace().enter()
     block = make(mx.gluon)
     block.initialize()
     return block
@@ -207,7 +206,7 @@ def test_heads_of_another_size_are_no_attention_of_pytorch():
 @pytest.mark.parametrize("name", ["torch", "paddle", "tensorflow"])
 def test_a_flat_attention_is_found_by_its_names(name):
     model = randomised(name, attention(name, dims=(3, 4)))
-    state = dict(registry.load(name).variables(model))
+    state = dict(xdevice.backend(name).variables(model))
     path = "multi_head_attention" if name == "tensorflow" else ""
     told = xdevice.convert_state(state, "torch", kinds={path: "multihead_attention"})
     known = xdevice.convert_state(model, "torch")

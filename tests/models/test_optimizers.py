@@ -395,7 +395,7 @@ EACH_TIME = [
 ALL = [(one, other, kind) for one in FRAMEWORKS for other in FRAMEWORKS if one != other for kind in nets.KINDS]
 
 
-@pytest.mark.parametrize(("source", "target", "kind"), sampled(ALL, EACH_TIME))
+@pytest.mark.parametrize(("source", "target", "kind"), sampled(ALL, each_time=EACH_TIME))
 def test_5_steps_here_and_5_there_are_10(source, target, kind):
     net, other = nets.handed_on(source, target, kind)
     assert nets.furthest(net, other, target) < 1e-5

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.core import registry
 from xdevice.errors import ArgumentError
 from xdevice.models import refusals
 
@@ -25,28 +24,28 @@ def named(nn, **layers):
 
 
 def _torch():
-    registry.load("torch")
+    xdevice.backend("torch")
     from torch import nn
 
     return nn
 
 
 def _paddle():
-    registry.load("paddle")
+    xdevice.backend("paddle")
     from paddle import nn
 
     return nn
 
 
 def _keras():
-    registry.load("tensorflow")
+    xdevice.backend("tensorflow")
     import keras
 
     return keras
 
 
 def _gluon():
-    registry.load("mxnet")
+    xdevice.backend("mxnet")
     from mxnet.gluon import nn
 
     return nn
@@ -245,9 +244,9 @@ ABBREVIATED = [
 def test_names_that_speak_against_the_order_are_seen(ours, theirs):
     nn, other = _torch(), _paddle()
     source = named(nn, **{name: nn.Linear(4, 4) for name in ours})
-    crossed = named(other, **{name: other.Linear(4, 4) for name in theirs})
+    crossings = named(other, **{name: other.Linear(4, 4) for name in theirs})
     with pytest.raises(xdevice.StateError, match="names contradict their order"):
-        xdevice.convert_state(source, "paddle", like=crossed)
+        xdevice.convert_state(source, "paddle", like=crossings)
     straight = named(other, **{name: other.Linear(4, 4) for name in reversed(theirs)})
     assert not xdevice.convert_state(source, "paddle", like=straight).unmapped
 
@@ -262,9 +261,9 @@ HONEST = [
 
 @pytest.mark.parametrize(("ours", "theirs"), HONEST)
 def test_names_that_say_nothing_are_no_objection(ours, theirs):
-    from xdevice.models.likeness import crossed
+    from xdevice.models.likeness import crossings
 
-    assert crossed(ours, theirs) == []
+    assert crossings(ours, theirs) == []
 
 
 def test_a_refusal_says_where_the_order_breaks_and_is_short():

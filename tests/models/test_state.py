@@ -21,7 +21,7 @@ INDICES = np.array([[0, 2, 4], [1, 1, 3]])
 @pytest.fixture(scope="module", autouse=True)
 def _frameworks():
     for name in WITH_MODELS:
-        registry.load(name)
+        xdevice.backend(name)
 
 
 # the same layers, as each framework's users write them; an image goes into Keras with its channels last
@@ -43,7 +43,7 @@ def _paddle():
 def _gluon_takes_tensors(request):
     """Layers remember whether they were built with NumPy's semantics."""
     if "mxnet" in request.node.name:
-        registry.load("mxnet").namespace().enter()
+        xdevice.backend("mxnet").namespace().enter()
 
 
 def _gluon(block):
@@ -225,7 +225,7 @@ FROM_AND_TO_THE_FIRST = [pair for pair in permutations(WITH_MODELS, 2) if WITH_M
 
 
 @pytest.mark.parametrize("build", LAYERS, ids=lambda build: build.__name__)
-@pytest.mark.parametrize(("here", "there"), sampled(permutations(WITH_MODELS, 2), FROM_AND_TO_THE_FIRST))
+@pytest.mark.parametrize(("here", "there"), sampled(permutations(WITH_MODELS, 2), each_time=FROM_AND_TO_THE_FIRST))
 def test_a_layer_computes_the_same_elsewhere(build, here, there):
     assert error(build, here, there, LAYERS[build]) < 1e-5
 
@@ -253,12 +253,12 @@ def test_nothing_is_left_over_and_back_is_what_it_was(build, name):
     model = randomised(name, build(name))
     away = xdevice.convert_state(model, "numpy")
     assert not away.unmapped
-    kinds = {layer.path: layer.kind for layer in registry.load(name).layers(model)}
+    kinds = {layer.path: layer.kind for layer in xdevice.backend(name).layers(model)}
     twin = build(name)
     back = xdevice.convert_state(dict(away), name, like=twin, kinds=kinds)
-    for variable, value in registry.load(name).variables(model):
+    for variable, value in xdevice.backend(name).variables(model):
         if variable in back:
-            assert (xdevice.to_numpy(back[variable]) == registry.load(name).to_numpy(value)).all()
+            assert (xdevice.to_numpy(back[variable]) == xdevice.backend(name).to_numpy(value)).all()
     back.load_into(twin)
     x = LAYERS[build]
     assert (outputs(name, twin, x) == outputs(name, model, x)).all()
@@ -754,7 +754,7 @@ def test_a_layer_used_twice_comes_once(name):
 
         one = layers.Dense(4)
         target = _keras(_keras(one, shape=(4,)), _keras(one, shape=(4,)), shape=(4,))
-    assert len(list(registry.load(name).layers(target))) == 1
+    assert len(list(xdevice.backend(name).layers(target))) == 1
     xdevice.convert_state(source, name, like=target).load_into(target)
     twice = outputs("torch", source, outputs("torch", source, VECTORS))
     assert np.abs(outputs(name, target, VECTORS) - twice).max() < 1e-5
@@ -879,7 +879,7 @@ def test_extra_layers_are_listed_on_either_side():
 @pytest.mark.parametrize("name", WITH_MODELS)
 def test_a_state_alone_needs_to_be_told_what_it_is(name):
     model = randomised(name, linear(name))
-    state = dict(registry.load(name).variables(model))
+    state = dict(xdevice.backend(name).variables(model))
     with pytest.raises(xdevice.StateError, match=r"nothing says what these parameters are: .*(weight|kernel)"):
         xdevice.convert_state(state, "numpy")
     path = "dense" if name == "tensorflow" else ""
@@ -909,7 +909,7 @@ def test_a_state_of_jax_goes_both_ways():
 
 def test_a_flat_deep_lstm_is_found_by_its_names():
     source = randomised("mxnet", deep_lstm("mxnet"))
-    state = dict(registry.load("mxnet").variables(source))
+    state = dict(xdevice.backend("mxnet").variables(source))
     assert len(xdevice.convert_state(state, "torch", kinds={"": "lstm"})) == 16
 
 
@@ -928,7 +928,7 @@ def test_a_flat_deep_lstm_is_found_by_its_names():
     ],
 )
 def test_what_is_said_is_held_against_the_shapes(name, kind, shapes, message):
-    backend = registry.load(name)
+    backend = xdevice.backend(name)
     state = {key: backend.from_numpy(np.ones(shape, "float32"), xdevice.cpu()) for key, shape in shapes.items()}
     with pytest.raises(xdevice.StateError, match=f"'x' is said to be a {kind}, but cannot be.*{message}"):
         xdevice.convert_state(state, "paddle", kinds={"x": kind})
@@ -958,7 +958,7 @@ def test_wrong_sources_are_refused():
 
 @pytest.mark.parametrize("name", WITH_MODELS)
 def test_a_state_that_does_not_fit_writes_nothing(name):
-    backend = registry.load(name)
+    backend = xdevice.backend(name)
     model = randomised(name, linear(name))
     before = {key: backend.to_numpy(value).copy() for key, value in backend.variables(model)}
     first, second = before

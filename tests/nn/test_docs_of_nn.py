@@ -14,7 +14,7 @@ from xdevice.contract import nn as contract
 PAGE = (ROOT / "docs" / "reference" / "nn.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("backend", sampled(xdevice.backends(), ("numpy",), ["torch"]))
+@pytest.mark.parametrize("backend", sampled(xdevice.backends(), each_time=("numpy",), slow=["torch"], others="long"))
 def test_the_example_prints_what_it_shows(backend):
     example, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL).groups()
     done = python("-c", example, XDEVICE_BACKEND=backend)

@@ -14,7 +14,9 @@ from xdevice import nn
 FLOATS = ("float32", "float64")
 
 
-@pytest.fixture(params=sampled(xdevice.backends(), ("numpy", "torch"), SHIMS), scope="module")
+@pytest.fixture(
+    params=sampled(xdevice.backends(), each_time=("numpy", "torch"), slow=SHIMS, others="long"), scope="module"
+)
 def name(request):
     return request.param
 

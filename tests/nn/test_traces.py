@@ -53,7 +53,7 @@ def compiled(name, function):
     return jax.jit(function)
 
 
-@pytest.mark.parametrize("name", sampled(TRACED, []))
+@pytest.mark.parametrize("name", sampled(TRACED, each_time=()))
 def test_compiled_functions_give_the_same(name):
     with xdevice.use(name):
         given = arguments()
@@ -65,7 +65,7 @@ def test_compiled_functions_give_the_same(name):
     assert got == pytest.approx(reference, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", sampled(TRACED, ("torch",)))
+@pytest.mark.parametrize("name", sampled(TRACED, each_time=("torch",)))
 def test_what_shapes_and_dtypes_tell_is_refused_while_tracing(name):
     with xdevice.use(name):
         x = xdevice.ones(2, 3)

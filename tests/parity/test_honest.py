@@ -8,9 +8,9 @@ from support import floats_asked_for
 
 import xdevice
 from xdevice.parity import noise
-from xdevice.parity.comparing import Rule
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
+from xdevice.parity.tolerances import Rule
 
 OTHERS = ("paddle", "tensorflow", "jax", "mxnet")
 
@@ -21,7 +21,7 @@ class Calibrated:
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
         self.reference = self.recorded("torch")
-        self.noise = noise.measured(self.reference, {asked: self.recorded("torch", asked) for asked in noise.VARIANTS})
+        self.noise = noise.measure(self.reference, {asked: self.recorded("torch", asked) for asked in noise.VARIANTS})
 
     def recorded(self, backend, asked=""):
         folder = self.folder / f"{backend}{asked.replace(':', '')}"
@@ -106,7 +106,7 @@ class Recorded:
 
 def test_what_rounding_does_is_the_largest_share_so_far_times_the_steps():
     values, others = recorded_twice([2.0, 4.0, 1.0], [2.0, 4.5, 1.0])
-    found = noise.measured(values, {"jitter:1": others, "float64": values})
+    found = noise.measure(values, {"jitter:1": others, "float64": values})
     assert [found["loss", step][""] for step in range(3)] == [0.0, 1.0, 0.375]
     assert not noise.moved_nothing(values, {"jitter:1": others})
     assert noise.moved_nothing(values, {"jitter:1": values, "float64": others})
@@ -115,10 +115,10 @@ def test_what_rounding_does_is_the_largest_share_so_far_times_the_steps():
 def test_runs_whose_shapes_depend_on_rounding_are_refused():
     values, others = recorded_twice([[1.0, 2.0]], [[1.0]])
     with pytest.raises(xdevice.RecordingError, match="cannot calibrate: loss, step 0"):
-        noise.measured(values, {"jitter:1": others})
+        noise.measure(values, {"jitter:1": others})
 
 
 def test_an_infinity_is_no_noise():
     values, others = recorded_twice([float("inf"), 1.0], [1.0, float("nan")])
-    found = noise.measured(values, {"float64": others})
+    found = noise.measure(values, {"float64": others})
     assert [found["loss", step][""] for step in range(2)] == [0.0, 0.0]

@@ -23,9 +23,11 @@ from support import ROOT, python, sampled
 
 import xdevice
 from xdevice.parity import readings
-from xdevice.parity.comparing import TOLERANCES, Rule, compare_readings, ulp_distance
+from xdevice.parity.comparing import compare_readings
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import hold
+from xdevice.parity.tolerances import TOLERANCES, Rule
+from xdevice.parity.values import ulp_distance
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 FRAMEWORKS = [name for name in xdevice.backends() if name != "numpy"]
@@ -477,14 +479,14 @@ def as_bfloat16(x):
     return x.astype(ml_dtypes.bfloat16).astype("float32")
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, [name for name in FRAMEWORKS if name != "jax"]))
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"]))
 def test_honest_training_reports_nothing(backend, reference, tmp_path):
     findings = hold(recorded(backend, tmp_path / "a"), reference, Rule())
     assert len(findings) == 41
     assert [finding for finding in findings if not finding.comparison.ok] == []
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, [name for name in FRAMEWORKS if name != "jax"]))
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"]))
 def test_one_weight_off_by_a_thousandth_is_named(backend, reference, tmp_path):
     found = divergences(recorded(backend, tmp_path / "a", one_weight_off), reference)
     first = found[0].comparison
@@ -493,7 +495,7 @@ def test_one_weight_off_by_a_thousandth_is_named(backend, reference, tmp_path):
     assert (last.leaf, last.worst) == ("['w2']", (5, 1))
 
 
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, ["torch", "mxnet"]))
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=["torch", "mxnet"]))
 def test_a_transposed_kernel_is_named(backend, reference, tmp_path):
     first = divergences(recorded(backend, tmp_path / "a", transposed_kernel), reference)[0]
     assert (first.name, first.step, first.comparison.leaf) == ("weights", 0, "['w1']")
@@ -512,7 +514,7 @@ def test_a_missing_bias_is_found_where_it_is_missing(backend, reference, tmp_pat
 
 
 @pytest.mark.parametrize("rounded", [as_tf32, as_bfloat16])
-@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, ["torch", "mxnet"]))
+@pytest.mark.parametrize("backend", sampled(FRAMEWORKS, each_time=["torch", "mxnet"]))
 def test_an_op_that_rounds_its_inputs_at_step_7_is_found_there(backend, rounded, reference, tmp_path):
     found = divergences(recorded(backend, tmp_path / "a", rounded_at_step_7(rounded)), reference)
     assert (found[0].name, found[0].step) == ("outputs", 7)

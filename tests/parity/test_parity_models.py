@@ -11,8 +11,9 @@ from support import WITH_MODELS
 
 import xdevice
 from xdevice.core import registry
-from xdevice.parity.comparing import Rule, compare_readings
+from xdevice.parity.comparing import compare_readings
 from xdevice.parity.recording import Recording, recording_to
+from xdevice.parity.tolerances import Rule
 
 PAIRS = list(permutations(WITH_MODELS, 2))
 
@@ -20,7 +21,7 @@ PAIRS = list(permutations(WITH_MODELS, 2))
 @pytest.fixture(scope="module", autouse=True)
 def _frameworks():
     for name in WITH_MODELS:
-        registry.load(name)
+        xdevice.backend(name)
 
 
 def torch_like(nn, convolution, norm, bias):
@@ -131,7 +132,7 @@ def test_a_missing_bias_is_named_on_either_side(one, other):
     source, target = network(one), network(other, bias=False)
     found = difference(source, target)
     assert found.problem == "structure"
-    for bias in (next(layer.parts[1].name for layer in registry.load(one).layers(source)), second_linear(source)[1]):
+    for bias in (next(layer.parts[1].name for layer in xdevice.backend(one).layers(source)), second_linear(source)[1]):
         assert f"\n  {bias}: {other} has no bias in this" in found.text
     assert second_linear(source)[1] in difference({"n": target}, {"n": source}).text
 
@@ -233,7 +234,7 @@ def test_dtypes_and_devices_are_those_of_the_models_themselves():
     from mxnet.gluon import nn
 
     ours, theirs = torch.nn.Linear(4, 4), nn.Dense(4, in_units=4)
-    theirs.initialize(ctx=registry.load("mxnet").to_native(xdevice.device("cpu:1")))
+    theirs.initialize(ctx=xdevice.backend("mxnet").to_native(xdevice.device("cpu:1")))
     xdevice.convert_state(ours, "mxnet", like=theirs).load_into(theirs)
     xdevice.assert_parity(ours, theirs)
     for found in (difference(ours, theirs, check_device=True), difference(theirs, ours, check_device=True)):

@@ -20,11 +20,11 @@ from support import ROOT, python
 import xdevice
 from xdevice.cli.main import main
 from xdevice.parity import progress
-from xdevice.parity.comparing import Rule
 from xdevice.parity.html import page, plot
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import Report, Row, hold
 from xdevice.parity.run import Ended
+from xdevice.parity.tolerances import Rule
 
 EXAMPLE = ROOT / "examples" / "parity_mlp.py"
 SCRIPT = """
@@ -624,7 +624,7 @@ def test_results_are_shown_in_notebooks():
 
 def test_a_pipe_gets_lines_and_no_clock(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter's kernel does
-    with progress.shown(["numpy"]) as watcher:
+    with progress.show(["numpy"]) as watcher:
         watcher.starts("numpy")
         watcher.ends(Ended("numpy", 1.0, "", sys.executable), 3)
     assert capsys.readouterr().err == "numpy: 3 recorded in 1.0 s\n"

@@ -10,9 +10,9 @@ from parity import planted
 from support import floats_asked_for
 
 import xdevice
-from xdevice.parity.comparing import Rule
 from xdevice.parity.recording import Recording, recording_to
 from xdevice.parity.report import Row, hold
+from xdevice.parity.tolerances import Rule
 
 OTHERS = ("paddle", "tensorflow", "mxnet", "jax")
 SAMPLE = list(planted.FAULTS)[::5]

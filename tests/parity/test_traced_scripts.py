@@ -98,7 +98,7 @@ def traced_by(tmp_path, name, program):
     with xdevice.backend("torch").outermost(tracer.around):
         program()
     tracer.close()
-    return traces.found(tmp_path / name, "torch")
+    return traces.read(tmp_path / name, "torch")
 
 
 def network(torch, slope=0.0):
@@ -126,7 +126,7 @@ def test_the_first_calls_and_powers_of_two_are_kept_with_gradients(tmp_path, tor
     assert torch.nn.Module.__call__ is before
     assert [run.number for run in found.runs] == [0, 1, 2, 3, 7, 15]
     assert {run.model for run in found.runs} == {0}, "a loss is no model"
-    one = found.runs[0].traced("torch")
+    one = found.runs[0].as_traced("torch")
     assert [call.path for call in one.calls] == ["0", "1", "2"]
     assert all(call.gradients[0].shape == call.outputs[0].shape for call in one.calls)
     np.testing.assert_allclose(one.outputs[0], net(batches(torch)[0]).detach().numpy(), rtol=1e-6)
@@ -171,4 +171,4 @@ def test_a_damaged_trace_is_an_error(tmp_path, torch):
     traced_by(tmp_path, "one", lambda: network(torch)(torch.ones(2, 3)))
     (tmp_path / "one" / traced.FOLDER / recording.INDEX).write_text("{")
     with pytest.raises(xdevice.RecordingError, match="damaged"):
-        traces.found(Path(tmp_path / "one"), "torch")
+        traces.read(Path(tmp_path / "one"), "torch")

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.core import registry
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def place_of(x: Any) -> xdevice.Device:
     if isinstance(x, np.ndarray):
         return xdevice.cpu()
     for name in ("torch", "jax"):
-        backend = registry.load(name)
+        backend = xdevice.backend(name)
         if isinstance(x, backend.framework.Tensor if name == "torch" else backend.framework.Array):
             (native,) = [x.device] if name == "torch" else x.devices()
             return next(place for place in _places() if backend.to_native(place) == native)

@@ -7,9 +7,8 @@ import pytest
 from accelerate.utils import find_device, send_to_device
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pytest
 from peer_laws import Laws, Peer, host, place_of
 
 import xdevice
-from xdevice.core import registry
 
-jax = registry.load("jax").framework
+jax = xdevice.backend("jax").framework
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -151,7 +150,7 @@ class TestJax(Laws):
     "make", [variables, adam, chained, lambda: Own(jnp.ones(2), jnp.zeros(1), name="a"), train_state]
 )
 def test_as_device_put_puts_it(make, place):
-    theirs = jax.device_put(on_host(make)(), registry.load("jax").to_native(place))
+    theirs = jax.device_put(on_host(make)(), xdevice.backend("jax").to_native(place))
     ours = xdevice.to_device(on_host(make)(), place)
     if make is not train_state:  # whose optimizer is equal only to itself
         assert structure(ours) == structure(theirs)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.core import registry
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Please import `csr_matrix`:DeprecationWarning"),  # MXNet, of SciPy
@@ -24,7 +23,7 @@ Y = (X.sum(1, keepdims=True) > 3).astype("float32")
 
 @pytest.fixture(scope="module")
 def keras():
-    registry.load("tensorflow")
+    xdevice.backend("tensorflow")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import keras
@@ -46,7 +45,7 @@ def variables(model):
 
 
 def places(model):
-    native = {registry.load("tensorflow").to_native(place): place for place in map(xdevice.device, PLACES)}
+    native = {xdevice.backend("tensorflow").to_native(place): place for place in map(xdevice.device, PLACES)}
     found = set()
     for variable in variables(model):
         name = variable.value.device.rpartition("/device:")[2]
@@ -118,7 +117,7 @@ def test_a_keras_metric_by_itself(keras, place):
 
 @pytest.fixture(scope="module")
 def mx():
-    return registry.load("mxnet").framework
+    return xdevice.backend("mxnet").framework
 
 
 def gluon_net(mx):
@@ -131,7 +130,7 @@ def gluon_net(mx):
 
 
 def gluon_step(mx, net, trainer, metric, place):
-    x, y = (mx.nd.array(array, ctx=registry.load("mxnet").to_native(place)) for array in (X, Y))
+    x, y = (mx.nd.array(array, ctx=xdevice.backend("mxnet").to_native(place)) for array in (X, Y))
     with mx.autograd.record():
         predicted = net(x)
         loss = mx.gluon.loss.L2Loss()(predicted, y)
@@ -153,7 +152,7 @@ def test_training_of_gluon_with_metrics_goes_on_after_a_move(mx, place):
         assert xdevice.device_of(net) is where
         assert xdevice.check_same_device(state=moved) is where
         natives = {parameter.data().context for parameter in net.collect_params().values()}
-        assert natives == {registry.load("mxnet").to_native(where)}
+        assert natives == {xdevice.backend("mxnet").to_native(where)}
         loss = gluon_step(mx, net, trainer, metric, where)
         losses[where] = (loss, dict(zip(*metric.get(), strict=True)))
     np.testing.assert_allclose(losses[place][0], losses[xdevice.cpu()][0], rtol=1e-5)
@@ -173,7 +172,7 @@ def test_gluon_batches_are_fetched_and_split(mx, place):
 
 @pytest.fixture(scope="module")
 def paddle():
-    return registry.load("paddle").framework
+    return xdevice.backend("paddle").framework
 
 
 def test_training_of_paddle_with_metrics_goes_on_after_a_move(paddle, place):

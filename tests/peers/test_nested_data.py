@@ -16,9 +16,8 @@ import pytest
 from peer_laws import host, place_of
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -115,7 +114,7 @@ def assert_moved_alike(ours, theirs):
 
 
 def native(place):
-    return registry.load("torch").to_native(place)
+    return xdevice.backend("torch").to_native(place)
 
 
 @pytest.mark.parametrize("kind", [name for name in NESTED if name not in ("dataclass", "defaultdict")])
@@ -307,7 +306,7 @@ def test_the_lazy_batches_of_map(place):
 
 
 def test_a_format_of_jax():
-    registry.load("jax")
+    xdevice.backend("jax")
     rows = table().with_format("jax")[:]
     moved = xdevice.to_device({"x": rows["x"], "text": rows["text"]}, "gpu:1")
     assert place_of(moved["x"]) is xdevice.gpu(1)

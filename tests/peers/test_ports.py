@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -47,7 +46,7 @@ def apart(came, expected):
 
 
 def paddle_bert():
-    paddle = registry.load("paddle").framework
+    paddle = xdevice.backend("paddle").framework
     nn = paddle.nn
 
     class Bert(nn.Layer):
@@ -73,7 +72,7 @@ def paddle_bert():
 
 
 def paddle_gpt2():
-    paddle = registry.load("paddle").framework
+    paddle = xdevice.backend("paddle").framework
     nn, functional = paddle.nn, paddle.nn.functional
 
     class Block(nn.Layer):
@@ -122,7 +121,7 @@ def paddle_gpt2():
 
 
 def keras_bert():
-    keras = registry.load("tensorflow").framework.keras
+    keras = xdevice.backend("tensorflow").framework.keras
     kl = keras.layers
     ids = keras.Input((5,), dtype="int32")
     places = keras.ops.cumsum(keras.ops.ones_like(ids), 1) - 1
@@ -138,7 +137,7 @@ def keras_bert():
 
 
 def keras_gpt2():
-    keras = registry.load("tensorflow").framework.keras
+    keras = xdevice.backend("tensorflow").framework.keras
     kl, ops = keras.layers, keras.ops
 
     class Attention(kl.Layer):
@@ -187,7 +186,7 @@ def in_torch(model):
 def elsewhere(name, model):
     if name == "paddle":
         model.eval()
-        found = model(registry.load(name).framework.to_tensor(IDS))
+        found = model(xdevice.backend(name).framework.to_tensor(IDS))
     else:
         found = model(IDS, training=False)
     return [one.numpy() for one in (found if isinstance(found, list | tuple) else [found])]
@@ -246,4 +245,4 @@ def test_its_conv1d_is_a_linear_with_its_weight_transposed():
     source = transformers.pytorch_utils.Conv1D(3, 2)
     state = xdevice.convert_state(source, "numpy")
     assert (state["weight"] == source.weight.detach().numpy().T).all()
-    assert [layer.kind for layer in registry.load("torch").layers(source)] == ["linear"]
+    assert [layer.kind for layer in xdevice.backend("torch").layers(source)] == ["linear"]

@@ -8,9 +8,8 @@ import pytest
 from peer_laws import Laws, Peer, host, place_of
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -168,9 +167,9 @@ def test_it_does_not_say_that_it_is_where_it_was(place):
     for verb in (xdevice.to_device, xdevice.copy_to):
         for make in (flat, placed, nested, locked):
             moved = verb(make(), place)
-            assert moved.device in (None, registry.load("torch").to_native(place))
-            assert moved["a"].device == registry.load("torch").to_native(place)
-        assert verb(placed(), place).device == registry.load("torch").to_native(place)
+            assert moved.device in (None, xdevice.backend("torch").to_native(place))
+            assert moved["a"].device == xdevice.backend("torch").to_native(place)
+        assert verb(placed(), place).device == xdevice.backend("torch").to_native(place)
 
 
 def test_its_own_operations_go_on(place):

@@ -6,9 +6,8 @@ import pytest
 from peer_laws import Laws, Peer, host, place_of
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence  # noqa: E402
 

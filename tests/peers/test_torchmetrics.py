@@ -8,9 +8,8 @@ import pytest
 from peer_laws import Laws, Peer, host, place_of
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -110,7 +109,7 @@ class TestTorchmetrics(Laws):
 @pytest.mark.parametrize("verb", [xdevice.to_device, xdevice.copy_to])
 def test_a_metric_goes_on_where_it_is(make, verb, place):
     expected, moved = make(), verb(make(), place)
-    assert moved.device == registry.load("torch").to_native(place)
+    assert moved.device == xdevice.backend("torch").to_native(place)
     args = (PREDICTIONS, TARGETS) if make is accuracy else (PREDICTIONS,)
     expected.update(*args)
     moved.update(*(xdevice.to_device(x, place) for x in args))

@@ -8,9 +8,8 @@ import pickle
 import pytest
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 torchvision = pytest.importorskip("torchvision", reason="it goes with PyPI's own build of PyTorch only (conftest.py)")
 tv_tensors = pytest.importorskip("torchvision.tv_tensors")
 v2 = pytest.importorskip("torchvision.transforms.v2")

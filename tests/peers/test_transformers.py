@@ -10,9 +10,8 @@ import pytest
 from peer_laws import Laws, Peer, host, place_of
 
 import xdevice
-from xdevice.core import registry
 
-torch = registry.load("torch").framework
+torch = xdevice.backend("torch").framework
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -101,7 +100,7 @@ def test_bert_computes_the_same_where_it_is(place):
         model, batch = verb(small_bert(), place), verb(encoding(), place)
         batch.pop("texts")
         result = model(**batch, labels=xdevice.to_device(torch.tensor([0, 1]), place))
-        assert model.device == registry.load("torch").to_native(place)
+        assert model.device == xdevice.backend("torch").to_native(place)
         assert xdevice.device_of(result) is place
         assert type(result) is SequenceClassifierOutput
         torch.testing.assert_close(result.logits.detach().cpu(), expected.logits.detach())

@@ -17,7 +17,7 @@ from xdevice import random
 
 @pytest.fixture(autouse=True)
 def _numpy():
-    with xdevice.use("numpy"), random.restored():
+    with xdevice.use("numpy"), random.keep_generator():
         yield
 
 

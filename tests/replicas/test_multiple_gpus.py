@@ -22,7 +22,7 @@ import xdevice
 from xdevice.containers.trees import Tree
 
 EXAMPLES = ROOT / "examples"
-ONE_AND_MORE = sampled(FRAMEWORKS, [], ["torch"])
+ONE_AND_MORE = sampled(FRAMEWORKS, each_time=(), slow=["torch"], others="long")
 RATE = 0.05
 KINDS = ["mlp", "lenet", "resnet", "own layers"]
 NEUTRAL = KINDS[:-1]
@@ -132,8 +132,10 @@ def batches(count, largest):
     return list(islice(cycle(import_module("training").digits().batches(largest)), count))
 
 
-@pytest.mark.parametrize("count", sampled([8, 50], [8], []))
-@pytest.mark.parametrize(("backend", "kind"), sampled(product(FRAMEWORKS, KINDS), SAMPLE, []), indirect=["backend"])
+@pytest.mark.parametrize("count", sampled([8, 50], each_time=[8], others="long"))
+@pytest.mark.parametrize(
+    ("backend", "kind"), sampled(product(FRAMEWORKS, KINDS), each_time=SAMPLE, others="long"), indirect=["backend"]
+)
 @pytest.mark.gpu
 @pytest.mark.virtual
 def test_steps_on_several_devices_are_those_on_one(backend, kind, count):
@@ -150,7 +152,7 @@ def test_steps_on_several_devices_are_those_on_one(backend, kind, count):
                 np.testing.assert_array_equal(parameter, same)
 
 
-@pytest.mark.parametrize("kind", sampled(KINDS, ["mlp"], []))
+@pytest.mark.parametrize("kind", sampled(KINDS, each_time=["mlp"], others="long"))
 @pytest.mark.gpu
 @pytest.mark.virtual
 def test_uneven_shares_weigh_what_they_should(backend, kind):
@@ -162,7 +164,9 @@ def test_uneven_shares_weigh_what_they_should(backend, kind):
 
 
 @pytest.mark.parametrize(
-    "backend", sampled(FRAMEWORKS, [name for name in FRAMEWORKS if name != "jax"], []), indirect=True
+    "backend",
+    sampled(FRAMEWORKS, each_time=[name for name in FRAMEWORKS if name != "jax"], others="long"),
+    indirect=True,
 )
 @pytest.mark.gpu
 @pytest.mark.virtual
@@ -179,7 +183,7 @@ def test_with_batch_normalization_the_replicas_stay_equal(backend):
 
 @pytest.mark.parametrize(
     ("backend", "kind"),
-    sampled(product(FRAMEWORKS, NEUTRAL), [*WITHOUT_JAX, ("jax", "mlp")], []),
+    sampled(product(FRAMEWORKS, NEUTRAL), each_time=[*WITHOUT_JAX, ("jax", "mlp")], others="long"),
     indirect=["backend"],
 )
 @pytest.mark.gpu
@@ -240,8 +244,10 @@ def test_the_chapter_by_hand_learns_the_digits_and_draws_the_curves(name, tmp_pa
     assert curves.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("chapter", sampled(["multiple_gpus_concise", "multiple_gpus_own_layers"], [], []))
-@pytest.mark.parametrize("name", sampled(FRAMEWORKS, [], ["torch"]))
+@pytest.mark.parametrize(
+    "chapter", sampled(["multiple_gpus_concise", "multiple_gpus_own_layers"], each_time=(), others="long")
+)
+@pytest.mark.parametrize("name", sampled(FRAMEWORKS, each_time=(), slow=["torch"], others="long"))
 def test_the_chapter_runs(name, chapter):
     flags = ("--devices", "1,2", "--epochs", "3", "--examples", "704")
     status, out, err = run(chapter, name, *flags)

@@ -73,7 +73,7 @@ def test_a_number_that_is_none_is_refused(n, loaded):
 @pytest.mark.parametrize("text", ["four", "-1", "2.0", "0x2", "²", "4 4"])
 def test_a_variable_that_is_no_number_is_refused_before_a_framework_is_imported(text, loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
-    for ask in (environment.virtual_gpus_wanted, lambda: xdevice.virtual_gpus(2), lambda: registry.load("numpy")):
+    for ask in (environment.virtual_gpus_wanted, lambda: xdevice.virtual_gpus(2), lambda: xdevice.backend("numpy")):
         with pytest.raises(xdevice.SettingError, match="XDEVICE_VIRTUAL_GPUS must be an int of 0 or more, not"):
             ask()
 
@@ -276,7 +276,7 @@ for _ in range(2):
     assert python(code, XDEVICE_VIRTUAL_GPUS="2") == "refused\nrefused"
 
 
-@pytest.mark.parametrize("name", sampled(["torch", "mxnet"], [], ["torch"]))
+@pytest.mark.parametrize("name", sampled(["torch", "mxnet"], each_time=(), slow=["torch"], others="long"))
 def test_it_is_not_too_late_after_use(name):
     code = f"""
 import xdevice
@@ -292,7 +292,7 @@ with xdevice.use({name!r}) as backend:
     assert python(code) == "cpu:0 gpu:2 [1.0, 1.0]"
 
 
-@pytest.mark.parametrize(("name", "most"), sampled([("mxnet", 15), ("torch", 128)], [], []))
+@pytest.mark.parametrize(("name", "most"), sampled([("mxnet", 15), ("torch", 128)], each_time=(), others="long"))
 def test_some_frameworks_have_a_limit_and_the_last_device_works(name, most):
     code = f"""
 import xdevice
@@ -371,7 +371,7 @@ print(sorted(wrong))
 """
 
 
-@pytest.mark.parametrize("first", sampled(["tensorflow", "torch"], [], []))
+@pytest.mark.parametrize("first", sampled(["tensorflow", "torch"], each_time=(), others="long"))
 def test_all_frameworks_have_them_in_one_process(first):
     order = [first, *(name for name in FRAMEWORKS[::-1] if name != first)]
     # TensorFlow copies operands of two devices in silence, on hardware too; for Paddle see docs/explanation/virtual.md
@@ -420,7 +420,9 @@ print("as it should")
 """
 
 
-@pytest.mark.parametrize("name", sampled((name for name in FRAMEWORKS if name != "torch"), ["jax"], ["paddle"]))
+@pytest.mark.parametrize(
+    "name", sampled((name for name in FRAMEWORKS if name != "torch"), each_time=["jax"], slow=["paddle"], others="long")
+)
 def test_a_forked_worker_reads_what_is_on_them_or_is_told_that_it_cannot(name):
     assert python(f"NAME = {name!r}" + FORKED, XDEVICE_VIRTUAL_GPUS="2").endswith("as it should")
 

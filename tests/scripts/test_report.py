@@ -24,8 +24,8 @@ def test_verdicts_add_up_to_the_sites_everywhere():
         assert total["rewritten"] == total["proven"] + total["safe"] + total["likely"]
     assert found["totals"]["sites"] == 5
     assert sum(file["totals"]["sites"] for file in found["files"]) == 5
-    assert report.ported(found["totals"]) == 2 / 3
-    assert report.ported(report.totals([])) is None
+    assert report.share_ported(found["totals"]) == 2 / 3
+    assert report.share_ported(report.totals([])) is None
 
 
 def test_lines_and_columns_are_those_of_an_editor():

@@ -37,7 +37,7 @@ NOTEBOOK = """{
 def test_a_notebook_changes_in_the_sources_of_its_cells_alone():
     made = examined(NOTEBOOK, names=("a.ipynb",))
     (source,) = made.sources
-    new = made.ported(source).decode()
+    new = made.port(source).decode()
     expected = (
         NOTEBOOK.replace(
             '    "import torch\\n",\n    "x = torch',
@@ -55,7 +55,7 @@ def test_a_notebook_changes_in_the_sources_of_its_cells_alone():
     broken = [site for site in made.sites if site.code == "XD160"]
     assert [site.verdict for site in broken] == ["open"]
     again = examined(new, names=("a.ipynb",))
-    assert again.ported(again.sources[0]).decode() == new
+    assert again.port(again.sources[0]).decode() == new
 
 
 def test_the_place_in_a_notebook_is_a_line_of_the_file_and_a_cell():
@@ -69,14 +69,14 @@ def test_an_encoding_is_kept(encoding):
     comment = "训练" if encoding != "latin-1" else "über"
     raw = f"# -*- coding: {encoding} -*-\nimport torch\ny = torch.ones(1).item()  # {comment}\n".encode(encoding)
     made = examined(raw)
-    new = made.ported(made.sources[0])
+    new = made.port(made.sources[0])
     assert f"y = xdevice.item(torch.ones(1))  # {comment}".encode(encoding) in new
 
 
 def test_what_is_not_rewritten_is_the_same_object():
     raw = b"\xef\xbb\xbfimport torch\r\nx = 1\r"
     made = examined(raw)
-    assert made.ported(made.sources[0]) is made.sources[0].raw
+    assert made.port(made.sources[0]) is made.sources[0].raw
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
@@ -108,11 +108,11 @@ def test_files_of_installed_packages_parse_after_port(count):
     ]
     made = engine.Examined(packages, "likely", sources=read)
     engine.judge(made)
-    news = {source.path: made.ported(source) for source in made.sources}
+    news = {source.path: made.port(source) for source in made.sources}
     again = engine.Examined(packages, "likely", sources=[sources.parse(new, path) for path, new in news.items()])
     engine.judge(again)
     assert len(read) == count
-    assert {source.path: again.ported(source) for source in again.sources} == news
+    assert {source.path: again.port(source) for source in again.sources} == news
 
 
 def _scripts(folder):

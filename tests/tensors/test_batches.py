@@ -65,7 +65,7 @@ def tensors(xd):
     made += [xdevice.to_device(xdevice.tensor([5.0], device=here), there)]
     if xd.name == "torch":
         made += [xd.framework.nn.Parameter(made[0])]
-    made += [other.full((1,), 1.0, here, "float32") for other in registry.loaded() if other is not xd]
+    made += [other.full((1,), 1.0, here, "float32") for other in registry.list_loaded() if other is not xd]
     return made, (here, there, xdevice.gpu(7), xdevice.device("npu:0"))
 
 

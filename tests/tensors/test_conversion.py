@@ -39,9 +39,9 @@ Pair = collections.namedtuple("Pair", ["left", "right"])
 
 
 def backend(name):
-    if not registry.is_installed(name):
+    if name not in xdevice.backends():
         pytest.skip(f"{name} is not installed")
-    return registry.load(name)
+    return xdevice.backend(name)
 
 
 @pytest.fixture(autouse=True)
@@ -509,7 +509,7 @@ def test_another_copy_or_backend_is_refused():
     with pytest.raises(xdevice.BackendNotFoundError, match="did you mean 'torch'"):
         convert(x, "torhc")
     assert convert(x, "pytorch").tolist() == [1, 1]
-    assert convert(x, registry.load("torch")).tolist() == [1, 1]
+    assert convert(x, xdevice.backend("torch")).tolist() == [1, 1]
 
 
 # devices

@@ -225,7 +225,7 @@ def test_what_torchscript_would_leave_behind_is_named():
     x = torch.ones(3, 2)
     scripted = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))
     frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(2, 2).eval()))
-    places = ["meta"] if not registry.load("torch").virtual else ["meta", "gpu:0"]
+    places = ["meta"] if not xdevice.backend("torch").virtual else ["meta", "gpu:0"]
     for there in places:
         for verb in (xdevice.to_device, xdevice.copy_to):
             with pytest.raises(xdevice.UnsupportedError, match=r"the ScriptModule 0 to .* before torch\.jit\.script"):

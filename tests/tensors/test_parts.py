@@ -5,36 +5,35 @@ from __future__ import annotations
 import pytest
 
 import xdevice
-from xdevice.core import registry
 
 
 def torch_net():
-    nn = registry.load("torch").framework.nn
+    nn = xdevice.backend("torch").framework.nn
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     return net, lambda net: [net[0], net[0].weight, net[1].running_mean]
 
 
 def tensorflow_net():
-    keras = registry.load("tensorflow").framework.keras
+    keras = xdevice.backend("tensorflow").framework.keras
     net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.BatchNormalization()])
     return net, lambda net: [net.layers[0], net.layers[0].kernel, net.layers[1].moving_mean]
 
 
 def tensorflow_module():
-    tf = registry.load("tensorflow").framework
+    tf = xdevice.backend("tensorflow").framework
     net, inner = tf.Module(), tf.Module()
     inner.w, net.inner = tf.Variable([1.0, 2.0]), inner
     return net, lambda net: [net.inner, net.inner.w]
 
 
 def paddle_net():
-    nn = registry.load("paddle").framework.nn
+    nn = xdevice.backend("paddle").framework.nn
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1D(2))
     return net, lambda net: [net[0], net[0].weight, net[1]._mean]
 
 
 def gluon_net():
-    mx = registry.load("mxnet").framework
+    mx = xdevice.backend("mxnet").framework
     net = mx.gluon.nn.HybridSequential()
     net.add(mx.gluon.nn.Dense(2, in_units=2), mx.gluon.nn.BatchNorm(in_channels=2))
     net.initialize(ctx=mx.cpu())

@@ -113,7 +113,7 @@ ALL = {
 INSTALLED = [how for how in ALL if how.partition(" ")[0] in xdevice.backends()]
 
 
-@pytest.mark.parametrize("how", sampled(INSTALLED, [], ["jax"]))
+@pytest.mark.parametrize("how", sampled(INSTALLED, each_time=(), slow=["jax"], others="long"))
 def test_a_traced_function_meets_our_own_errors_and_prints_nothing(how, tmp_path):
     path = tmp_path / "script.py"  # tracers read the source
     path.write_text(SCRIPT)

@@ -167,7 +167,7 @@ def test_a_device_of_a_type_that_xdevice_does_not_know_is_refused_by_name(torch)
             lambda: xdevice.same_device(x, cpu), lambda: xdevice.same_device(x, x),
             lambda: xdevice.check_same_device(x, x),
             lambda: xdevice.sync(x), lambda: xdevice.sync([x]), lambda: xdevice.sync(net),
-            lambda: xdevice.sync(x.device), lambda: xdevice.device(torch.device("hpu:1")),
+            lambda: xdevice.sync(x.device),
             lambda: xdevice.Timer(x).stop(), lambda: xdevice.measure(lambda: x + 1, devices=x),
             lambda: xdevice.all_reduce([x, x]), lambda: xdevice.convert(x, "numpy"),
             lambda: xdevice.to_device(net, "cpu"),
@@ -175,7 +175,7 @@ def test_a_device_of_a_type_that_xdevice_does_not_know_is_refused_by_name(torch)
             try:
                 ask()
             except UnsupportedError as error:
-                assert "of the type 'lazy'" in str(error) or "'hpu'" in str(error), error
+                assert "of the type 'lazy'" in str(error), error
             else:
                 raise AssertionError("it was taken")
         # PyTorch brings the values itself, and waits for them

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import xdevice
+from xdevice.contract.backend import Owned
 from xdevice.core import registry
-from xdevice.core.owned import Owned
 
 
 class Param:
@@ -84,9 +84,9 @@ def test_a_model_that_cannot_move_keeps_the_others_where_they_are():
 
 
 def test_a_trainer_of_gluon_goes_where_its_parameters_are():
-    if not registry.is_installed("mxnet"):
+    if "mxnet" not in xdevice.backends():
         pytest.skip("MXNet is not installed")
-    backend = registry.load("mxnet")
+    backend = xdevice.backend("mxnet")
     mx, there = backend.framework, backend.samples().other_device()
     net = mx.gluon.nn.Dense(2, in_units=2)
     net.initialize(ctx=xdevice.cpu().native if backend.virtual else mx.cpu())
@@ -124,7 +124,7 @@ HOOKED = {
 @pytest.mark.parametrize("verb", HOOKED)
 @pytest.mark.parametrize("name", ["torch", "paddle"])
 def test_what_a_hook_on_a_result_gives_is_the_gradient(name, verb, place):
-    if not registry.is_installed(name):
+    if name not in xdevice.backends():
         pytest.skip(f"{name} is not installed")
     with xdevice.use(name) as backend:
         if not backend.has(xdevice.device(place)):

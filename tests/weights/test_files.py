@@ -665,11 +665,11 @@ def test_an_honest_header_is_parsed_once_and_one_with_twins_is_not(monkeypatch):
     slowly = []
     monkeypatch.setattr(format, "_without_twins", lambda pairs: slowly.append(pairs) or dict(pairs))
     for honest in ({"w": one()}, {"__metadata__": {}}, {"__metadata__": {"a": "b"}, "w": one(), "dtype": one()}):
-        assert format._parsed(json.dumps(honest)) == honest
+        assert format._parse(json.dumps(honest)) == honest
     assert not slowly
     for name in HOSTILE:
         if "twice" in name:
-            format._parsed(HOSTILE[name].decode())
+            format._parse(HOSTILE[name].decode())
             assert slowly, name
             slowly.clear()
 
@@ -790,7 +790,7 @@ def test_a_disk_that_fails_while_it_is_read_is_a_named_error(path):
     broken = "/proc/self/mem"  # reading where nothing is mapped is an input/output error
     if not os.path.exists(broken):
         pytest.skip(f"no {broken}")
-    with format.opened(str(path)) as (_, header):
+    with format.open_file(str(path)) as (_, header):
         entry = header.entries["tensor"]
     with (
         open(broken, "rb", buffering=0) as file,

@@ -142,7 +142,7 @@ def second(backend, folder):
         print("went on with", name)
 
 
-@pytest.mark.parametrize("backend", sampled(RUNS, [], ["paddle"]))
+@pytest.mark.parametrize("backend", sampled(RUNS, each_time=(), slow=["paddle"], others="long"))
 def test_training_goes_on_in_another_process_as_if_there_had_been_no_stop(backend, tmp_path):
     seen = {}
     for part in ("first", "second"):

@@ -102,7 +102,7 @@ class Creation:
     def zeros_like(self, x: Any, /, *, dtype: Any = None, device: object = None) -> Any:
         return self.full_like(x, 0, dtype=dtype, device=device)
 
-    # of a rule: made by NumPy, so that the bits are the same everywhere
+    # values by a rule, computed by NumPy so that the bits are the same everywhere
 
     def arange(
         self, start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: object = None

@@ -1,4 +1,5 @@
-"""What stands for a backend, found by the type of a tensor: for `array_namespace` and for `xdevice.nn`."""
+"""For `array_namespace` and `xdevice.nn`: finds the object of a backend that has their functions, by a tensor's
+type."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Door:
-    """One backend, and what its adapter does when a thread comes to compute."""
+    """One backend, and what it has to set up in each thread that computes."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
@@ -39,14 +40,14 @@ class Doors(Generic[D]):
         """By the type of the tensors that came: the fast way, good while the backend is not refused."""
 
     def of(self, backend: Backend) -> D:
-        """The door of a backend."""
+        """The door of a backend, made when it is first asked for."""
         door = self._made.get(backend.name)
         if door is None or door.backend is not backend:
             door = self._made[backend.name] = backend.eagerly(lambda: self._make(_ground(backend)))
         return door
 
     def find(self, x: Any, function: str) -> D:
-        """The door of a tensor's backend."""
+        """The door of the backend that a tensor belongs to; raises for anything that is no tensor."""
         found = registry.kind_of(type(registry.as_array(x)))
         if found is None or (found[1] == "model" and found[0].tensor_of(x) is None):
             raise NotATensorError(f"{function} takes tensors, not {shown(x)} of type {type(x).__qualname__}")

@@ -46,30 +46,13 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
 
     Young: it may change in a minor version.
 
-    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and gives `(value, grads)`.
+    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and gives `(value, grads)`. docs/reference/arithmetic.md
+    says what is promised, and what else may differentiate around it. Costs what the framework takes, and some 10 us.
 
     Args:
-        f: a function that gives one float: a tensor without dimensions.
+        f: a function of `params`: a tensor of floats, or a container of nothing but these, on any devices. It gives one
+            float: a tensor without dimensions. `grads` is built as `params`, each gradient like its parameter.
         has_aux: `f` gives `(loss, aux)`, and the result is `((value, aux), grads)`. `aux` is anything.
-
-    `params` is a tensor of floats, or a container of nothing but these: a dict, list, tuple, dataclass... `f` gets a
-    container of the same structure, of tensors that stand for the parameters. So has `grads`: each gradient has the
-    shape, dtype and device of its parameter. The parameters may be on several devices.
-
-    - A tensor that stands in two places is a parameter in each, with a gradient in each.
-    - A parameter that the loss does not depend on has a gradient of zeros.
-    - A tensor that `f` takes from elsewhere is a constant, even if it is one of the parameters too.
-    - Value, gradients and the tensors in `aux` are detached, except within another `value_and_grad`: so it nests.
-    - The parameters stay as they are, with their flags and their own `.grad`.
-
-    Raises:
-        NotATensorError: `params` hold something other than tensors, or nothing; the loss is not a tensor.
-        DTypeError: a parameter or a loss that is not of float16, bfloat16, float32 or float64.
-        ShapeError: the loss has dimensions.
-        ArgumentError: parameters, or a loss, of another backend than the first parameter; a loss that depends on none
-            of the parameters as far as the framework has recorded, such as one that went through `to_numpy`.
-        UnsupportedError: NumPy, which has no gradients. Nested on MXNet, and on Paddle through an operation without a
-            second gradient. Inside a function that Paddle or Gluon trace into a graph. A sparse parameter.
 
     | backend | differentiates by |
     |---|---|
@@ -79,7 +62,11 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
     | paddle | `paddle.grad` |
     | jax | `jax.value_and_grad` |
 
-    Costs what the framework takes, and some 10 us.
+    Raises:
+        NotATensorError, DTypeError, ShapeError: a parameter or a loss that is not a tensor of floats of 16, 32 or 64
+            bits; no parameters; a loss with dimensions.
+        ArgumentError: tensors of several backends; a loss that depends on none of the parameters.
+        UnsupportedError: NumPy, which has no gradients; a sparse parameter; a second gradient that the backend lacks.
 
     Example:
         >>> step = xdevice.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
@@ -133,24 +120,22 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.
         grads: one of the same structure. The pairs are found by their places, not by their order.
-        rule: gives the new parameter, of the same shape and dtype.
+        rule: gives the new parameter, of the same shape and dtype. It may write into both of its arguments, which are
+            copies (`p -= 0.1 * g; return p`).
 
     The rule computes on the device of its parameter, and nothing is recorded for gradients, unless a `value_and_grad`
-    around it asks for them. It gets tensors of its own, so that it may write into both (`p -= 0.1 * g; return p`):
-    those that were given stay as they are. The new tensors carry no gradient, and can be given to `value_and_grad`.
+    around it asks for them.
 
     Raises:
-        NotATensorError: something that is not a tensor, or none at all; the rule does not give one (was `return`
-            forgotten?).
-        ContainerError: `params` and `grads` differ in structure. ArgumentError: they are of several backends.
+        NotATensorError: something that is not a tensor, or none at all; the rule gives none (was `return` forgotten?).
+        ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
         DeviceMismatchError: a gradient on another device than its parameter.
         ShapeError, DTypeError: the rule gives a tensor of another shape or dtype.
 
     Costs what the rule does for each parameter, and where tensors can be written a copy of it and of its gradient.
 
     Example:
-        >>> params, grads = {"w": xdevice.tensor([1.0, 2.0])}, {"w": xdevice.tensor([4.0, 2.0])}
-        >>> xdevice.update(params, grads, lambda p, g: p - 0.5 * g)["w"].tolist()
+        >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()
         [-1.0, 1.0]
     """
     _require_callable("update", rule)
@@ -158,8 +143,8 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
 
 def _eagerly(function: Callable[[], Any]) -> Any:
-    """Keeps a compiler out of the walk through containers, which it would fail in; the tensors are not known yet."""
-    for backend in registry.loaded():
+    """Walks through containers outside of a compiler, which would fail there."""
+    for backend in registry.list_loaded():
         function = partial(backend.eagerly, function)
     return function()
 
@@ -235,7 +220,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
-    """Where a type has not been seen so far, or something is wrong."""
+    """As `_parameters`, slower: for types not seen so far, and to say what is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -335,7 +320,7 @@ def _rank(x: Any) -> int | None:
 
 
 def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list[Any]:
-    """With zeros where the loss does not depend on a parameter."""
+    """The gradients, with zeros where the loss does not depend on a parameter."""
     if all(g is not None for g in gradients):
         return gradients
     if all(g is None for g in gradients):
@@ -379,7 +364,7 @@ def _elsewhere(places: list[Device], others: list[Device], tree: Tree) -> Device
 
 
 def _checked(x: Any, made: Any, backend: Backend, tree: Tree, i: int) -> Any:
-    """What the rule gave, if it is fit to be the new parameter."""
+    """What the rule returned; raises if it cannot be the new parameter."""
     made = registry.as_array(made)
     found = registry.kind_of(type(made))
     if found is None or found.backend is not backend or found.kind == "model":

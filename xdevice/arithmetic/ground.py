@@ -36,7 +36,7 @@ class AxisError(ShapeError, IndexError):
 
 
 class Ground:
-    """One backend, its kernels, and what is the same for all functions on it."""
+    """One backend with its kernels, and what all functions of the namespace need of them."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -100,12 +100,12 @@ class Ground:
             return self._names[dtype]
         except (KeyError, TypeError):
             name = dtype_name(dtype)
-        with suppress(TypeError):  # one that has no hash
+        with suppress(TypeError):  # the dtype may have no hash
             self._names[dtype] = name
         return name
 
     def held(self, name: str) -> str:
-        """The dtype that stands for one on this backend just now: JAX without 64 bits has int32 for int64."""
+        """The dtype in which this backend holds another one just now: int32 for int64 on JAX without 64 bits."""
         if name not in self.backend.dtypes:
             raise DTypeError(f"{self.backend.name} has no {name}; it has {', '.join(sorted(self.backend.dtypes))}")
         refusal = self.backend.dtype_refusal(name)
@@ -130,11 +130,11 @@ class Ground:
         return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) casts it")
 
     def cast(self, x: Any, name: str) -> Any:
-        """`x` in a dtype: itself if it has it."""
+        """`x` in another dtype; `x` itself if it has that dtype."""
         return x if self.name(x) == name else self.kernels.astype(x, self.held(name))
 
     def operands(self, function: str, kinds: str, values: Sequence[Any]) -> list[Any]:
-        """Tensors of one dtype, of which some came as numbers of Python, or of other dtypes."""
+        """The operands as tensors of one dtype; some may have come as numbers of Python, or with other dtypes."""
         tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
@@ -173,8 +173,8 @@ class Ground:
     # devices
 
     def require_one_device(self, function: str, *values: Any) -> None:
-        """Raises for tensors on several devices. What is traced is on none; what is spread over several, the framework
-        handles."""
+        """Raises for tensors on several devices. Traced tensors are on none; those that are spread over several devices
+        are left to the framework."""
         cls = type(values[0])
         try:
             is_usual = cls in registry.probes and all(type(x) is cls for x in values)
@@ -192,8 +192,8 @@ class Ground:
                 )
 
     def require_fit(self, function: str, *values: Any) -> None:
-        """Says why a kernel has failed: what is asked only then, as a look at devices and at shapes takes as long as a
-        small operation."""
+        """Called after a kernel has failed: raises the error for devices or shapes that do not fit. Looking at them
+        before takes as long as a small operation."""
         tensors = [x for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
@@ -212,7 +212,7 @@ class Ground:
         return shape
 
     def length(self, x: Any, axes: Sequence[int], name: str) -> Any:
-        """How many elements there are along axes, which is not known while a function is traced, as a tensor."""
+        """The number of elements along axes; a tensor where it is not known while a function is traced."""
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         left = len(x.shape) - len(axes)

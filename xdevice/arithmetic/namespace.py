@@ -60,7 +60,8 @@ class Namespace:
 
 
 def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Paddle's to_static takes a method that an object holds for one of that object's own."""
+    """Makes a function of a bound method, which Paddle's to_static would take for a method of the object that holds
+    it."""
 
     @wraps(method)
     def function(*args: Any, **settings: Any) -> Any:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
-    """Those whose call must be fast."""
+    """The functions of this module whose calls must be fast, by name."""
     return {"matmul": _matmul(ground), "sum": _sum(ground)}
 
 
@@ -35,7 +35,7 @@ def _matmul(ground: Ground) -> Callable[..., Any]:
                 ground.require_one_device("matmul", x1, x2)
             try:  # first: a look at the shapes takes as long as a small product
                 return kernel(x1, x2)
-            except Exception:  # what follows says why, or raises it again
+            except Exception:  # the lines below say why, or raise it again
                 pass
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
         ground.require_one_device("matmul", x1, x2)
@@ -56,7 +56,7 @@ def _require_fit(x1: Any, x2: Any) -> None:
 
 
 def _product(ground: Ground, x1: Any, x2: Any) -> Any:
-    """With a vector as the matrix of one row or column."""
+    """A product of matrices in which a vector counts as one row or column."""
     kernels, vectors = ground.kernels, (len(x1.shape) == 1, len(x2.shape) == 1)
     x1 = kernels.expand_dims(x1, 0) if vectors[0] else x1
     x2 = kernels.expand_dims(x2, 1) if vectors[1] else x2
@@ -85,7 +85,7 @@ def _sum(ground: Ground) -> Callable[..., Any]:
 
 
 class Reducing:
-    """What makes few elements of many, or puts them into another order."""
+    """Functions that reduce tensors, or put their elements into another order."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
@@ -151,7 +151,7 @@ class Reducing:
         return kernels.divide(total, self._left(x, axes, correction))
 
     def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
-        """How many elements a variance is over, less the correction, and at least 0."""
+        """The number of elements of a variance less the correction, and at least 0."""
         ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:
@@ -203,7 +203,7 @@ class Reducing:
         return self._place("argmin", x, axis, keepdims)
 
     def _place(self, function: str, x: Any, axis: int | None, keepdims: bool) -> Any:
-        """The first place of the extreme, and of NaN where there is one."""
+        """The index of the first extreme element; of the first NaN where there is one."""
         ground, kernels = self._ground, self._kernels
         x = ground.require(x, REAL, function)
         shape = shape_of(x)
@@ -259,8 +259,8 @@ class Reducing:
         return kernels.take_along_axis(x, self._checked(x, indices, place, "take_along_axis"), place)
 
     def _checked(self, x: Any, indices: Any, axis: int, function: str) -> Any:
-        """Indices of what is there, from the front, as frameworks answer others with an error, zeros, NaN, what is at
-        the end, or not at all. While a function is traced they have no values, and go as they are."""
+        """The indices, counted from the front; raises for those outside, which frameworks answer differently. While a
+        function is traced they have no values, and are not checked."""
         ground, kernels, length = self._ground, self._kernels, shape_of(x)[axis]
         found = registry.kind_of(type(indices))
         if found is None or found[1] != "tensor":

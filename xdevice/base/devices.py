@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Final, NoReturn
 
-KINDS: Final = {"cpu", "gpu", "tpu", "npu", "meta"}
+KINDS: Final = {"cpu", "gpu", "tpu", "meta"}
 """The device kinds that a string may name. An adapter adds its own when it is registered."""
 
-_ALIASES: Final = {"cuda": "gpu", "rocm": "gpu", "hip": "gpu", "mps": "gpu", "xpu": "gpu"}
+HARDWARE: Final = {"cuda", "rocm", "hip", "mps", "xpu", "npu", "hpu", "mtia", "mlu", "musa", "gcu", "neuron"}
+"""The words for `gpu:i` that mean one kind of hardware and no other. An adapter adds what its framework's plugins call
+theirs."""
 _ACCEPTED: Final = (
     'a Device, "cpu", "gpu", "gpu:1", "cuda:1", "GPU:1", "/GPU:1", '
     '"/job:localhost/replica:0/task:0/device:GPU:1", "gpu(1)", "mps", "xpu:0", or a framework\'s own device object'
@@ -29,7 +31,8 @@ _SPELLING: Final = (
 
 
 class Answers:
-    """What only the backends can tell: `registry`, `selection` and `scopes`, which import this module, put it here."""
+    """Functions that only `core` can supply: its modules `registry`, `selection` and `scopes` set them when they are
+    loaded."""
 
     to_native: Callable[[Device], Any]
     from_native: Callable[[object], Device | None]
@@ -43,8 +46,9 @@ answers: Final = Answers()
 class Device:
     """A place where tensors live: a kind and an index, the same on every framework.
 
-    Immutable, hashable and interned, so devices are compared with `is` or `==` alike. `gpu` is the accelerator of
-    the backend: CUDA, ROCm, Apple MPS or Intel XPU.
+    Immutable and hashable. Compare by `==`: `cuda:1` and `gpu:1` are equal, and need not be one object. `gpu` is the
+    accelerator of the backend, whatever it is; "cuda", "rocm", "mps", "xpu", "npu", "hpu" or a plugin's own name mean
+    that hardware, and where they are used `gpu:i` must be it. Virtual GPUs take every name.
 
     | backend | `Device("gpu:1").native` | `Device("cpu").native` |
     |---|---|---|
@@ -60,7 +64,7 @@ class Device:
         DeviceError: the object is not a device, for instance a bare int.
 
     Example:
-        >>> Device("cuda:1"), Device("gpu:1") is Device("/GPU:1")
+        >>> Device("cuda:1"), Device("gpu:1") == Device("cuda:1") == Device("/GPU:1")
         (Device('gpu:1'), True)
         >>> Device("gpu:1").kind, Device("gpu:1").index
         ('gpu', 1)
@@ -68,8 +72,9 @@ class Device:
 
     __slots__ = ("__weakref__", "_text", "index", "kind")
 
-    def __init_subclass__(cls) -> NoReturn:
-        raise TypeError("Device is interned and cannot be subclassed")
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ != __name__:
+            raise TypeError("Device is interned and cannot be subclassed")
 
     kind: str
     index: int
@@ -121,6 +126,38 @@ class Device:
         raise AttributeError(f"a Device is immutable: cannot delete {name!r} of {self!r}")
 
 
+class Named(Device):
+    """`gpu:i` by a word for hardware: equal to `gpu:i`, and what a backend's `require` makes `gpu:i` of, or refuses."""
+
+    __slots__ = ("plain", "word")
+
+    plain: Device
+    word: str
+
+    def __eq__(self, other: object) -> bool:
+        return (other.plain if type(other) is Named else other) is self.plain
+
+    def __hash__(self) -> int:
+        return hash(self.plain)
+
+    def __reduce__(self) -> tuple[Any, tuple[str, int]]:
+        return named, (self.word, self.index)
+
+
+def named(word: str, index: int = 0) -> Device:
+    """`gpu:index` of the hardware that a word of `HARDWARE` means."""
+    made = object.__new__(Named)
+    plain = of("gpu", index)
+    for name, value in (("kind", "gpu"), ("index", index), ("_text", str(plain)), ("plain", plain), ("word", word)):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def plain(device: Device) -> Device:
+    """The device as tensors have it, without the word for its hardware."""
+    return device.plain if type(device) is Named else device
+
+
 _interned: dict[tuple[str, int], Device] = {}
 _MOST_KEPT: Final = 1024
 """Devices of a higher index, which no machine has, are interned for as long as someone holds them."""
@@ -129,7 +166,7 @@ spelled: Final[dict[str, Device]] = {}
 
 
 def of(kind: str, index: int = 0) -> Device:
-    """The device of a kind and an index, as adapters make it from a native one; no spelling is checked."""
+    """The `Device` of a kind and an index. Adapters use it; it checks no spelling."""
     found = _interned.get((kind, index))
     return found if found is not None else _intern(kind, index)
 
@@ -169,6 +206,8 @@ def parse(spec: object) -> Device:
         return spec
     if type(spec) is str:
         return spelled.get(spec) or _parse_text(spec)
+    if type(spec) is Named:
+        return spec
     if isinstance(spec, str):
         return _parse_text(str(spec))
     if spec is None or isinstance(spec, bool | int | float):
@@ -177,7 +216,7 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Makes a text a spelling of a device, for an adapter whose framework uses it: "/CPU:1" for gpu:0."""
+    """Makes a text a spelling of a device: an adapter says that its framework writes "/CPU:1" for gpu:0."""
     spelled[text] = device
 
 
@@ -194,12 +233,12 @@ def _parse_text(text: str) -> Device:
     if match is None:
         raise DeviceError(f"{shown(text)} is not a device; accepted: {_ACCEPTED}")
     name = match["kind"].lower()
-    kind = _ALIASES.get(name, name)
-    if kind not in KINDS:
+    if name not in KINDS and name not in HARDWARE:
         raise DeviceError(
             f"{shown(text)} is not a device: there is no kind {shown(name)}{_nearest(name)}; accepted: {_ACCEPTED}"
         )
-    found = of(kind, int(match["index"] or match["ordinal"] or 0))
+    index = int(match["index"] or match["ordinal"] or 0)
+    found = of(name, index) if name in KINDS else named(name, index)
     if len(spelled) < 1024 and found.index < _MOST_KEPT:
         spelled[text] = found
     return found
@@ -208,7 +247,7 @@ def _parse_text(text: str) -> Device:
 def _nearest(name: str) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, [*KINDS, *_ALIASES], n=1)
+    close = difflib.get_close_matches(name, sorted(KINDS | HARDWARE), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -219,5 +258,5 @@ def _parse_native(spec: object) -> Device:
     return found
 
 
-if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

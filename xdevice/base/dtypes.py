@@ -43,7 +43,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """`dtype.name`, which NumPy puts together anew each time, in some 5 us."""
+    """The name of a NumPy dtype, remembered: `dtype.name` takes 5 us each time."""
     name = _names.get(dtype)
     if name is None:
         name = _names[dtype] = str(dtype.name)
@@ -51,7 +51,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def state(names: Mapping[Any, str]) -> None:
-    """What a framework's own dtype objects are called here, as its adapter states it."""
+    """Tells xdevice the names of a framework's own dtype objects; each adapter calls it once."""
     _stated.update(names)
 
 

@@ -1,11 +1,11 @@
-"""Which floats are made where nothing else is said: float32, unless a parity run asks for others by XDEVICE_FLOATS.
+"""Which floats xdevice makes where no dtype is named: float32, unless a parity run sets XDEVICE_FLOATS.
 
 | XDEVICE_FLOATS | |
 |---|---|
 | `float64` | what would be float32 is float64, of the same value; so are the frameworks' own defaults |
-| `jitter:1` | what `tensor`, `random`, `load` and `convert_state` give is moved by an ULP, up or down, by a seed |
+| `jitter:1` | `tensor`, `random`, `load` and `convert_state` move each number by an ULP, up or down; 1 is the seed |
 
-Only what is not whole is moved: zeros, ones, masks and labels are exact on every framework.
+Whole numbers are not moved: zeros, ones, masks and labels are exact on every framework.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTS: Final = {"complex64": "float32", "complex128": "float64"}
 _JITTERED: Final = ("float32", "float64", *PARTS)
 
 
-def _checked(text: str) -> str:
+def _check(text: str) -> str:
     number = text.removeprefix(JITTER)
     is_jitter = number != text and number.isascii() and number.isdigit()
     if text not in ("", FLOAT64) and not is_jitter:
@@ -40,21 +40,21 @@ def _checked(text: str) -> str:
     return text
 
 
-_asked = _checked(os.environ.get(VARIABLE, "").strip())
+_asked = _check(os.environ.get(VARIABLE, "").strip())
 
 
-def asked() -> str:
-    """What is asked for: "" or a value of the variable."""
+def setting() -> str:
+    """The value of XDEVICE_FLOATS; "" where it is not set."""
     return _asked
 
 
 def is_float64() -> bool:
-    """Whether what would be float32 is float64."""
+    """Whether XDEVICE_FLOATS asks for float64 in the place of float32."""
     return _asked == FLOAT64
 
 
 def usual(name: str = "float32") -> str:
-    """The dtype that is made where `name` would be: itself, or twice as wide.
+    """The dtype to make where a program would get `name`: that one, or under XDEVICE_FLOATS=float64 a wider one.
 
     Example:
         >>> from xdevice.base import floats
@@ -64,23 +64,22 @@ def usual(name: str = "float32") -> str:
     return _WIDE.get(name, name) if _asked == FLOAT64 else name
 
 
-def taken(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array as it comes in: itself, wider or moved, as XDEVICE_FLOATS asks."""
+def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array that a program gave, made wider or moved as XDEVICE_FLOATS asks."""
     if _asked == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
-    return moved(array)
+    return jitter(array)
 
 
-def moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array itself, or moved if XDEVICE_FLOATS asks for that.
+def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array, each number of it moved by an ULP if XDEVICE_FLOATS asks for that.
 
-    The moves depend on nothing but the number and the values, so that what is tied stays equal, in any order of calls.
-    """
-    return _moved(array) if _asked.startswith(JITTER) else array
+    Equal arrays are moved alike, in any order of calls, so that tied weights stay equal."""
+    return _jitter(array) if _asked.startswith(JITTER) else array
 
 
-def _moved(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     name = array.dtype.name
     if name not in _JITTERED or array.size == 0:
         return array

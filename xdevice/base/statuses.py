@@ -6,7 +6,8 @@ import signal
 
 
 def status_text(status: int) -> str:
-    """What stands behind "ended": `status` counts as in `subprocess`, negative for a signal.
+    """The words that follow "ended": `status` is an exit status, or the negative number of a signal, as in
+    `subprocess`.
 
     Example:
         >>> from xdevice.base.statuses import status_text

@@ -25,10 +25,10 @@ MEGABYTE = 1_000_000
 
 
 class Row(TypedDict):
-    """One figure. `best` is what the same run shows to be possible, in the same unit; `why_not` stands in place of a
-    figure.
+    """One figure. `best` is the best possible one, from the same run and in the same unit; `why_not` says why there is
+    none.
 
-    `virtual` is true where the GPUs are virtual: they share the host's cores, so that nothing shows what is possible.
+    `virtual` is true where the GPUs are virtual: they share the host's cores, so nothing shows what is possible.
     """
 
     backend: str
@@ -43,7 +43,7 @@ class Row(TypedDict):
 
 
 class Size:
-    """How much work the experiments do: enough to be seen on a GPU, and to end within seconds on a CPU."""
+    """How much work the experiments do: enough to be measured on a GPU, and to end within seconds on a CPU."""
 
     def __init__(self, on_gpu: bool, quick: bool) -> None:
         self.product = 4096 if on_gpu and not quick else 512
@@ -86,7 +86,7 @@ class Bench:
 
 def products(x: Any, count: int) -> Any:
     """A chain of products, each of the last one's result, with no wait in between."""
-    with xdevice.device_of(x):  # else TensorFlow copies what is on another GPU to the first, and computes there
+    with xdevice.device_of(x):  # TensorFlow would copy inputs from other GPUs to the first one, and compute there
         y = x
         for _ in range(count):
             y = x @ y
@@ -106,7 +106,7 @@ def seconds(work: Callable[[], Any], wait: bool = True) -> float:
 
 
 def settled(work: Callable[[], Any]) -> float:
-    """The median of five, after three that warm up: on a GPU the first ones take up to ten times as long."""
+    """The median time of five calls, after three that warm up: on a GPU the first ones take up to ten times as long."""
     return median([seconds(work) for _ in range(8)][3:])
 
 
@@ -114,7 +114,7 @@ def settled(work: Callable[[], Any]) -> float:
 
 
 def timing(bench: Bench) -> Iterator[Row]:
-    """What a clock shows that does not wait, and one that does."""
+    """The time that a clock shows without waiting for the work, and with it."""
     x = bench.square(bench.device)
     for case, wait in (("not waited for", False), ("waited for", True)):
         taken = seconds(lambda: products(x, bench.size.products), wait)
@@ -122,7 +122,7 @@ def timing(bench: Bench) -> Iterator[Row]:
 
 
 def blocking(bench: Bench) -> Iterator[Row]:
-    """What it costs when every operation completes before the next line runs."""
+    """What a computation takes when every operation completes before the next line runs."""
     x = bench.square(bench.device, 256)
     free = seconds(lambda: products(x, bench.size.small))
     yield bench.row("blocking", "off", free)
@@ -155,7 +155,7 @@ def three_tasks(bench: Bench) -> Iterator[Row]:
         graphs = [xdevice.capture(task, bench.device) for task in tasks]
     except UnsupportedError:
         return
-    # what the device takes; the rest is what threads take to launch operations (docs/explanation/performance.md)
+    # only the device's time: without graphs, threads also take time to launch operations
     yield bench.row("three tasks", "captured, in parallel", settled(lambda: xdevice.parallel(*graphs)))
 
 
@@ -189,9 +189,9 @@ def overlap(bench: Bench) -> Iterator[Row]:
     def computed(xs: Iterable[Any]) -> Any:
         return [products(x @ weight, 3) for x in xs]
 
-    computed(prefetched())  # what is made once: a thread's stream, memory
+    computed(prefetched())  # a first run, which makes streams and memory
     copy, compute = seconds(copied), seconds(partial(computed, copied()))
-    first, last = copy / len(batches), compute / len(batches)  # which nothing can run beside
+    first, last = copy / len(batches), compute / len(batches)  # these two overlap with nothing
     best = max(copy + last, compute + first)
     naive = seconds(lambda: computed(xdevice.tensor(batch, device=bench.device) for batch in batches))
     yield bench.row("overlap", "in turn", naive, best=best)
@@ -255,7 +255,7 @@ def run(backend: Backend, quick: bool = False, step: Callable[[str], None] = lam
                 rows += list(experiment(bench))
             except UnsupportedError as error:
                 rows.append(bench.row(name, "-", None, why_not=str(error)))
-            except Exception as error:  # a build without kernels for this GPU raises its own
+            except Exception as error:  # such as a build without kernels for this GPU
                 rows.append(bench.row(name, "-", None, why_not=_first_line(error), failed=True))
     return rows
 
@@ -329,12 +329,12 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         panel.margins(x=0.15)
         panel.set_title(name, fontsize=10, loc="left")
         panel.set_xlabel("seconds", fontsize=8)
-        if group[0]["unit"] == "GB/s":  # from a few across the bus to thousands within a GPU
+        if group[0]["unit"] == "GB/s":  # logarithmic: from a few across the bus to thousands in a GPU
             panel.set_xscale("log")
             panel.set_xlabel("GB/s", fontsize=8)
     if lines is not None:
         figure.legend([lines], ["best possible here"], loc="upper right", fontsize=8)
-    drawn = BytesIO()  # not into the file, which one who is interrupted would find half written
+    drawn = BytesIO()  # drawn in memory first: an interrupt leaves no half of a file
     figure.savefig(drawn, dpi=120, format=path.suffix.lstrip(".") or "png")
     path.write_bytes(drawn.getvalue())
     plt.close(figure)

@@ -68,7 +68,7 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
 
 
 def probe_one(name: str, timeout: float) -> Report:
-    """What a fresh process says of a backend."""
+    """The report of a backend that a fresh process makes."""
     if not registry.is_installed(name):
         return _report(name, error="not installed", installed=False)
     command = [sys.executable, "-m", "xdevice.cli.info", name]
@@ -84,7 +84,7 @@ def probe_one(name: str, timeout: float) -> Report:
 
 
 def probe_here(name: str) -> Report:
-    """What this process sees of a backend; imports it and may start its devices."""
+    """The report of a backend, made in this process: imports it, and may start its devices."""
     from xdevice.errors import XDeviceError
 
     try:
@@ -132,7 +132,7 @@ def _launcher() -> str | None:
 
 
 def _installed_version(name: str) -> str | None:
-    """The version that the installer wrote down, for a framework that does not import."""
+    """The version in the package's metadata, for a framework that cannot be imported."""
     from importlib import metadata
 
     module = next((known.modules[0] for known in registry.KNOWN if known.name == name), name)

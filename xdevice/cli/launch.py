@@ -1,4 +1,4 @@
-"""`xdevice launch`: what is run as how many processes, by us or by another launcher."""
+"""`xdevice launch`: runs a program as several processes, itself or by another launcher."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def run(program: Sequence[str], is_module: bool, size: int, host: str, via: str | None, told: Mapping[str, str]) -> int:
-    """The exit status of the whole."""
+    """Runs the processes, and returns the exit status of the whole."""
     secret = {"XDEVICE_TOKEN": spawning.new_token()}
     if via is None:
         return spawning.launch([sys.executable, *["-m"] * is_module, *program], size, host, {**told, **secret})
     command = _command(via, program, is_module, size)
-    with spawning.reserved(host) as port:
+    with spawning.reserve(host) as port:
         told = {**told, "XDEVICE_ADDRESS": address(host, port)}
         click.echo(" ".join([*(f"{name}={shlex.quote(text)}" for name, text in told.items()), shlex.join(command)]))
         return spawning.follow(command, size, {**told, **secret})
 
 
 def variables(backend: str | None, engine: str | None, timeout: float | None) -> dict[str, str]:
-    """What the processes are told beside their places."""
+    """The variables for all processes that `--backend`, `--engine` and `--timeout` set."""
     told = {
         selection.VARIABLE: backend,
         "XDEVICE_ENGINE": engine,

@@ -1,4 +1,4 @@
-"""`xdevice lint`: which files are read, and what becomes of what is found."""
+"""`xdevice lint`: chooses the files, and writes the findings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def lint(
             click.echo(f"{len(found)} written to {baseline_to}", err=True)
             sys.exit(2 if unreadable else 0)
         if revision is not None:
-            found = rules.added(found, revision, root)
+            found = rules.only_added(found, revision, root)
         elif baseline is not None:
             found = rules.beyond(found, baseline)
     except rules.OptionError as error:
@@ -70,10 +70,10 @@ def _show(found: list[Finding], shape: str) -> None:
 
 
 def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
-    """What the project has set, and what the command says above it."""
+    """The codes to look for: those of the project's settings, and above them those of the command."""
     from xdevice.scripts import lint as rules
 
-    choice = rules.configured(root)
+    choice = rules.configure(root)
     selected = rules.codes(select, "--select") if select else choice.select
     return choice._replace(select=selected, ignore=(*choice.ignore, *rules.codes(ignore or "", "--ignore")))
 
@@ -88,7 +88,7 @@ def _read(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[s
     from xdevice.scripts import sources
 
     read, unreadable = [], []
-    for path in sources.found(paths):
+    for path in sources.files_in(paths):
         shown = _shown(path, root)
         try:
             is_input = str(path) == "-"

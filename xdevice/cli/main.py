@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.contract import Backend
-    from xdevice.parity.comparing import Rule
     from xdevice.parity.report import Report
+    from xdevice.parity.tolerances import Rule
 
     from .bench import Row
 
 
 class _Commands(click.Group):
-    """Ctrl-C ends with 130, as shells have it, and a full disk with 2. Python and Click have 1 for both, which here
-    says that something diverges or failed."""
+    """Ends with 130 after Ctrl-C, as shells do, and with 2 on a full disk. Python and Click would end with 1 for both,
+    which here says that something diverges or failed."""
 
     def invoke(self, ctx: click.Context) -> Any:
         for stream in (sys.stdout, sys.stderr):
@@ -69,12 +69,13 @@ def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> An
 
 
 class _Whole:
-    """What is written goes beside the file first, so that one who is interrupted keeps the report of the run before."""
+    """A file that is written beside its path first, so that an interrupt leaves the report of an earlier run as it
+    was."""
 
     def __init__(self, path: str) -> None:
         self.name = path
         self._path = Path(path).resolve()
-        # of pipes and devices there is no other version to keep
+        # a pipe or a device is written directly: it has no earlier content to keep
         is_special = self._path.exists() and not self._path.is_file()
         self._part = self._path if is_special else self._path.with_name(f".{self._path.name}.{os.getpid()}")
         self._part.open("a").close()
@@ -166,7 +167,7 @@ def bench(name: str | None, every: bool, as_json: bool, picture: Path | None, qu
 
 
 def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What `parity` and `compare` share: how strictly to compare, and where to report."""
+    """The options that `parity` and `compare` share: how strictly to compare, and where to report."""
     options = [
         click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance; by default each dtype's own."),
         click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance; by default each dtype's own."),
@@ -218,7 +219,7 @@ def parity(
     did not run.
     """
     from xdevice.parity import run as parity_run
-    from xdevice.parity.progress import shown
+    from xdevice.parity.progress import show
 
     rule, wanted = _rule(options), _wanted(backends)
     first = _canonical((reference or wanted[0],))[0]
@@ -237,9 +238,9 @@ def parity(
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
         _prepare(save, overwrite)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind either
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind
     names = [process.name for process in plan.processes()]
-    with tempfile.TemporaryDirectory() as scratch, shown(names) as watcher:
+    with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
         parity_run.run(plan, folder, watcher)
         report = _reported(lambda: parity_run.report_of_run(folder, rule))
@@ -302,7 +303,7 @@ def _refuse_two_rules(float64: bool, calibrate: bool, rule: Rule) -> None:
 
 
 def _prepare(folder: Path, overwrites: bool) -> None:
-    """A folder for a run: a new one, or that of an earlier run, without it."""
+    """Makes the folder for a run, or empties that of an earlier run."""
     from xdevice.parity import run as parity_run
 
     if folder.is_dir() and any(folder.iterdir()):
@@ -346,11 +347,11 @@ def _interpreters(pythons: tuple[str, ...], wanted: tuple[str, ...]) -> dict[str
 
 
 def _rule(options: dict[str, Any]) -> Rule:
-    from xdevice.parity.comparing import Rule
+    from xdevice.parity.tolerances import Rule
 
     try:
-        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).checked()
-    except XDeviceError as error:  # NaN, which is in every range for click
+        return Rule(options["rtol"], options["atol"], False, not options["any_dtype"], options["equal_nan"]).check()
+    except XDeviceError as error:  # NaN, which click takes to be in every range
         raise click.UsageError(str(error)) from error
 
 
@@ -437,7 +438,8 @@ def _tour_several(name: str | None) -> dict[str, Any]:
 
 
 def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]:
-    """One framework that crashes then costs its own row, and none sees the others' threads."""
+    """Runs the tour of one framework in a process of its own: a crash costs that framework only, and threads stay
+    apart."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
@@ -467,8 +469,8 @@ def _backend(name: str | None) -> Backend:
 
 
 def _run(command: list[str], alone: bool, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A process that ends with this one. One that is `alone` has a group, which ends as a whole, and which a terminal's
-    Ctrl-C does not reach, so that only this process speaks of it."""
+    """Runs a process that ends with this one. If it is `alone`, it has a process group of its own, which ends as a
+    whole and gets no Ctrl-C from the terminal, so that only this process reports it."""
     with subprocess.Popen(command, text=True, start_new_session=alone, **options) as child:
         try:
             out, _ = child.communicate()

@@ -27,7 +27,7 @@ option = click.option(
 
 
 def write(made: Examined, paths: tuple[Path, ...]) -> None:
-    """Before `port` changes files: the report shows what was found."""
+    """Writes the reports that were asked for; `port` calls it before it changes files."""
     from xdevice.scripts import html, report
 
     for path in paths:

@@ -22,7 +22,7 @@ _LEVELS = click.Choice(("proven", "safe", "likely"))
 
 
 def _project(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What the commands that read a project have in common."""
+    """The arguments and options that `scan` and `port` share."""
     for decorate in (
         click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True)),
         click.option("--only", type=_LEVELS, default="proven", show_default=True, help="What a rewriting may rest on."),
@@ -78,7 +78,7 @@ def port(
     report.write(made, reports)
     changed = False
     for source in made.sources:
-        new = made.ported(source)
+        new = made.port(source)
         if source.path == "<stdin>":
             sys.stdout.buffer.write(new)
         if new == source.raw:

@@ -1,6 +1,7 @@
 """`xdevice tour`: the GPU chapter of d2l.ai, written once, run on real tensors of one backend.
 
-Each line shown is the line that runs, and runs when it is pasted into a fresh Python. The chapter: https://d2l.ai/chapter_builders-guide/use-gpu.html
+Each line shown is the line that runs, and runs when it is pasted into a fresh Python. The chapter:
+https://d2l.ai/chapter_builders-guide/use-gpu.html
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LARGE, SMALL, PRODUCTS = 1500, 10, 1000
 
 
 def run(backend: Backend) -> dict[str, Any]:
-    """The GPU chapter on one backend; what came out, step by step, whatever fails on the way."""
+    """Runs the GPU chapter on one backend; gives the outcome of each step, those after a failure too."""
     page = Page(backend)
     page.console.rule(f"{backend.name} {backend.version}")
     return {
@@ -33,7 +34,7 @@ def run(backend: Backend) -> dict[str, Any]:
 
 
 def run_several(backend: Backend) -> list[str]:
-    """The part on several devices; what failed."""
+    """Runs the part on several devices; gives the steps that failed."""
     from . import tour_several
 
     page = Page(backend)
@@ -42,7 +43,7 @@ def run_several(backend: Backend) -> list[str]:
 
 
 def walk(page: Page, steps: Sequence[Callable[[Page], None]]) -> list[str]:
-    """Goes through the steps, whatever fails on the way; what failed."""
+    """Runs the steps, also those after a failure; gives those that failed."""
     failed = []
     with xdevice.use(page.backend):
         for number, step in enumerate(steps, 1):
@@ -246,7 +247,7 @@ def timed(work):
 
 
 def show_table(outcomes: Sequence[dict[str, Any]]) -> None:
-    """The closing table: what came out, backend by backend."""
+    """The closing table: the outcome of each step, backend by backend."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Where the tour writes: lines of Python as its prompt shows them, run, with what they give."""
+"""The page that the tour writes: lines of Python as at its prompt, which are run, with what they give."""
 
 from __future__ import annotations
 

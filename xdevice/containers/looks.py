@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from xdevice.contract import Backend, Kind
-    from xdevice.core.owned import Owned
+    from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
 """How many things are looked at in one object before that is given up: a training loop holds half of the program."""
@@ -42,7 +42,7 @@ _FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 _NEVER: Final = (
     *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
-    # what runs, or is to run, holds the program; and what a weak reference names is somebody else's
+    # running code would lead to the whole program; what a weak reference names belongs to others
     *(types.CoroutineType, types.AsyncGeneratorType, types.FrameType, types.TracebackType, types.CodeType),
     weakref.ReferenceType,
 )

@@ -33,7 +33,7 @@ _staying: Final[dict[int, frozenset[str]]] = {}
 
 
 class Stranger:
-    """An object and the tensors in it."""
+    """An object that is neither tensor, model nor container, with the tensors found in it."""
 
     def __init__(self, x: Any, way: Way | None, held: list[Inner]) -> None:
         self.x = x
@@ -47,7 +47,8 @@ class Stranger:
         return self.mover is not None or (self.way is not None and self.way.move is not None)
 
     def places(self) -> list[tuple[str, Device]]:
-        """Name and device of each tensor in it that counts, and of each variable of its models if it moves them."""
+        """Name and device of each tensor in the object that counts; of its models' variables too, if it moves them
+        itself."""
         found = self._seen()
         if self.mover is None or len({place for _, place in found}) < 2:
             return found
@@ -60,7 +61,7 @@ class Stranger:
             if kind == "tensor":
                 found.append((path, backend.device_of(value)))
             elif kind == "model":
-                with suppress(NotBuiltError):  # its variables will be made where it is used
+                with suppress(NotBuiltError):  # a model that is not built: its variables will be made where it is used
                     found += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
         return found
 
@@ -71,7 +72,7 @@ class Stranger:
         return _staying[id(cls)]
 
     def _find_staying(self) -> frozenset[str]:
-        """Seen on copies, each moved to one of the places where the tensors are."""
+        """The tensors that its own method leaves behind, found by moving copies of the object to one of its devices."""
         staying: set[str] = set()
         for target in {place for _, place in self._seen()}:
             try:
@@ -84,18 +85,18 @@ class Stranger:
         return frozenset(staying) if {_attribute(path) for path, _ in self._seen()} - staying else frozenset()
 
     def is_on(self, target: Device) -> bool:
-        """Whether all of it is there."""
+        """Whether all tensors in the object are on a device."""
         try:
             return all(place is target for _, place in self.places())
         except UnsupportedError:
             return False
 
     def without(self, models: Collection[int]) -> Stranger:
-        """It without the models of these `id`s, which go where they are to be by themselves."""
+        """The same without these models, which are moved by themselves."""
         return Stranger(self.x, self.way, [one for one in self.held if id(one.value) not in models])
 
     def has_tensors(self) -> bool:
-        """Whether there is more in it than models, which pass where tensors are read."""
+        """Whether the object holds tensors, and not only models."""
         return self.moves or any(one.kind != "model" or _is_variable(one.backend, one.value) for one in self.held)
 
     def require(self, target: Device) -> None:
@@ -104,7 +105,7 @@ class Stranger:
             backend.require(target)
 
     def refusal(self, path: str, target: Device) -> ContainerError:
-        """Why it stays behind, and the line that mends it."""
+        """The text of the error: why the object would stay behind, and a line that mends it."""
         places = [place for _, place in self.places()]
         somewhere = "tensors" if places else "models"
         where = next((f"tensors on {place}" for place in places if place is not target), somewhere)
@@ -114,7 +115,7 @@ class Stranger:
         )
 
     def remedy(self, other: str) -> str:
-        """What makes its tensors known: the line that registers its type, where that can be."""
+        """How to make xdevice know the object's tensors: the line that registers its type, if that is possible."""
         cls = type(self.x)
         if self.way is not None and self.way.instead:
             return self.way.instead
@@ -131,7 +132,7 @@ class Stranger:
         return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 
     def moved(self, target: Device) -> Any:
-        """It on a device, in its own way; itself if it is there."""
+        """The object on a device, moved in its own way; itself if it is there already."""
         if self.is_on(target) and self.held:
             return self.x
         return self._move(self.x, target)
@@ -177,7 +178,7 @@ class Stranger:
         return moved
 
     def _by_itself(self, x: Any, target: Device) -> Any:
-        """What its own method gives; itself where that gives nothing, as methods do that work in place."""
+        """What the object's own method returns; the object if it returns None, as methods do that work in place."""
         assert self.mover is not None
         moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
         return x if moved is None else moved
@@ -197,8 +198,8 @@ def _attribute(path: str) -> str:
 
 
 def find(x: Any, way: Way | None) -> Stranger | None:
-    """What to know of an object that is neither a tensor nor a model, and of the way it is registered with; None if
-    there is nothing in it to be moved."""
+    """The `Stranger` for an object that is neither a tensor nor a model, with the way in which its type is registered,
+    if it is; None if nothing in it can be moved."""
     if way is not None and way.tensors is not None:
         owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         held = [looks.Inner(name, value, *found) for name, value, found in owned if found]
@@ -208,7 +209,7 @@ def find(x: Any, way: Way | None) -> Stranger | None:
 
 
 def _is_variable(backend: Backend, model: Any) -> bool:
-    """Whether a model is a variable on its own, which is no more than a tensor: those of TensorFlow are models."""
+    """Whether a model is a single variable: TensorFlow's variables are models."""
     try:
         return next(iter(backend.variables(model)), ("no",))[0] == ""
     except (NotBuiltError, UnsupportedError):

@@ -419,22 +419,19 @@ def register(
 
     Young: it may change in a minor version.
 
-    Needed for objects that hold tensors, are not known to xdevice and cannot move themselves; with a `.to(device)` of
-    their own they can. By name alone, also as a decorator, their attributes are walked, as those of a dataclass are,
-    and rebuilding makes a new object without calling `__init__`.
+    Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
+    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
+    once, also for types met before, and costs nothing for others. docs/reference/devices.md has more examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.
         flatten: gives what is in an object, as a dict or a list.
         rebuild: `rebuild(old, inside)` gives a new object with this in it, a dict or list as `flatten` gave it.
-        move: `move(x, device)` gives an object on a `Device`, itself or a new one: to_device calls it, and copy_to on a
-            deep copy.
+        move: `move(x, device)` gives an object on a `Device`, itself or a new one. `copy_to` calls it on a deep copy.
 
     Raises:
         ContainerError: not a type; a type of tensors or models; one of `flatten` and `rebuild` without the other, or
             either beside `move`.
-
-    It holds at once, also for types met before. Costs nothing for other types.
 
     Example:
         >>> @xdevice.register

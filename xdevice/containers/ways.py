@@ -62,7 +62,7 @@ def way_into(x: Any) -> Walk | Whole | None:
 
 def may_move(cls: type) -> bool:
     """Whether a type has the method by which objects of some loaded framework's libraries move themselves."""
-    names = {backend.moves_by for backend in registry.loaded() if backend.moves_by}
+    names = {backend.moves_by for backend in registry.list_loaded() if backend.moves_by}
     return any(looks.has_method(cls, name) for name in names)
 
 
@@ -71,7 +71,7 @@ def _offered(x: Any) -> Way | None:
     owner = registry.owner_of(type(x))
     asked = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
     if not issubclass(looks.seen_class(x), dict | UserDict | list | UserList):
-        asked += [backend for backend in registry.loaded() if backend is not owner]
+        asked += [backend for backend in registry.list_loaded() if backend is not owner]
     return next((way for way in (backend.container_way(x) for backend in asked) if way is not None), None)
 
 

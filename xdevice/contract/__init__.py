@@ -2,8 +2,9 @@
 
 from .backend import Backend, check
 from .conversion import Takes
-from .primitives import VIRTUAL_GPU, DeviceInfo, Kind, Memory, Transfer, Way
+from .primitives import VIRTUAL_GPU, DeviceInfo, Kind, Memory, Way
 from .samples import Samples, Work
+from .transfers import Transfer
 
 __all__ = [
     "VIRTUAL_GPU",

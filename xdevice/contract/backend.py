@@ -11,6 +11,8 @@
 | `replicas.Replicas` | several devices in one process |
 | `processes.Processes` | engines for several processes |
 | `streams.Streams`, `graphs.Graphs` | streams and events; recorded work |
+| `parallel.Parallel`, `prefetch.Prefetch` | tasks in threads; copies in the background |
+| `blocking.Blocking`, `transfers.Transfers` | waiting after each operation; seeing what crosses the bus |
 | `virtual_gpus.VirtualGpus` | several devices on a machine with one |
 
 What a capability lacks is refused by name, in its own file.
@@ -18,21 +20,25 @@ What a capability lacks is refused by name, in its own file.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from xdevice.errors import ContractError
 
 from .arithmetic import Arithmetic
+from .blocking import Blocking
 from .conversion import Conversion
 from .gradients import Gradients
 from .graphs import Graphs
 from .layers import Calls, Layers, Operations
 from .models import Models
 from .optimizers import Optimizers
-from .primitives import Primitives
+from .parallel import Parallel
+from .prefetch import Prefetch
+from .primitives import Kind, Primitives
 from .processes import Processes
 from .replicas import Replicas
 from .streams import Streams
+from .transfers import Transfers
 from .virtual_gpus import VirtualGpus
 
 CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
@@ -48,15 +54,26 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
     Processes,
     Streams,
     Graphs,
+    Parallel,
+    Prefetch,
+    Blocking,
+    Transfers,
     VirtualGpus,
 )
 
 
 class Backend(
     Arithmetic, Gradients, Operations, Calls, Layers, Optimizers, Models, Conversion, Replicas, Processes, Streams,
-    Graphs, VirtualGpus,
+    Graphs, Parallel, Prefetch, Blocking, Transfers, VirtualGpus,
 ):  # fmt: skip
     """One framework. An adapter inherits from this, and from its own class for each capability that it has."""
+
+
+class Owned(NamedTuple):
+    """What the registry answers about a type: the backend that it belongs to, and what it is there."""
+
+    backend: Backend
+    kind: Kind
 
 
 HOOKS: Final[dict[str, Any]] = {
@@ -96,13 +113,13 @@ def check(cls: object, claimed: str, source: str) -> type[Backend]:
 
 
 def _own(cls: type) -> dict[str, Any]:
-    """What an adapter defines itself, in its class and in those for its capabilities."""
+    """The methods that an adapter itself defines, in its class and in those of its capabilities."""
     parts = [base for base in reversed(cls.__mro__) if base not in Backend.__mro__]
     return {name: value for part in parts for name, value in vars(part).items()}
 
 
 def _half(part: type[Primitives], own: dict[str, Any]) -> list[str]:
-    """What is missing of a capability that an adapter has begun: it would fail on first use."""
+    """The methods that an adapter lacks of a capability of which it has others: it would fail on first use."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
     if not has or len(has) == len(needs):

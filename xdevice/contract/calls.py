@@ -56,14 +56,14 @@ class Call(NamedTuple):
 
 
 class _Frame:
-    """A call that has begun."""
+    """A call of a layer that has begun and not ended."""
 
     def __init__(self, watch: Watch, path: str, layer: Any, inputs: tuple[Any, ...]) -> None:
         self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
         self._is_told = False
 
     def ends(self, result: Any) -> Any:
-        """Reports it, once; gives the result, or what stands for it."""
+        """Reports the call, once; returns its result, or what goes on in the model in its place."""
         if self._is_told:
             return result
         self._is_told = True
@@ -75,7 +75,7 @@ class _Frame:
 
 
 class Watch:
-    """What one block sees: the calls of some layers, by their `id`s."""
+    """The layers, by their `id`s, whose calls one block sees."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Watch:
             return self._backend.copy(self._backend.detached(x), CPU)
 
     def followed(self, call: Call, result: Any) -> Any:
-        """The result, or what stands for it: its gradients are put into the call as they come."""
+        """The result, or a stand-in for it, set up so that its gradients are put into the call when they come."""
         if self._follow is None:
             return result
 
@@ -150,7 +150,7 @@ _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xd
 
 @contextmanager
 def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
-    """Inside, what `give` makes of a call that is seen and of its result goes on in the model instead of the result."""
+    """While the block is open, the model goes on with `give(call, result)` in the place of each layer's result."""
     token = _stand_in.set(give)
     try:
         yield
@@ -164,19 +164,21 @@ def _never() -> bool:
 
 @contextmanager
 def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
-    """Calls of layers inside are seen; `cls` is the class of all layers. What a compiler makes of them is not."""
+    """While the block is open, calls of layers are seen, but for those that a compiler has compiled. `cls` is the base
+    class of all layers."""
     with hooks.Patches() as patches:
         patches.replace(cls, "__call__", partial(_seen, is_compiling))
         _watches.set((*_watches.get(), watch))
         try:
             yield
-        finally:  # not by a token: blocks may end in any order
+        finally:  # not reset by a token, because blocks may end in any order
             _watches.set(tuple(one for one in _watches.get() if one is not watch))
 
 
 @contextmanager
 def outermost(cls: type, around: Around, is_compiling: Callable[[], bool] = _never) -> Iterator[None]:
-    """Inside, each call of a layer that is not inside of another one's goes through `around`, whatever the thread."""
+    """While the block is open, a call of a layer that is not made by another layer goes through `around`, in any
+    thread."""
     with hooks.Patches() as patches:
         patches.replace(cls, "__call__", partial(_seen, is_compiling))
         _arounds.append(around)
@@ -213,7 +215,7 @@ def _through(watches: tuple[Watch, ...], layer: Any, original: Any, arguments: A
 
 
 def activated(owner: Any, function: Any) -> Any:
-    """What stands for a function that a layer calls as its activation."""
+    """A stand-in for the function that a layer calls as its activation; its calls are seen."""
 
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 def require_fit(backend: Primitives, name: str, device: Device) -> None:
-    """NCCL moves what is on GPUs, any other engine what is on the host, where virtual GPUs are too."""
+    """Raises if the engine cannot reach the device: NCCL takes tensors on GPUs, any other engine those on the host,
+    where virtual GPUs are too."""
     if (name == "nccl") != (device.kind == "gpu" and not backend.virtual):
         raise backend.unsupported(f"the engine {name} for what is on {device}", "choose engine='auto'")
 
 
 def refusal_of_order(verb: str, op: str | None, dtype: str) -> str | None:
-    """Why no framework can do this: complex numbers are not larger or smaller, and truth values are not added."""
+    """Why no framework can do this: complex numbers have no order, and bools are not added. None if it can."""
     if verb not in ("all_reduce", "reduce_scatter"):
         return None
     if op != "sum" and dtype.startswith("complex"):
@@ -29,7 +30,7 @@ def refusal_of_order(verb: str, op: str | None, dtype: str) -> str | None:
 
 
 def own_part(x: Any, rank: int, size: int) -> Any:
-    """The part of one rank along the first axis, as a view."""
+    """One rank's part along the first axis, as a view."""
     length = x.shape[0] // size
     return x[rank * length : (rank + 1) * length]
 

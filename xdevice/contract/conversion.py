@@ -1,10 +1,10 @@
-"""Sharing memory with tensors of another framework. `dlpack` beside it reads and relabels the capsules."""
+"""Sharing memory with tensors of another framework, and with arrays. `dlpack` beside it reads and relabels capsules."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
 from xdevice.base import devices
 
@@ -14,9 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    import numpy as np
+
     from xdevice.base.devices import Device
 
     from .dlpack import Lent
+
+
+ALIGNMENT: Final = 64
+"""Bytes. The first operation of TensorFlow on memory that begins elsewhere ends the process, and JAX copies it."""
 
 
 class Takes(NamedTuple):
@@ -30,11 +36,21 @@ class Takes(NamedTuple):
     """The dtypes that it labels differently from DLPack: its code and bits, by name."""
 
 
+def aligned(nbytes: int) -> np.ndarray[Any, Any]:
+    """New memory of so many bytes that begins at a multiple of `ALIGNMENT`; NumPy's own does so only by chance."""
+    import numpy
+
+    memory = numpy.empty(nbytes + ALIGNMENT, "uint8")
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + nbytes]
+
+
 class Conversion(Primitives):
     """Lending the memory of a tensor, and taking memory over. Without it tensors are copied through the host.
 
     - A capsule keeps the memory alive that it describes, and describes values that are there.
     - What is adopted is the memory itself: what one framework writes, the other one reads.
+    - Arrays of NumPy's go in by `from_buffer` and come out by `to_numpy` and `peek`; without the capability, as copies.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("export", "takes", "adopt")
@@ -72,10 +88,30 @@ class Conversion(Primitives):
 
     def compact(self, x: Any) -> Any:
         """A copy of a detached tensor on its device that any framework can take over: in C order, at a multiple
-        of `alignment.ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
+        of `ALIGNMENT`. Asked of NumPy's adapter for everything on cpu:0."""
         return self.copy(x, self.device_of(x))
 
     def adopt(self, lent: Lent, dtype: str) -> Any:
         """A tensor in the memory of another framework, which `takes` allows: `lent.capsule` is consumed, or `lent` as
         an array of DLPack's protocol."""
         raise self.unsupported("taking memory over", "tensors are copied to it through the host")
+
+    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
+        """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
+        array is not empty, C-contiguous, begins at a multiple of `ALIGNMENT`, and is nobody else's."""
+        return self.from_numpy(array, devices.CPU)
+
+    def gives_away(self, x: Any) -> bool:
+        """Whether `to_numpy` of this tensor gives memory that neither the framework nor anybody else keeps. Otherwise
+        the core copies it before a user may write into it; read-only memory it always copies."""
+        return False
+
+    def peek(self, x: Any) -> np.ndarray[Any, Any]:
+        """The values on the host for a caller that reads them at once and keeps nothing: `to_numpy` without the copy
+        that the framework makes of memory that NumPy could read."""
+        return self.to_numpy(x)
+
+    def dtype_refusal(self, dtype: str) -> str | None:
+        """Why one of the `dtypes` would be narrowed as the framework is set up now, and what to do about it; None if it
+        would not."""
+        return None

@@ -52,7 +52,7 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_NAME: Final = b"dltensor"  # a capsule keeps the pointer to it
+_NAME: Final = b"dltensor"  # kept here, because a capsule holds a pointer to it
 
 # prototypes of our own: types set on the functions of ctypes.pythonapi hold for all, and break MXNet's capsules
 _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
@@ -61,7 +61,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def label_of(dtype: str) -> Label:
-    """How DLPack writes a dtype of `xdevice.base.dtypes`."""
+    """The pair by which DLPack writes a dtype."""
     if dtype == "bool":
         return BOOL
     kind = dtype.rstrip("0123456789")
@@ -152,7 +152,8 @@ def compact_strides(shape: list[int]) -> list[int]:
 
 
 class _Held(NamedTuple):
-    """What an importer holds by `hand_over`: what it sees of it, and the capsule that owns the memory."""
+    """What is kept while an importer uses memory that `hand_over` gave it: the array it sees, and the capsule that owns
+    it."""
 
     released: weakref.ref[Any]
     managed: _Managed
@@ -168,7 +169,7 @@ _releaser: threading.Thread | None = None
 
 def _start_releaser() -> None:
     global _releaser
-    if _releaser is None or not _releaser.is_alive():  # after a fork it is not
+    if _releaser is None or not _releaser.is_alive():  # a forked child does not have the thread
         _releaser = threading.Thread(target=_release, name="xdevice-release", daemon=True)
         _releaser.start()
 
@@ -180,7 +181,7 @@ def _release() -> None:
 
 @atexit.register
 def _leave_to_the_system() -> None:
-    """What lives on when Python has ended must not call back into it."""
+    """At exit: memory that outlives Python must not call back into it when it is released."""
     for held in tuple(_held.values()):
         if held.released() is not None:
             held.managed.deleter = None

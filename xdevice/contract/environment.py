@@ -31,17 +31,17 @@ _forever = ExitStack()
 
 
 def asks() -> bool:
-    """Whether anything is asked, right or wrong."""
+    """Whether a variable, or the program, asks for anything, in a right form or a wrong one."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
     return _asked > 0 or any(os.environ.get(name, "").strip() not in ("", "0") for name in variables)
 
 
 def check() -> None:
-    """Before a framework is imported: raises for values that the variables cannot have, and sets what the CUDA driver
-    reads when it starts.
+    """Called before a framework is imported: raises for wrong values of the variables, and sets the one that the CUDA
+    driver reads when it starts.
 
     Raises:
-        SettingError: as the questions below do.
+        SettingError: as `virtual_gpus_wanted` and `is_blocking_wanted` do.
     """
     virtual_gpus_wanted()
     if is_blocking_wanted():
@@ -49,7 +49,7 @@ def check() -> None:
 
 
 def provide(backend: Backend) -> None:
-    """Gives a backend that is being loaded what was asked for."""
+    """Sets up a backend that is being loaded as the environment asks: virtual GPUs, float64, blocking mode."""
     n = virtual_gpus_wanted()
     if n:
         with _lock:
@@ -76,7 +76,7 @@ def is_blocking_wanted() -> bool:
 
 
 def is_set(variable: str, *, usual: bool) -> bool:
-    """What a variable says that is 1 or 0; raises `SettingError` for anything else."""
+    """Whether a variable is 1, not 0; `usual` if it is unset. Raises `SettingError` for anything else."""
     value = os.environ.get(variable, "").strip()
     if value not in ("", "0", "1"):
         raise SettingError(
@@ -146,5 +146,5 @@ def _make(backend: Backend, n: int) -> None:
     backend.virtual = n
 
 
-if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

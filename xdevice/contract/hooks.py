@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xdevice.base.devices import CPU
 from xdevice.errors import UnsupportedError
 
-from . import Transfer
+from .transfers import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=Fal
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Inside, xdevice reads for itself, to compare or record: these are not transfers of the program's."""
+    """Inside the block, xdevice's own reads are not reported: they are not transfers of the program."""
     token = listening.set(False)
     try:
         yield
@@ -65,7 +65,7 @@ class _Hook:
 
     def undo(self) -> None:
         if vars(self.owner).get(self.name) is not self.replacement:
-            return  # someone has hooked the hook since: it stays beneath, where it passes every call on
+            return  # someone else has replaced it since: our hook stays below theirs, and passes every call on
         if self.before is _ABSENT:
             delattr(self.owner, self.name)
         else:
@@ -113,7 +113,7 @@ class Shared:
 
     @contextmanager
     def on(self, switch: Callable[[], Callable[[], None]]) -> Iterator[None]:
-        """`switch` switches it on, and gives what switches it off."""
+        """Calls `switch`, which switches the thing on and returns what switches it off."""
         state = self._state()
         with _lock:
             state.blocks += 1
@@ -200,12 +200,12 @@ class Hooks(Patches):
             self._wrap(numpy, name, partial(_read_by_numpy, name))
 
     def read(self, how: str, x: Any) -> Transfer | None:
-        """The read of a tensor by the host; None if `x` is not a tensor with values."""
+        """A record of the read of a tensor by the host; None if `x` is not a tensor with values."""
         source = self._source(x)
         return None if source is None else self.transfer("read", how, source, CPU, self._size(x))
 
     def move(self, how: str, x: Any, target: Device | None) -> Transfer | None:
-        """The move of a tensor to a device; None if it is there already."""
+        """A record of the move of a tensor to a device; None if it is there already."""
         source = self._source(x)
         if source is None or target is None or source is target:
             return None
@@ -216,12 +216,12 @@ class Hooks(Patches):
         return Transfer(self._backend.name, kind, how, source, destination, nbytes, physical)
 
     def tell(self, transfer: Transfer | None) -> None:
-        """Reports what was seen by other means than a hook, if this context is listening."""
+        """Reports a transfer that was seen without a hook, if this context is listening."""
         if transfer is not None and listening.get():
             self._report(transfer)
 
     def _pickled(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-        """`copy.copy` asks a tensor for what pickle would, and takes no values from it."""
+        """Reports pickling, but not `copy.copy`, which asks a tensor for the same thing and reads no values."""
         return None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
 
     def _read_first(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
@@ -286,5 +286,5 @@ def _read_by_numpy(how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
     return None
 
 
-if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

@@ -85,11 +85,11 @@ for its first norm, so that it is compared by them only with another such layer.
 
 
 class UnfitError(ValueError):
-    """Raised by a rule whose framework cannot hold these values."""
+    """Raised by a rule for values that its framework cannot represent."""
 
 
 class Rule(NamedTuple):
-    """The way from a framework's array to PyTorch's, and back."""
+    """How an array of a framework becomes PyTorch's, and the reverse."""
 
     canonical: Callable[[Array], tuple[Array, ...]]
     native: Callable[..., Array]
@@ -135,7 +135,7 @@ def _unchanged(x: Array) -> Array:
 
 
 def _kernel_last(x: Array) -> Array:
-    """(3, 2, 0, 1) of four axes."""
+    """The last two axes exchanged and put first: (3, 2, 0, 1) of four axes."""
     return np.transpose(x, (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2)))
 
 
@@ -144,7 +144,7 @@ def _kernel_first(x: Array) -> Array:
 
 
 def _swapped_gates(x: Array) -> Array:
-    """The first two of three gates along the first axis: r, z, n and z, r, n."""
+    """Exchanges the first two of three gates along the first axis: r, z, n become z, r, n, and the reverse."""
     first, second, third = np.split(x, 3)
     return np.concatenate([second, first, third])
 
@@ -199,8 +199,8 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
-    """One number for each group, where PyTorch has one for each channel: all of a group must be equal. The number of
-    channels is not known by the framework."""
+    """The rule for one number a group, where PyTorch has one a channel: all channels of a group must be equal. The
+    framework does not know the number of channels."""
 
     def way(x: Array) -> tuple[Array, ...]:
         return (np.repeat(x, (channels or groups) // groups),)
@@ -215,12 +215,12 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
 
 
 def shaped(shape: Sequence[int]) -> Rule:
-    """An array of this shape for a flat one."""
+    """The rule for an array of this shape that is flat in PyTorch."""
     return _one(_flattened, lambda x: x.reshape(shape))
 
 
 def flat(shape: Sequence[int]) -> Rule:
-    """A flat array for one of this shape."""
+    """The rule for a flat array that has this shape in PyTorch."""
     return _one(lambda x: x.reshape(shape), _flattened)
 
 
@@ -237,7 +237,7 @@ def depthwise(multiplier: int) -> Rule:
 
 
 def unfit(rule: Rule, why: str) -> Rule:
-    """A rule whose framework's array cannot be made."""
+    """The rule, but making the framework's array always raises, with this reason."""
 
     def back(*arrays: Array) -> Array:
         raise UnfitError(why)
@@ -246,7 +246,7 @@ def unfit(rule: Rule, why: str) -> Rule:
 
 
 def refused(rule: Rule, why: str) -> Rule:
-    """A rule that only the shapes may go by."""
+    """The rule, usable for shapes only: values raise, with this reason."""
     return rule._replace(refusal=why)
 
 
@@ -269,13 +269,13 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def of_norm(g: Array, v: Array) -> Array:
-    """The weight that a weight norm makes."""
+    """The weight that g and v of a weight norm stand for."""
     found: Array = (v * (g / _norm(v, g.shape))).astype(v.dtype)
     return found
 
 
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
-    """g, of this shape, and v of a weight."""
+    """g, in this shape, and v of a weight norm that has this weight."""
     return _norm(weight, shape).astype(weight.dtype), weight
 
 
@@ -315,7 +315,7 @@ def _attention(settings: Mapping[str, object]) -> Iterator[Part]:
 
 
 def is_packed(shapes: Mapping[str, Sequence[int]]) -> bool:
-    """Whether PyTorch has one array for the weights of these shapes."""
+    """Whether PyTorch holds attention weights of these shapes in one array."""
     return len({tuple(shapes[f"{name}.weight"]) for name in _IN if f"{name}.weight" in shapes}) == 1
 
 
@@ -328,7 +328,7 @@ def cells(kind: str, settings: Mapping[str, object]) -> Iterator[str]:
 
 
 def suffixes(settings: Mapping[str, object]) -> Iterator[str]:
-    """ "l0", "l0_reverse", "l1", ...: the cells of a recurrent layer."""
+    """The names "l0", "l0_reverse", "l1", ... of the cells of a recurrent layer."""
     for number in range(int(str(settings.get("layers", 1)))):
         yield f"l{number}"
         if settings.get("bidirectional"):
@@ -345,7 +345,7 @@ def bound(
 
 
 def in_order(found: Iterable[Layer], blocks: Mapping[str, Sequence[str]]) -> list[Layer]:
-    """The layers, with those of a block in the order in which it calls them: `{path: names}`."""
+    """The layers, those inside of a block in the order in which the block calls them: `{path: names}`."""
     every = list(found)
     firsts: dict[str, int] = {}
     for place, layer in enumerate(every):
@@ -373,7 +373,7 @@ def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
 
 
 def same_setting(one: object, other: object) -> bool:
-    """Whether two layers or optimizers are set alike: what is kept in float32 is 6e-8 off."""
+    """Whether two settings are equal; floats to 1e-6, because some frameworks keep them in float32."""
     if isinstance(one, float) and isinstance(other, float):
         return math.isclose(one, other, rel_tol=1e-6)
     return one == other
@@ -402,14 +402,14 @@ def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 
 def per_axis(value: Any, axes: int) -> Any:
-    """A size for each axis, where one was given for all; texts stay."""
+    """A size for each axis; one number stands for all of them, and texts stay."""
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
 def sides(value: Any, axes: int) -> Any:
-    """What is added around each axis: one number where both sides get as much; texts stay."""
+    """The padding of each axis: one number where both sides get as much, else a pair; texts stay."""
     found = per_axis(value, axes)
     if isinstance(found, tuple) and len(found) == 2 * axes:
         found = tuple(zip(found[::2], found[1::2], strict=True))
@@ -420,7 +420,7 @@ def sides(value: Any, axes: int) -> Any:
 
 
 def between(layers: int, dropout: float) -> float:
-    """The dropout of a recurrent layer, which applies between its layers only."""
+    """The dropout of a recurrent layer: 0 with one layer, because it applies between layers only."""
     return float(dropout) if layers > 1 else 0.0
 
 

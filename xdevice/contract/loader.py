@@ -16,7 +16,7 @@ import_lock = threading.RLock()
 
 
 def _new_lock() -> None:
-    """A thread of the parent that was importing at the time of a fork is not there to release the old one."""
+    """Replaces the lock in a forked child, in which the thread that would release it does not exist."""
     global import_lock
     import_lock = threading.RLock()
 
@@ -59,7 +59,7 @@ def import_apart(name: str, *, beside: str) -> None:
 
     if beside not in sys.modules or name in sys.modules or importlib.util.find_spec(name.partition(".")[0]) is None:
         return
-    with _own_symbols(), suppress(ImportError):  # whoever imports it next is told why it cannot be imported
+    with _own_symbols(), suppress(ImportError):  # the next import of it raises the error
         importlib.import_module(name)
 
 

@@ -1,6 +1,7 @@
 """Layers without parameters: what a setting of one framework is in PyTorch's terms, which are the common ones here.
 
-An adapter states the kind and the settings of each; what is the same under two spellings is made one here. `ndim` is
+An adapter states the kind and the settings of each in a `Table`, and what its modules are made of in a `Tree`; `read`
+does the rest. What is the same under two spellings is made one here. `ndim` is
 how many axes there are where a model knows it, by which `axis` can be counted from either end.
 
 | kind | settings |
@@ -26,13 +27,15 @@ how many axes there are where a model knows it, by which `axis` can be counted f
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .layouts import Layer, per_axis, same_padding, sides
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 OTHER: Final = "other"
 WHOLE: Final = "the whole model"
@@ -68,29 +71,119 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 """What a function takes that is not told otherwise."""
 
 
-def is_inside(path: str, layers: Container[str]) -> bool:
-    """Whether one of these layers contains the one at this path."""
-    ways = path.split(".")
-    return "" in layers or any(".".join(ways[:count]) in layers for count in range(1, len(ways)))
+Row = Callable[[str, Any], Layer | None]
+"""Reads the operation at a path of a layer; None where there is nothing to tell."""
 
 
-def in_lines(
-    found: Iterable[Layer],
+class Table(NamedTuple):
+    """The layers without parameters of a framework: for each class, how its settings are read."""
+
+    package: str
+    """The framework's own, whose layers can be asked what they are set to."""
+    rows: Mapping[type, Row | None]
+    """By class: the most special one of a layer's counts. None: there is nothing to tell."""
+    is_rewritten: Callable[[Any], bool]
+    """Whether a class from outside of the framework says by itself what it computes, so that nobody can read it."""
+    describe: Callable[[Any], str] = lambda layer: ""
+    """What one of the framework's own that is in no row is set to."""
+
+    def read(self, path: str, layer: Any) -> Layer | None:
+        if self.is_rewritten(layer):
+            return other(path, layer)
+        known = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
+        if known is not None:
+            row = self.rows[known]
+            return None if row is None else row(path, layer)
+        is_own = _root(type(layer)) == self.package  # the repr of a user's class may raise, or print addresses
+        return other(path, layer, self.describe(layer) if is_own else "")
+
+
+class Tree(NamedTuple):
+    """What a framework's modules are made of."""
+
+    children: Callable[[Any], Sequence[tuple[str, Any]]]
+    """The modules in one."""
+    parameters: Callable[[Any], Iterable[Any]]
+    """Its own; None is none."""
+    lines: tuple[type, ...]
+    """Modules that call those in them in their order, unless they are rewritten."""
+    blocks: tuple[type, ...] = ()
+    """Modules of which their layers with parameters tell what is done between them."""
+    is_told_inside: bool = False
+    """Whether what is in a layer with parameters is to be told too: it works on what that layer gives."""
+    follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
+    """What a layer with parameters does itself with what it gives."""
+    hooks: Callable[[Any], Iterable[object]] = lambda module: ()
+    observers: tuple[str, ...] = ()
+    """Packages whose hooks change nothing, or make a weight."""
+    tensors: Callable[[Any], Iterable[tuple[str, Any]]] = lambda module: ()
+    """Those that a module holds itself, buffers or attributes, by their names."""
+
+
+def read(
+    modules: Iterable[tuple[str, Any]],
     model: Any,
-    known: Container[str],
-    children: Callable[[Any], Sequence[tuple[str, Any]]],
-    is_line: Callable[[Any], bool],
+    layers: Iterable[Layer],
+    table: Table,
+    tree: Tree,
+    saved: Iterable[Any] = (),
 ) -> Iterator[Layer]:
-    """The layers, each with the row in which it stands. `children` are the layers in one, `is_line` whether one calls
-    those that are in it in their order, and `known` the paths of those with parameters, whatever is in them."""
-    lines = _Lines(known, children, is_line).of(model)
+    """What `Operations.operations` gives, of the modules of a model by their paths, its layers with parameters, and the
+    tensors that are in its state."""
+    known = {layer.path: layer for layer in layers}
+    found = _each(modules, known, table, tree, set(map(id, saved)))
+    lines = _Lines(known, tree.children, lambda x: isinstance(x, tree.lines) and not table.is_rewritten(x)).of(model)
     for layer in found:
         path = layer.path.removesuffix("()")
         yield layer._replace(line=lines.get(path, lines.get(path.rpartition(".")[0], "")))
 
 
+def _each(
+    modules: Iterable[tuple[str, Any]], known: Mapping[str, Layer], table: Table, tree: Tree, saved: Container[int]
+) -> Iterator[Layer]:
+    told: set[str] = set()
+    for path, module in modules:
+        yield from _hooked(path, module, tree)
+        if path in known:  # layers that are known also keep counters and states of dropouts
+            yield known[path]
+            if table.is_rewritten(module):
+                yield own_code(path, module)
+            yield from tree.follow(known[path])
+            continue
+        yield from (_stateless(path, name) for name, x in tree.tensors(module) if id(x) not in saved)
+        is_open = bool(tree.children(module)) or any(own is not None for own in tree.parameters(module))
+        is_told = not tree.is_told_inside and _is_inside(path, known)
+        if isinstance(module, tree.blocks):
+            told.add(path)
+        elif not (is_open or is_told or path.rpartition(".")[0] in told):
+            operation = table.read(path, module)
+            if operation is not None:
+                yield operation
+
+
+def _is_inside(path: str, layers: Container[str]) -> bool:
+    ways = path.split(".")
+    return "" in layers or any(".".join(ways[:count]) in layers for count in range(1, len(ways)))
+
+
+def _hooked(path: str, module: Any, tree: Tree) -> Iterator[Layer]:
+    """An entry for a layer with hooks, which may change its inputs or outputs."""
+    if any(_root(hook) not in tree.observers for hook in tree.hooks(module)):
+        yield other(f"{path}()", module, "a hook")
+
+
+def _stateless(path: str, name: str) -> Layer:
+    """An entry for a tensor of a layer that its state does not hold: a buffer that is not persistent, or an
+    attribute."""
+    return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
+
+
+def _root(thing: object) -> str:
+    return str(getattr(thing, "__module__", "")).partition(".")[0]
+
+
 class _Lines:
-    """Finds the rows. What stands in two places ends one, for it is listed in one of them only."""
+    """Finds the rows. A layer that stands in two places ends a row, because it is listed in one of them only."""
 
     def __init__(
         self,
@@ -108,7 +201,7 @@ class _Lines:
             self._in_code(model, "")
             return self._found
         end = self._in_line(model, "", WHOLE)
-        # a row that ends before the model does is not all of it
+        # a row that ends before the model's end is not the whole model
         return {path: "begin" if line == WHOLE != end else line for path, line in self._found.items()}
 
     def _count(self, layer: Any) -> None:
@@ -157,6 +250,34 @@ def activation(path: str, name: str, **settings: object) -> Layer:
     return Layer(path, "activation", (), {"function": function, **_DEFAULTS.get(function, {}), **told})
 
 
+def activations(rows: Mapping[type, Mapping[str, str]]) -> dict[type, Row | None]:
+    """Entries of a table for functions, which are named as their classes; each setting is read from the attribute
+    given."""
+    return {cls: partial(_activation_of, cls, attributes) for cls, attributes in rows.items()}
+
+
+def _activation_of(cls: type, attributes: Mapping[str, str], path: str, layer: Any) -> Layer:
+    if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
+        return other(path, layer)  # to PyTorch a quantized ReLU6 is a ReLU
+    return activation(path, cls.__name__, **_settings(layer, attributes))
+
+
+def row(kind: str, **attributes: str) -> Row:
+    """An entry of a table: a layer of this kind, whose settings are read from attributes."""
+    return lambda path, layer: plain(path, kind, **_settings(layer, attributes))
+
+
+def over_axes(module: object, name: str, row: Callable[[int, str, Any], Layer | None]) -> dict[type, Row | None]:
+    """Entries for the layers over one, two and three axes that a module has, such as "MaxPool{}d"; `row` gets the
+    number too."""
+    names = {axes: name.format(axes) for axes in (1, 2, 3)}
+    return {getattr(module, one): partial(row, axes) for axes, one in names.items() if hasattr(module, one)}
+
+
+def _settings(layer: Any, attributes: Mapping[str, str]) -> dict[str, object]:
+    return {setting: getattr(layer, name) for setting, name in attributes.items()}
+
+
 def dropout(path: str, p: float, mode: str = UPSCALE, axes: object = "each number") -> Layer:
     """`axes` says what is dropped together: "each number", "whole channels", or the axes of the mask."""
     return Layer(path, "dropout", (), {"p": float(p), "mode": mode, "axes": axes})
@@ -191,7 +312,7 @@ def avg_pool(
 ) -> Layer:
     settings = _window(axes, kernel, stride, padding, image)
     settings |= {"ceil_mode": _ceil(ceil_mode, settings), "divisor": divisor}
-    is_padded = settings["padding"] != (0,) * axes  # else there is nothing to count
+    is_padded = settings["padding"] != (0,) * axes  # whether padding is counted matters only where there is some
     return Layer(path, "avg_pool", (), settings | ({"count_include_pad": bool(count_include_pad)} if is_padded else {}))
 
 
@@ -223,9 +344,15 @@ def pad(path: str, around: Sequence[tuple[int, int]], mode: str = "constant", va
 
 
 def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
-    """The sides of each axis, of a flat list that begins with those of the last axis, as PyTorch and Paddle have it."""
+    """The two paddings of each axis, from a flat list that begins with the last axis, as PyTorch and Paddle write
+    it."""
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
     return pairs[::-1]
+
+
+def flatten(path: str, first: int, last: int) -> Layer | None:
+    """A layer that flattens; None if it flattens all axes but the first, which most models do by a function."""
+    return None if (first, last) == (1, -1) else plain(path, "flatten", first=first, last=last)
 
 
 def plain(path: str, kind: str, **settings: object) -> Layer:
@@ -240,31 +367,20 @@ def other(path: str, layer: object, told: str = "") -> Layer:
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether a class from outside of the framework says by itself what it computes, so that nobody can read it."""
+    """Whether a class from outside of the framework has these methods of its own: what it computes cannot be read
+    then."""
     owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
-    return owner.__module__.partition(".")[0] != package
+    return _root(owner) != package
 
 
 def own_code(path: str, layer: object) -> Layer:
-    """Beside a layer with parameters whose class is rewritten."""
+    """The entry for the code of a class of its own that also has parameters."""
     return other(f"{path}()", layer, "its own code")
 
 
-def hooked(path: str, layer: object, hooks: Iterable[object], *packages: str) -> Iterator[Layer]:
-    """That a layer has hooks which are not of these packages, and may change what it takes or gives."""
-    owners = [str(getattr(hook, "__module__", "")).partition(".")[0] for hook in hooks]
-    if any(owner not in packages for owner in owners):
-        yield other(f"{path}()", layer, "a hook")
-
-
-def stateless(path: str, name: str) -> Layer:
-    """A tensor that a layer holds and its state does not: a buffer that is not persistent, or a mere attribute."""
-    return Layer(f"{path}.{name}".lstrip("."), OTHER, (), {"type": f"tensor {name} (in no state)"})
-
-
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
-    """PyTorch leaves out a last window that begins behind the image; other frameworks, which say `OUTSIDE_TOO`, do
-    not."""
+    """The setting ceil_mode: PyTorch leaves out a last window that begins behind the image; frameworks that keep it say
+    `OUTSIDE_TOO`."""
     if mode == OUTSIDE_TOO and isinstance(window["padding"], tuple):
         each = zip(window["kernel"], window["stride"], window["padding"], strict=True)
         if any(step > size - (max(pad) if isinstance(pad, tuple) else pad) for size, step, pad in each):

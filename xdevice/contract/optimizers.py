@@ -138,7 +138,7 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
 
 
 def keeps(slot: str, settings: Mapping[str, object]) -> bool:
-    """Whether a parameter with these settings has something in a slot."""
+    """Whether the optimizer keeps this slot of state for a parameter with these settings."""
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
     asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
@@ -156,7 +156,7 @@ class Optimizers(Models):
         and computes as before until then. Empty for any other model."""
         return {}
 
-    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most have none to take
+    def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
         """Called by `load` after it has written into the variables of a model and into its `state_to_come`."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:

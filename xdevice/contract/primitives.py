@@ -14,7 +14,6 @@ adapter that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -23,7 +22,7 @@ from xdevice.base.devices import Device
 from xdevice.errors import DeviceNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from types import ModuleType
 
@@ -37,7 +36,7 @@ function is traced, so that it has no device yet and every move is recorded; a m
 
 
 class DeviceInfo(NamedTuple):
-    """What people want to know of a device: its name, and its memory in bytes where the framework tells."""
+    """The name of a device, and its memory in bytes where the framework tells."""
 
     name: str
     memory: int | None
@@ -58,20 +57,6 @@ class Memory(NamedTuple):
     """The most that `allocated` has been since the start or `reset_peak`."""
     pinned: int = 0
     """Page-locked bytes of the host that xdevice keeps for copies to and from GPUs; only asked of the CPU."""
-
-
-class Transfer(NamedTuple):
-    """One read by the host, or one copy between devices, that a program has made."""
-
-    backend: str
-    kind: Literal["read", "move"]
-    how: str
-    """The call that made it: "item", "numpy", "print", "to_device", ..."""
-    source: Device
-    destination: Device
-    nbytes: int
-    physical: bool
-    """False for a read on the CPU, which moves nothing there and would on a GPU."""
 
 
 class Way(NamedTuple):
@@ -141,9 +126,9 @@ class Primitives(ABC):
         """The framework's top-level module, already imported."""
 
     @property
-    @abstractmethod
     def version(self) -> str:
         """The framework's version, as it states it."""
+        return str(self.framework.__version__)
 
     @abstractmethod
     def classify(self, cls: type) -> Kind | None:
@@ -158,6 +143,10 @@ class Primitives(ABC):
     @abstractmethod
     def describe(self, device: Device) -> DeviceInfo:
         """Name and memory of a device, `VIRTUAL_GPU` for a virtual one. May start it."""
+
+    def hardware(self) -> frozenset[str]:
+        """The words for the hardware that `gpu:i` is, of `devices.HARDWARE`: "cuda"; empty, it answers to each."""
+        return frozenset()
 
     def is_started(self, device: Device) -> bool:
         """Whether this process has used a GPU: asking anything else about one that it has not used starts it."""
@@ -228,25 +217,10 @@ class Primitives(ABC):
     def from_numpy(self, array: np.ndarray[Any, Any], device: Device) -> Any:
         """A new tensor of the array's dtype and values; never an alias of it."""
 
-    def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of `alignment.ALIGNMENT`, and is nobody else's."""
-        return self.from_numpy(array, devices.CPU)
-
     @abstractmethod
     def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
         """The values on the host, whatever the device, dtype or gradient; it may share the memory of `x`. Raises
         `UnsupportedError` for what NumPy has no array for, and says what to read instead."""
-
-    def gives_away(self, x: Any) -> bool:
-        """Whether `to_numpy` of this tensor gives memory that neither the framework nor anybody else keeps. Otherwise
-        the core copies it before a user may write into it; read-only memory it always copies."""
-        return False
-
-    def peek(self, x: Any) -> np.ndarray[Any, Any]:
-        """The values on the host for a caller that reads them at once and keeps nothing: `to_numpy` without the copy
-        that the framework makes of memory that NumPy could read."""
-        return self.to_numpy(x)
 
     @abstractmethod
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
@@ -264,13 +238,6 @@ class Primitives(ABC):
     def eagerly(self, function: Callable[[], Any]) -> Any:
         """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
         return function()
-
-    # sharing memory with another framework: what is not said here goes through the host
-
-    def dtype_refusal(self, dtype: str) -> str | None:
-        """Why one of the `dtypes` would be narrowed as the framework is set up now, and what to do about it; None if it
-        would not."""
-        return None
 
     # what is neither a tensor nor a model
 
@@ -290,46 +257,6 @@ class Primitives(ABC):
     def is_host_bound(self, x: Any) -> bool:
         """Whether a tensor cannot be anywhere but on the host, as one of texts. In a container it stays there."""
         return False
-
-    # threads
-
-    threads: Literal["many", "one"] = "many"
-    """Whether tasks may run in a thread each, or must share one enqueueing thread. Either way methods are called in any
-    thread: an adapter whose framework is for one at a time holds a lock."""
-
-    scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `scope` places what its own thread creates, or what all threads do that are in no scope themselves."""
-
-    def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Reads the calling thread's state (device scope, gradient mode, autocast, recording, ...) and gives a function
-        that makes a context manager of it for another thread. What threads may not do at once is serialised inside.
-        If it has an attribute `rejoin`, that is called in the first thread when the other one has given a result."""
-        return nullcontext
-
-    # copying in the background
-
-    def stage(self, x: Any, device: Device) -> Any:
-        """Begins to copy a tensor, or a NumPy array as a tensor, from the host to a device through pinned memory where
-        the framework has it. The copy is ordered on this thread's current stream. On return `x` has been read, so that
-        its owner may write into it, and the result is not an alias of what can be written into."""
-        raise self.unsupported("copying in the background", "override Backend.stage()")
-
-    def iterate(self, source: Any) -> Iterator[Any]:
-        """An iterator over a loader of this framework that raises what the loader's own code raised and never hangs;
-        its `close()`, if it has one, ends its threads and processes. May be advanced in another thread."""
-        return iter(source)
-
-    # seeing asynchrony
-
-    def blocking(self) -> AbstractContextManager[Any]:
-        """Every operation inside completes before the next line runs; in this thread, and in all where it can. Does
-        nothing where that is so anyway, and raises `UnsupportedError` where nothing can make an operation complete."""
-        raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")
-
-    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
-        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are removed
-        afterwards. `xdevice.contract.hooks` sets them."""
-        raise self.unsupported("watching transfers", "unload it, or build its watch() on xdevice.contract.hooks")
 
     # memory
 
@@ -374,21 +301,35 @@ class Primitives(ABC):
         return tuple(devices.of(kind, index) for kind in self.kinds for index in range(self.count(kind)))
 
     def has(self, device: Device) -> bool:
-        """Whether the device exists."""
-        return device.kind in self.kinds and device.index < self.count(device.kind)
+        """Whether the device exists, and is the hardware that it names."""
+        return device.kind in self.kinds and device.index < self.count(device.kind) and self.answers_to(device)
 
-    def require(self, device: Device) -> None:
-        """Raises `DeviceNotFoundError` unless the device exists."""
+    def require(self, device: Device) -> Device:
+        """The device as tensors have it, `gpu:1` of `cuda:1`. Raises `DeviceNotFoundError` unless it exists, and is
+        the hardware that it names."""
         if self.has(device):
-            return
+            return devices.plain(device)
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
+        if device.kind == "gpu" and self.count("tpu"):
+            hint = "; it computes on tpu:0, which xdevice.try_gpu() gives"
         if self.is_host_only:
             hint = (
                 f"; where the selected backend has it, xdevice.tensor(x, device={str(device)!r}) makes a tensor of an "
                 f"array, and xdevice.convert(x, 'torch') makes one of another framework"
             )
-        raise DeviceNotFoundError(f"{device} does not exist on {self.name}, which has {there}{hint}")
+        name = str(device)
+        if type(device) is devices.Named and self.count("gpu"):
+            name = f"{device.word}:{device.index}"
+            hint = f", where gpu:i is {' or '.join(sorted(self.hardware()))}; write {device} for whatever there is"
+        raise DeviceNotFoundError(f"{name} does not exist on {self.name}, which has {there}{hint}")
+
+    def answers_to(self, device: Device) -> bool:
+        """Whether a device, here or not, is named by a word for the hardware that `gpu:i` is, or by none."""
+        if type(device) is not devices.Named or self.virtual:
+            return True
+        words = self.hardware()
+        return not words or device.word in words
 
     def refuse_if_frozen(self, draw: str, instead: str = "draw outside and pass the numbers in") -> None:
         """Raises `UnsupportedError` in a traced function, where a draw would give the same numbers at each call."""

@@ -72,3 +72,15 @@ class Replicas(Primitives):
             return self.copy(value, device)
         self.write(x, value if self.device_of(value) is device else self.move(value, device))
         return x
+
+
+def add_up(total: Any, rest: Iterable[Any], mean: bool) -> Any:
+    """The loop of `total`, the same in every framework: `total`, in storage of its own and in the dtype to add in, with
+    the rest added in their order; divided by their number for the mean. In place where tensors can be written."""
+    count = 1
+    for x in rest:
+        total += x
+        count += 1
+    if mean:
+        total /= count
+    return total

@@ -144,10 +144,8 @@ class Samples(ABC):
         """Puts back what `failing_work` and `long_work` have switched."""
 
     def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
-        """A copy of pinned host memory to the GPU of `x`, and one of `x` to pinned memory, for a benchmark.
-
-        None where the framework has no pinned memory.
-        """
+        """For benchmarks: two functions, which copy pinned memory to the GPU of `x`, and `x` to pinned memory. None
+        where the framework has no pinned memory."""
         return None
 
     def long_work(self, device: Device) -> Work | None:

@@ -58,7 +58,7 @@ class Streams(Primitives):
         """Seconds of device time between two events that have happened."""
         raise self._no_events()
 
-    def keep_for(self, x: Any, stream: Any) -> None:  # nothing to do where nothing is given away
+    def keep_for(self, x: Any, stream: Any) -> None:  # nothing to do if memory is never given away
         """Tells the allocator that a stream uses `x`, whose memory is then kept until that stream is done."""
 
     def _no_streams(self) -> UnsupportedError:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Owned(Protocol):
-        """A block that keeps what it was entered by, and by whom."""
+        """A native context manager with its key, and the thread and task that entered it."""
 
         key: Any
         owner: tuple[int, Any]
@@ -30,7 +30,7 @@ def owner() -> tuple[int, Any]:
 
 def current_task() -> Any:
     asyncio = sys.modules.get("asyncio")
-    # a module that another thread is importing just now lacks the function, and runs no loop in this one
+    # asyncio may be half imported by another thread: no loop runs here then
     loop = getattr(asyncio, "_get_running_loop", lambda: None)()
     return None if loop is None else asyncio.current_task(loop)  # type: ignore[union-attr]
 
@@ -62,8 +62,8 @@ class Entered:
         self._open.append((owner(), block))
 
     def take(self) -> tuple[Any, int]:
-        """The block that is left here, and the thread that entered it: the last one of this thread and task, else of
-        any.
+        """Removes a block that is left here, and gives it with the thread that entered it: the last one of this thread
+        and task, else the last of any.
 
         Raises:
             ScopeError: none is open.
@@ -81,5 +81,5 @@ class Entered:
         return block, thread
 
 
-if hasattr(os, "register_at_fork"):  # a thread that holds it is not there in the child to release it
+if hasattr(os, "register_at_fork"):  # in a forked child, the thread that would release the lock does not exist
     os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]

@@ -54,6 +54,6 @@ wanted: Final[set[str]] = set()
 """The backends that xdevice itself is loading, or has loaded."""
 
 
-def imported() -> list[Known]:
-    """Those whose framework is imported. NumPy does not count: all frameworks import it."""
+def list_imported() -> list[Known]:
+    """The frameworks that are imported already, but for NumPy, which all of them import."""
     return [known for known in KNOWN[:-1] if sys.modules.get(known.modules[0]) is not None]

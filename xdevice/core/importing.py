@@ -77,7 +77,7 @@ class _Loader:
             if spec.name not in frameworks.GUESTS and not self._is_brought():
                 self._hand_over(spec.name)
             module = import_module(spec.name)
-            if spec.name in frameworks.GUESTS:  # its framework's adapter may need it whole
+            if spec.name in frameworks.GUESTS:  # the adapter of its framework may need the finished module
                 self._hand_over(spec.name)
         finally:
             _handing.remove(here)
@@ -85,11 +85,11 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # Python has put in its place the one with this loader
+        module.__spec__ = self._spec  # undoes Python's replacing it by the spec with this loader
 
     def _is_brought(self) -> bool:
-        """Whether a thread may hold `import_lock` while it waits for this import. Such a thread waits here until what
-        it brings has been handed over."""
+        """Whether another thread that holds `import_lock` may be waiting for this very import. If that thread can come
+        to it later, waits here until it is done."""
         if any(self._known.name in other.brings for _, other in tuple(_handing)):
             return True
         while any(other.name in self._known.brings for _, other in tuple(_handing)):
@@ -121,7 +121,7 @@ def _is_needed(known: Known) -> bool:
     if (
         known.is_fragile
         or known.name in frameworks.wanted
-        or any(other is not known for other in frameworks.imported())
+        or any(other is not known for other in frameworks.list_imported())
     ):
         return True
     from xdevice.contract import environment
@@ -130,7 +130,7 @@ def _is_needed(known: Known) -> bool:
 
 
 def install() -> None:
-    """From now on, imports of frameworks are handed over."""
+    """Puts the finder in place: from now on xdevice takes over imports of frameworks."""
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
 

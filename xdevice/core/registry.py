@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from xdevice.contract import Backend
-
-    from .owned import Owned
+    from xdevice.contract.backend import Owned
 
 GROUP: Final = "xdevice.backends"
 
@@ -92,7 +91,7 @@ def install_hint(name: str) -> str:
 
 def imported_frameworks() -> tuple[str, ...]:
     """The built-in backends whose framework the user has imported. NumPy does not count: all frameworks import it."""
-    imported = frameworks.imported()
+    imported = frameworks.list_imported()
     brought = {name for known in imported for name in known.brings}
     return tuple(known.name for known in imported if known.name not in brought)
 
@@ -171,13 +170,13 @@ def load(name: str) -> Backend:
     return backend
 
 
-def loaded() -> tuple[Backend, ...]:
+def list_loaded() -> tuple[Backend, ...]:
     """The backends loaded so far."""
     return tuple(_loaded.values())
 
 
 def number_loaded() -> int:
-    """How many there are: it only grows."""
+    """How many backends are loaded; the number only grows."""
     return len(_loaded)
 
 
@@ -204,7 +203,7 @@ def _load(name: str) -> Backend:
 
 
 def make(name: str) -> Backend:
-    """The backend of this name, whose framework this thread is importing, or has been imported."""
+    """The backend of a name, made once its framework is imported, or while this thread imports it."""
     if name in _loaded:
         return _loaded[name]
     from xdevice.contract import check, environment
@@ -215,7 +214,7 @@ def make(name: str) -> Backend:
     environment.check()
     try:
         cls = point.load()
-    except SettingError:  # of a variable of the adapter's own
+    except SettingError:  # the adapter reads a variable of its own, which is wrong
         raise
     except Exception as error:  # a broken install raises anything: OSError, AttributeError, RuntimeError
         raise _import_failed(name, error) from error
@@ -233,7 +232,16 @@ def make(name: str) -> Backend:
         return backend
 
 
+_PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""Frameworks that load plugins at their import name it where one of them fails."""
+
+
 def _import_failed(name: str, error: Exception) -> BackendImportError:
+    if _PLUGINS_VARIABLE in str(error):  # installing the framework again would not mend that
+        return BackendImportError(
+            f"the backend {name!r} does not import, because a plugin of another vendor's does not load: {error}; "
+            f"install what that needs, its driver for instance, or leave plugins out: set {_PLUGINS_VARIABLE}=0"
+        )
     return BackendImportError(
         f"the backend {name!r} is installed but does not import: {type(error).__name__}: {error}; "
         f"`xdevice info {name}` shows the details, and this reinstalls it: {install_hint(name)}"
@@ -266,7 +274,7 @@ def _register(backend: Backend) -> None:
 
 
 def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
-    """A process has one of each, and another process has devices of its own."""
+    """How a backend is pickled: by its name, because each process has one of its own."""
     return load, (backend.name,)
 
 
@@ -275,13 +283,13 @@ def _by_name(backend: Backend) -> tuple[Callable[[str], Backend], tuple[str]]:
 
 def owner_of(cls: type) -> Backend | None:
     """The backend that a type belongs to, by the module it comes from; loads its adapter if need be."""
-    found = _classified(cls)
+    found = _look_up(cls)
     return found.backend if found is not None else None
 
 
 def kind_of(cls: type) -> Owned | None:
     """Backend and kind of a type of tensors or models; None for every other type."""
-    found = _classified(cls)
+    found = _look_up(cls)
     return found if found is not None and found.kind is not None else None
 
 
@@ -303,15 +311,15 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def forget_types() -> None:
-    """What was learnt of types is asked for again: a probe may know devices that are others now."""
+    """Forgets what is known of types, because the devices have changed that it was learnt with."""
     probes.clear()
     movable.clear()
     _owners.clear()
 
 
 def as_array(x: Any) -> Any:
-    """A number of NumPy's, which its `x.sum()` gives, as the array without dimensions that it stands for when it comes
-    on its own; everything else as it is. In containers it is a number as Python's are."""
+    """A NumPy scalar, such as `x.sum()` gives, as an array without dimensions; everything else as it is. In containers,
+    a NumPy scalar is a number."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not issubclass(type(x), numpy.generic):
         return x
@@ -319,7 +327,7 @@ def as_array(x: Any) -> Any:
     return x if array.dtype.kind in "USOMm" or array.dtype.names is not None else array
 
 
-def _classified(cls: type) -> Owned | None:
+def _look_up(cls: type) -> Owned | None:
     found: Any = _owners.get(id(cls), _UNSEEN)
     if found is _UNSEEN:
         found = _eagerly(lambda: _learn(cls))
@@ -328,8 +336,8 @@ def _classified(cls: type) -> Owned | None:
     return found  # type: ignore[no-any-return]
 
 
-for _function in (load, _classified):
-    # AutoGraph converts what a tf.function calls, the loading of the backend too, which it warns of; not what has this
+for _function in (load, _look_up):
+    # AutoGraph would convert this function too, and warn, where a tf.function calls it; this mark prevents that
     vars(_function)["autograph_info__"] = {}
 
 
@@ -340,18 +348,18 @@ def _learn(cls: type) -> Owned | None:
 
 
 def _eagerly(function: Callable[[], Any]) -> Any:
-    """Keeps the compilers of all backends out: torch.compile fails at what looks a type up."""
-    for backend in loaded():
-        function = _guarded(backend, function)
+    """Calls a function outside of every loaded backend's compiler: torch.compile cannot compile looking up a type."""
+    for backend in list_loaded():
+        function = _guard(backend, function)
     return function()
 
 
-def _guarded(backend: Backend, function: Callable[[], Any]) -> Callable[[], Any]:
+def _guard(backend: Backend, function: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: backend.eagerly(function)
 
 
 def _classify(cls: type) -> Owned | None:
-    from .owned import Owned
+    from xdevice.contract.backend import Owned
 
     owner = None
     for root in dict.fromkeys(base.__module__.partition(".")[0] for base in cls.__mro__):
@@ -379,14 +387,14 @@ def _owner_of_module(root: str) -> Backend | None:
     for known in KNOWN:
         if root in known.modules:
             return load(known.name)
-    for backend in loaded():
+    for backend in list_loaded():
         if root in backend.modules:
             return backend
     return load(root) if root in entry_points() else None
 
 
 def host_of(guest: str) -> Backend:
-    """The backend that a library over several frameworks runs on."""
+    """The backend that a guest runs on, a library over several frameworks such as Keras."""
     from importlib import import_module
 
     module, function = GUESTS[guest]
@@ -410,7 +418,7 @@ def _after_fork() -> None:
     global _imported_before_fork, _making
     _making = _thread.RLock()  # a thread of the parent that held the old one is not there to release it
     _imported_before_fork = frozenset(sys.modules)
-    for backend in loaded():
+    for backend in list_loaded():
         backend.refusal = backend.after_fork()
         if backend.refusal is not None:
             for cls, probe in tuple(probes.items()):

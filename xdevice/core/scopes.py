@@ -80,7 +80,7 @@ def set_device(device: object) -> None:
     native = None
     if chosen is not None:
         backend = selection.current()
-        backend.require(chosen)
+        chosen = backend.require(chosen)
         native = backend.scope(chosen)
     before, _threads.native, _threads.device = _threads.native, None, None
     if before is not None:
@@ -92,12 +92,12 @@ def set_device(device: object) -> None:
 
 def enter(device: Device) -> None:
     backend = selection.current()
-    backend.require(device)
-    push(_entered, Block(device, lambda: backend.scope(device)))
+    place = backend.require(device)
+    push(_entered, Block(place, lambda: backend.scope(place)))
 
 
 def leave(device: Device, error: BaseException | None) -> None:
-    pop(_entered, device, error)
+    pop(_entered, devices.plain(device), error)
 
 
 devices.answers.enter, devices.answers.leave = enter, leave
@@ -109,7 +109,7 @@ def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
 
 
 def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException | None) -> None:
-    """Leaves the last block of this thread and task that was entered by `key`.
+    """Takes the last block off the stack that this thread and task entered by `key`.
 
     Raises:
         ScopeError: there is none, or its task has waited inside of it.
@@ -149,7 +149,7 @@ class Block:
         _threads.open.append(self)
         task = self.owner[1]
         if task is not None:
-            # runs before the task goes on, if the loop gets control while the block is open
+            # if the task waits while the block is open, the loop calls this before the task goes on
             self._watch = task.get_loop().call_soon(self._refuse)
             self._coroutine = _calling_coroutine()
 
@@ -171,8 +171,8 @@ class Block:
         self._native.__enter__()
 
     def _undo(self) -> None:
-        """Leaves the framework's context managers in the order that they require. None is told of an exception, which
-        is not about it: contextlib writes into it, and a frozen dataclass refuses that."""
+        """Leaves the framework's context managers in the order that they require. None is told of an exception:
+        contextlib would write into it, and a frozen dataclass refuses that."""
         place = _threads.open.index(self)
         above = _threads.open[place + 1 :]
         for block in reversed(above):
@@ -191,21 +191,21 @@ class Block:
         coroutine, self._coroutine = self._coroutine, None
         if not _waits_in(task, coroutine):
             return  # a generator or a notebook's cell has left the block open: its task is the kernel's own
-        if task not in _cancelled and task.cancel():  # else it would learn of it only at the end of the block
+        if task not in _cancelled and task.cancel():  # at once, not only at the end of the block
             _cancelled.add(task)
 
     def _take_back_cancel(self, exc: BaseException | None) -> bool:
-        """Whether what ends the block is the cancellation by `_refuse`."""
+        """Whether the block ends because `_refuse` cancelled its task; if so, the cancellation is taken back."""
         task = self.owner[1]
         if task not in _cancelled:
             return False
         _cancelled.remove(task)
-        getattr(task, "uncancel", lambda: None)()  # from Python 3.11 on tasks count
+        getattr(task, "uncancel", lambda: None)()  # from Python 3.11 on, a task counts its cancellations
         return isinstance(exc, sys.modules["asyncio"].CancelledError)
 
 
 def _calling_coroutine() -> FrameType | None:
-    """The innermost coroutine of those that run here."""
+    """The innermost coroutine that is running."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_flags & 0x180:  # inspect's CO_COROUTINE and CO_ITERABLE_COROUTINE
         frame = frame.f_back

@@ -36,7 +36,8 @@ _KEY: Any = getattr(os.environ, "encodekey", str)(VARIABLE)
 
 
 def current() -> Backend:
-    """The selected backend: of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else what is there."""
+    """The selected backend: that of `use`, else of `set_backend`, else of XDEVICE_BACKEND, else the first one
+    installed."""
     backend = _scope.get() or _default
     if backend is None:
         if _resolved is None or _resolved_from != _environ.get(_KEY):
@@ -47,18 +48,19 @@ def current() -> Backend:
     return backend
 
 
-def chosen() -> Backend | None:
+def explicit_choice() -> Backend | None:
     """What the program itself has chosen, by `set_backend`, or by `use` where the environment says nothing."""
     return _default or (None if os.environ.get(VARIABLE) else _scope.get())
 
 
 def default() -> Backend | None:
-    """What `set_backend` was given."""
+    """The backend given to `set_backend`; None if there is none."""
     return _default
 
 
 def restore_default(before: Backend | None) -> None:
-    """Makes what `default` gave the default again; unlike `set_backend(None)` it keeps what the environment chose."""
+    """Makes the default again what `default` returned before; unlike `set_backend(None)` it keeps what the environment
+    chose."""
     global _default
     _default = before
 
@@ -74,7 +76,7 @@ def _resolve() -> Backend:
             stacklevel=4,
         )
         return registry.load(_resolved.name)
-    _resolved = _from_variable() or registry.load(_preferred())
+    _resolved = _from_variable() or registry.load(_prefer())
     _resolved_from = _environ.get(_KEY)
     return _resolved
 
@@ -103,11 +105,11 @@ def hand_over(module: str, known: Known) -> None:
     if os.environ.get(VARIABLE, "").strip().lower() in (known.name, *known.aliases):
         backend.on_choice()
     if environment.asks():
-        for name in set(known.brings) & {brought.name for brought in frameworks.imported()}:
+        for name in set(known.brings) & {brought.name for brought in frameworks.list_imported()}:
             registry.load(name)
 
 
-def _preferred() -> str:
+def _prefer() -> str:
     imported = registry.imported_frameworks()
     if len(imported) == 1:
         return imported[0]
@@ -116,8 +118,7 @@ def _preferred() -> str:
 
 def _to_native(device: devices.Device) -> Any:
     chosen = current()
-    chosen.require(device)
-    return chosen.to_native(device)
+    return chosen.to_native(chosen.require(device))
 
 
 devices.answers.to_native = _to_native

@@ -26,7 +26,7 @@ _is_ending = False
 
 
 def at_exit(end: Callable[[], None]) -> None:
-    """Has `end` called when the program ends, before frameworks and modules do: it ends threads, and open blocks."""
+    """Calls `end` when the program ends, before frameworks and modules do. It is to end threads and open blocks."""
     _ends.append(end)
     _be_first()
 
@@ -40,7 +40,7 @@ class Worker(threading.Thread):
         super().start()
 
     def join(self, timeout: float | None = None) -> None:
-        if self.ident is not None:  # else Ctrl-C came before it was started
+        if self.ident is not None:  # None if Ctrl-C came before it was started
             super().join(timeout)
 
 
@@ -68,7 +68,7 @@ def _end() -> None:
 
 
 def _be_first(*_: object) -> None:
-    """Before what frameworks do at exit: the last function that was registered is called first."""
+    """Registers `_end` anew after a framework has registered its own: the last one registered is called first."""
     atexit.unregister(_end)
     atexit.register(_end)
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.arithmetic.namespace import array_namespace
 from xdevice.base.dtypes import FLOATS, SHORT_FLOATS
 from xdevice.errors import ArgumentError, DeviceMismatchError, DTypeError, SharingError, UnsupportedError, shown
-from xdevice.replicas.operands import check_sum, dtype_of, read, refuse_sparse, refuse_symbol, shape_of
+from xdevice.replicas.operands import check_sum, dtype_of, read, refuse_sparse, refuse_symbol
 from xdevice.tensors.conversion import convert
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
@@ -103,25 +103,25 @@ class Carrier:
 
     # verbs
 
-    def reduced(self, held: Operand, op: str, weight: Weight | None) -> Any:
-        y, is_own = self._lent(held)
-        total = self.summed(y, dtype_of(held), op, weight, "all_reduce")
-        return self._given(held, y, is_own, total)
+    def all_reduce(self, held: Operand, op: str, weight: Weight | None) -> Any:
+        y, is_own = self._lend(held)
+        total = self.reduce(y, dtype_of(held), op, weight, "all_reduce")
+        return self._give(held, y, is_own, total)
 
-    def scattered(self, held: Operand, op: str) -> Any:
-        y, is_own = self._lent(held)
+    def reduce_scatter(self, held: Operand, op: str) -> Any:
+        y, is_own = self._lend(held)
         if is_own:  # the engine may write into it, and the verb must not
             y = self.backend.copy(y, self.backend.device_of(y))
-        part = self.summed(y, dtype_of(held), op, None, "reduce_scatter")
+        part = self.reduce(y, dtype_of(held), op, None, "reduce_scatter")
         return self._back(part, held.backend)
 
-    def summed(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
+    def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """The sum, mean, max or min of a tensor of the engine's, which may be written."""
         engine, wide = self.engine, _WIDE.get(dtype)
         if wide is not None:
             y = engine.cast(y, wide)
         if weight is not None:
-            y = self._weighted(y, wide or dtype, weight.own)
+            y = self._multiply(y, wide or dtype, weight.own)
         if op in ("max", "min") and dtype in FLOATS and not engine.orders_nan:
             found = self._extreme(y, op, getattr(engine, verb))
         else:
@@ -138,27 +138,27 @@ class Carrier:
         found = reduce(xp.where(is_nan, xp.zeros_like(y), y), op)
         return xp.where(several > 0, xp.full_like(found, float("nan")), found)
 
-    def _weighted(self, y: Any, dtype: str, own: float) -> Any:
+    def _multiply(self, y: Any, dtype: str, own: float) -> Any:
         if own == 0:  # the mean of no samples is NaN in many frameworks, and NaN times 0 too
             return self.backend.full(tuple(y.shape), 0.0, self.backend.device_of(y), dtype)
         return self.engine.times(y, own)
 
     def broadcast(self, held: Operand, root: int) -> Any:
-        y, is_own = self._lent(held)
-        return self._given(held, y, is_own, self.engine.broadcast(y, root))
+        y, is_own = self._lend(held)
+        return self._give(held, y, is_own, self.engine.broadcast(y, root))
 
-    def gathered(self, held: Operand, lengths: list[int] | None) -> Any:
+    def all_gather(self, held: Operand, lengths: list[int] | None) -> Any:
         y = self.read_only(held)
         if lengths is None:
             parts = self.engine.all_gather(y)
         else:
             longest = max(lengths)
-            parts = self.engine.all_gather(self._padded(y, dtype_of(held), longest))
+            parts = self.engine.all_gather(self._pad(y, dtype_of(held), longest))
             pairs = zip(parts, lengths, strict=True)
             parts = [self.backend.split(part, [n, longest - n])[0] if n < longest else part for part, n in pairs]
         return self._back(self.backend.join(parts), held.backend)
 
-    def _padded(self, y: Any, dtype: str, longest: int) -> Any:
+    def _pad(self, y: Any, dtype: str, longest: int) -> Any:
         length, *rest = y.shape
         if length == longest:
             return y
@@ -169,9 +169,9 @@ class Carrier:
         for held in found:
             self.engine.send(self.read_only(held), to)
 
-    def received(self, held: Operand, source: int) -> Any:
-        y, is_own = self._lent(held)
-        return self._given(held, y, is_own, self.engine.recv(y, source))
+    def recv(self, held: Operand, source: int) -> Any:
+        y, is_own = self._lend(held)
+        return self._give(held, y, is_own, self.engine.recv(y, source))
 
     # in and out
 
@@ -181,7 +181,7 @@ class Carrier:
         held.backend.finish(x)
         return convert(x, self.backend)
 
-    def _lent(self, held: Operand) -> tuple[Any, bool]:
+    def _lend(self, held: Operand) -> tuple[Any, bool]:
         """The tensor as one of the engine's that may be written, and whether that is in the tensor's own memory."""
         backend, x = held.backend, read(held)
         backend.finish(x)
@@ -195,15 +195,16 @@ class Carrier:
         except SharingError:
             return convert(plain, self.backend, copy=True), False
 
-    def _given(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
-        """What the verb gives: what came in, written, or a new tensor where it cannot be written."""
+    def _give(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
+        """The result of a verb: the tensor that came in, with the new values, or a new tensor where it cannot be
+        written."""
         if is_own:
             if new is not y:
                 self.backend.write(y, new)
             return held.value
-        return self.placed(held, new)
+        return self.place(held, new)
 
-    def placed(self, held: Operand, new: Any) -> Any:
+    def place(self, held: Operand, new: Any) -> Any:
         """A tensor of the engine's written into what came in, or as a new one where that cannot be written."""
         back = self._back(new, held.backend)
         if held.kind != "model" and not held.backend.can_write(held.backend.detached(held.value)):
@@ -213,23 +214,3 @@ class Carrier:
 
     def _back(self, new: Any, backend: Backend) -> Any:
         return new if backend is self.backend else convert(new, backend)
-
-
-def signatures(found: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
-    """What is voted on of tensors. One that comes twice goes once, which has to be so on all ranks."""
-    first: dict[int, int] = {}
-    told = []
-    for i, held in enumerate(found):
-        is_again = first.setdefault(id(held.value), i) != i
-        but_length = bool(but_lengths) and but_lengths[i]
-        told.append(signature(held, but_length) + (f" is tensor {first[id(held.value)]}" if is_again else ""))
-    return "; ".join(told)
-
-
-def signature(held: Operand, but_length: bool = False) -> str:
-    """Of one: dtype, shape, and the kind of its device."""
-    shape = shape_of(held)
-    told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
-    place = held.backend.device_of(read(held))
-    name = held.name if held.name != "x" else ""
-    return f"{name}{' ' * bool(name)}{dtype_of(held)} {told}{'' if place.kind == 'cpu' else f' on {place.kind}'}"

@@ -66,7 +66,7 @@ class Line:
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
-        """Until the hub says that all have come; its deadline is the shorter one."""
+        """Waits until the hub says that all have come, or that the time is over; the hub's deadline comes first."""
         self._timeout += join_timeout
         self._heard = self._clock.tick()
         while not any(kind == b"J" for kind, _ in self._frames(self._beat)):
@@ -82,20 +82,20 @@ class Line:
         Raises:
             PeerError: a rank has failed or does not come. CollectiveMismatchError: a rank says something else.
         """
-        return self._asked(b"V", call, payload)
+        return self._ask(b"V", call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
-        """The same between two: `verb` is "send" or "recv", `what` the dtype and shape."""
-        self._asked(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
+        """As `vote`, between two ranks: `verb` is "send" or "recv", `what` the dtype and shape."""
+        self._ask(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
 
     def exchange(self, text: str) -> list[str]:
-        """Every rank's text, by rank."""
+        """The texts of all ranks, by rank."""
         return json.loads(self._all("exchange", json.dumps(text)))  # type: ignore[no-any-return]
 
     def _all(self, call: str, payload: str) -> str:
         return "[" + ",".join(self.vote(call, payload)) + "]"
 
-    def _asked(self, kind: bytes, call: str, payload: str) -> list[str]:
+    def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -120,14 +120,14 @@ class Line:
     # what is heard
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """What the hub says within this time; raises what ends the world."""
+        """What the hub sends within this time; raises for what ends the world."""
         ready = self._poll(seconds)
         now = self._clock.tick()
         if not ready and now - self._heard > self._timeout + self._beat:
             text = (
                 f"rank 0 has been silent for {self._timeout:g} s: its process is stopped, or its machine out of reach"
             )
-            raise self.ended(PeerError(text, 0, "silent"))
+            raise self.end(PeerError(text, 0, "silent"))
         if not ready:
             return []
         self._heard = now
@@ -135,16 +135,16 @@ class Line:
         frames = list(self._vote.frames())
         for kind, text in frames:
             if kind == b"E":
-                error = self.ended(_error(json.loads(text)))
+                error = self.end(_error(json.loads(text)))
                 if any(kind == b"M" for kind, _ in frames):
-                    break  # that came before, and says more; this is what the next call raises
+                    break  # an earlier error says more; this one is for the next call
                 raise error
         if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
-            raise self.ended(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
+            raise self.end(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))
         return frames
 
-    def ended(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
-        """The error that is raised from now on."""
+    def end(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
+        """Keeps the error that every later call raises."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -176,27 +176,27 @@ class Line:
         if is_said and self.failure is None:
             self._vote.send(b"D")
 
-    def explained(self) -> None:
-        """Waits for the reason of a failure that the engine has met, and raises it if it comes."""
+    def raise_reason(self) -> None:
+        """After the engine has failed: waits a moment for the hub to name a rank that has failed, and raises that."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._heard = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
-        """The thread of the other connection."""
+        """Runs in a thread: answers the hub's questions, on the second connection."""
         poll = _poller(self._answers)
         with suppress(OSError, ValueError):  # closed
             while self._answers.is_open:
                 poll(None)
                 for _ in self._answers.frames():
-                    moved = self.signs.moved() or self.is_first_busy
+                    moved = self.signs.has_moved() or self.is_first_busy
                     told = {"moved": moved, "at": self.signs.at(), "started": self.started}
                     self._answers.send(b"a", json.dumps(told))
         self._answers.close()
 
     def close(self) -> None:
-        """After the last word. Waits for the hub to have told all, where rank 0 is."""
+        """Closes the connections after the last word; on rank 0 waits until the hub has told all."""
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
@@ -209,7 +209,7 @@ class Line:
 
 
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
-    """Waits so many seconds until a connection can be read, or written where something is kept for it."""
+    """A function that waits so many seconds until a connection can be read, or written if frames are kept for it."""
     if not hasattr(select, "poll"):
         return lambda seconds: bool(select.select([conn], [conn] if conn.out else [], [], seconds)[0])
     reading, both = select.poll(), select.poll()
@@ -234,23 +234,23 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     by_call: dict[str, list[int]] = {}
     for rank, call in listed:
         by_call.setdefault(call, []).append(rank)
-    told = "; ".join(f"{_named(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items())
+    told = "; ".join(f"{_name_ranks(ranks)} {_short(call, list(by_call))}" for call, ranks in by_call.items())
     return CollectiveMismatchError(f"the calls differ: {told}; {then}", tuple(call for _, call in listed))
 
 
 def _in_a_line(call: str) -> str:
-    """The names in a call are what a program has chosen, keys and modules: a line break would cut it off."""
+    """The text without line breaks: names in it come from the program, and a line break would cut it off."""
     return call.replace("\n", "\\n")
 
 
-def _named(ranks: list[int]) -> str:
+def _name_ranks(ranks: list[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
 
 
 def _short(call: str, calls: list[str], most: int = 300) -> str:
-    """A call of many tensors from where it begins to differ."""
+    """A long call, from where it begins to differ from the others."""
     if len(call) <= most:
         return call
     items = [one.split("; ") for one in calls]
@@ -278,9 +278,7 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     _worlds += 1
     terms = Terms(token, place.run, _worlds, place.size)
     line = (
-        _served(place, terms, timeout, join_timeout)
-        if place.rank == 0
-        else _joined(place, terms, timeout, join_timeout)
+        _serve(place, terms, timeout, join_timeout) if place.rank == 0 else _reach(place, terms, timeout, join_timeout)
     )
     try:
         line.wait_for_all(join_timeout)
@@ -290,7 +288,7 @@ def join(place: Launch, timeout: float, join_timeout: float) -> Line:
     return line
 
 
-def _served(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     _allow_files(2 * place.size + 256)
     hub = Hub(_listener(place, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
@@ -301,7 +299,7 @@ def _served(place: Launch, terms: Terms, timeout: float, join_timeout: float) ->
 
 
 def _allow_files(count: int) -> None:
-    """Two connections a rank are more than many systems allow a process that does not ask."""
+    """Raises this process's limit of open files for two connections a rank."""
     try:
         import resource
     except ImportError:  # Windows
@@ -328,11 +326,11 @@ if hasattr(os, "register_at_fork"):
 def _listener(place: Launch, terms: Terms) -> socket.socket:
     key = place.host, place.port, place.run
     if key not in _listeners:
-        _listeners[key] = _inherited() or _bound(place, terms)
+        _listeners[key] = _inherit() or _bind(place, terms)
     return _listeners[key]
 
 
-def _inherited() -> socket.socket | None:
+def _inherit() -> socket.socket | None:
     number = os.environ.pop(SOCKET, "")
     if not number.isdigit():
         return None
@@ -342,7 +340,7 @@ def _inherited() -> socket.socket | None:
     return sock
 
 
-def _bound(place: Launch, terms: Terms) -> socket.socket:
+def _bind(place: Launch, terms: Terms) -> socket.socket:
     refused: OSError | None = None
     for port in place.ports():
         for family, kind, protocol, _, address in _addresses(place.host, port, passive=True):
@@ -356,7 +354,7 @@ def _bound(place: Launch, terms: Terms) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
-        _connected(place, port, terms, "vote")  # raises where this run's rank 0 listens there already
+        _connect(place, port, terms, "vote")  # raises where this run's rank 0 listens there already
     raise LaunchError(
         f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
         "of its machine by XDEVICE_ADDRESS=host:port"
@@ -370,14 +368,14 @@ def _addresses(host: str, port: int, passive: bool = False) -> list[Any]:
         raise LaunchError(f"the host {shown(host)} of rank 0 is not known here: {error}") from None
 
 
-def _joined(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     until = time.monotonic() + join_timeout
     while True:
         for port in place.ports():
-            vote = _connected(place, port, terms, "vote")
+            vote = _connect(place, port, terms, "vote")
             if vote is None:
                 continue
-            pulse = _connected(place, port, terms, "pulse")
+            pulse = _connect(place, port, terms, "pulse")
             if pulse is not None:
                 host = LOOPBACK if is_loopback(place.host) else vote.getsockname()[0]
                 return Line(vote, pulse, host, timeout, None)
@@ -392,13 +390,13 @@ def _joined(place: Launch, terms: Terms, timeout: float, join_timeout: float) ->
         time.sleep(0.05)
 
 
-def _connected(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """A connection to the hub of this run; None where there is none at this port."""
+def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
+    """A connection to this run's hub; None if it does not listen at this port."""
     try:
         family, kind, protocol, _, address = _addresses(place.host, port)[0]
         sock = socket.socket(family, kind, protocol)
     except (LaunchError, OSError):
-        return None  # the name may be known later
+        return None  # the host's name may be known later
     sock.settimeout(5)
     try:
         sock.connect(address)
@@ -414,14 +412,14 @@ def _connected(place: Launch, port: int, terms: Terms, line: str) -> socket.sock
     if refusal.get("why") == "token":
         text = f"refuses this process: its {TOKEN} is another one, or its run is"
         if place.port is None and is_loopback(place.host):
-            return None  # a run that happens to listen where this one might
+            return None  # another run listens at this port
     else:
         text = f"refuses this process: {refusal.get('text')}"
     raise LaunchError(f"rank 0 at {place.host}:{port} {text}")
 
 
 def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[str, Any] | None:
-    """Shows that this process belongs here, and sees that the other side does; gives why it was refused."""
+    """Makes the handshake, in which both sides prove that they belong to this run; gives the reason of a refusal."""
     kind, text = _read(sock)
     greeting = wire.GREETING.decode()
     if kind != b"H" or not text.startswith(greeting):
@@ -435,7 +433,7 @@ def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[
     kind, text = _read(sock)
     if kind == b"K":
         return None if wire.is_proof(text, terms.key, own, "hub") else {"why": "token"}
-    return wire.parsed(text) or {"why": "run"}
+    return wire.parse(text) or {"why": "run"}
 
 
 def _pid() -> str:
@@ -443,7 +441,7 @@ def _pid() -> str:
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """One frame, and no byte behind it."""
+    """One frame, without reading a byte of the next."""
     head = _exactly(sock, 5)
     length = int.from_bytes(head[:4], "big")
     if length > wire.MOST_BEFORE:

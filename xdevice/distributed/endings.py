@@ -25,7 +25,8 @@ _status: int | None = None
 
 
 def arm(error: BaseException | None) -> None:
-    """After a failure; `error` is what leaves the block, if something does."""
+    """Called after a failure, with the error that leaves the block, if any: makes the process end without exit
+    hooks."""
     global _armed_in, _status
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)

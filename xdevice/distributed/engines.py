@@ -6,8 +6,9 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from xdevice.contract import Backend, nvidia
+from xdevice.contract import Backend
 from xdevice.core import registry
+from xdevice.cuda import nvidia
 from xdevice.errors import ArgumentError, LaunchError, SettingError, shown
 
 if TYPE_CHECKING:
@@ -58,12 +59,12 @@ def _automatic(own: Backend, device: Device) -> list[str]:
 
 
 def _fitting(names: list[str], device: Device) -> list[str]:
-    """NCCL moves what is on GPUs."""
+    """The engines that can reach the device: NCCL for GPUs, the others for the host."""
     return names if device.kind != "cpu" else [name for name in names if not name.endswith(":nccl")]
 
 
-def agreed(lists: list[str]) -> str:
-    """The first engine of rank 0's list that all have, from every rank's list."""
+def agree(lists: list[str]) -> str:
+    """The first engine of rank 0's list that all ranks have."""
     rows: list[list[str]] = [json.loads(text) for text in lists]
     for name in rows[0]:
         if all(name in row for row in rows):
@@ -73,12 +74,12 @@ def agreed(lists: list[str]) -> str:
 
 
 def gpu_of(device: Device) -> str:
-    """Which GPU a process computes on, for `require_gpu_each`."""
+    """A text that identifies the GPU of this process, for `require_gpu_each`."""
     return json.dumps([str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None])
 
 
 def require_gpu_each(engine: str, gpus: list[str]) -> None:
-    """Two processes on one GPU make PyTorch's NCCL fail, and JAX's wait for ever."""
+    """Raises if two processes have one GPU: PyTorch's NCCL fails then, and JAX's waits for ever."""
     ranks: dict[str, int] = {}
     for rank, text in enumerate(gpus):
         device, uuid = json.loads(text)

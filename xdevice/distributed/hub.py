@@ -35,7 +35,7 @@ _log: Final = logging.getLogger("xdevice")
 
 
 class Terms(NamedTuple):
-    """What all of a world's processes have to agree on before anything is said."""
+    """What all processes of a world have to be told alike, checked when they connect."""
 
     key: str
     """The secret, or nothing on loopback without one."""
@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """What a rank has called, and waits for the others to call."""
+    """A call that a rank has made, and that waits for the others."""
 
     kind: bytes
     """b"V": a vote of all; b"P": one of a pair; b"S": a call of the engine that takes long."""
@@ -76,7 +76,7 @@ class Peer:
 
 
 class _Stranger:
-    """Who has connected and has not shown yet that it belongs here."""
+    """A connection whose other side has not proved yet that it belongs here."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -85,7 +85,8 @@ class _Stranger:
 
 
 class Clock:
-    """Seconds in which this process was running: where it was stopped, or its machine asleep, nobody else is late."""
+    """A clock that stands still while this process is stopped or its machine sleeps, so that others do not seem
+    late."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -100,12 +101,12 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """Seconds between two questions to a rank that does not come."""
+    """Seconds between two questions to a rank that the others wait for."""
     return min(0.5, timeout / 4)
 
 
 class Hub(threading.Thread):
-    """`start` it where rank 0 is, and `join` it after the last word."""
+    """Rank 0's thread: `start` it when the ranks connect, and `join` it after the last word."""
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class Hub(threading.Thread):
         conn.close()
 
     def _linger(self) -> None:
-        """Until all have read the end, or have gone."""
+        """Waits until every rank has read the last frame, or has gone."""
         until = time.monotonic() + _LINGER
         conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
         for one in conns:
@@ -246,10 +247,10 @@ class Hub(threading.Thread):
     def _hear_stranger(self, stranger: _Stranger) -> None:
         for kind, text in stranger.conn.frames():
             self._strangers.remove(stranger)
-            hello = wire.parsed(text) if kind == b"h" else {}
+            hello = wire.parse(text) if kind == b"h" else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
-            except (ValueError, RecursionError):  # what is nested too deep to be written down again
+            except (ValueError, RecursionError):  # too deeply nested to be written as JSON again
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, b"R", json.dumps(refusal))
@@ -325,10 +326,10 @@ class Hub(threading.Thread):
             if self.ended:
                 return
             if kind == b"F":
-                told = wire.parsed(text)
+                told = wire.parse(text)
                 self._end(peer.rank, str(told.get("why")), str(told.get("text")))
             elif kind == b"D":
-                self._answered(peer)
+                self._settle(peer)
             else:
                 number, call, payload = text.split("\n", 2)
                 self._calls(peer, Pending(kind, int(number), call, payload))
@@ -340,7 +341,7 @@ class Hub(threading.Thread):
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
-            told = wire.parsed(text)
+            told = wire.parse(text)
             peer.answered, peer.at = True, str(told.get("at", ""))
             started = told.get("started", 0)
             calls = [p.pending for p in self._waiting.values() if p.pending]
@@ -348,7 +349,7 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # its last word, which went before
+            self._hear(peer)  # reads its last words
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
@@ -362,20 +363,20 @@ class Hub(threading.Thread):
         if pending.call == LEAVE:
             self._left = peer
 
-    def _answered(self, peer: Peer) -> None:
+    def _settle(self, peer: Peer) -> None:
         peer.pending = None
         self._waiting.pop(peer.rank, None)
         self._slow.discard(peer.rank)
 
     def _decide(self, came: Peer) -> None:
-        """After a rank has called something: whether that can go, or never can. It takes as long with many ranks as
-        with few, until the last one has come."""
+        """After a rank's call: answers if all have called the same, and ends the world if they never can. Takes as long
+        with many ranks as with few, until the last one has come."""
         pending = came.pending
         if pending is None or self._left_alone():
             return
         if pending.kind == b"P":
             self._decide_pair(came, pending)
-        elif self._unchecked():
+        elif self._compare_unvoted():
             return
         if len(self._waiting) < len(self.peers) or self._slow:
             return
@@ -389,7 +390,7 @@ class Hub(threading.Thread):
         payloads = [p.pending.payload for p in self.peers if p.pending]
         text = json.dumps(payloads) if any(payloads) else ""
         for peer in self.peers:
-            self._answered(peer)
+            self._settle(peer)
             self._send(peer.vote, b"G", text)
         self.ended = is_last
         self._rest()
@@ -405,7 +406,7 @@ class Hub(threading.Thread):
             return
         if what == their_what:
             for one in (came, peer):
-                self._answered(one)
+                self._settle(one)
                 self._send(one.vote, b"G")
             self._rest()
         else:
@@ -415,12 +416,12 @@ class Hub(threading.Thread):
         peers = sorted(peers, key=lambda peer: peer.rank)
         calls = {peer.rank: peer.pending.call for peer in peers if peer.pending}
         for peer in peers:
-            self._answered(peer)
+            self._settle(peer)
             self._send(peer.vote, b"M", json.dumps(calls))
         self._rest()
 
     def _left_alone(self) -> bool:
-        """Ends it where a rank has left, and another calls what needs it."""
+        """Ends the world if a rank has left, and another one calls a verb that needs it."""
         left = self._left
         if left is None or left.pending is None:
             return False
@@ -428,7 +429,7 @@ class Hub(threading.Thread):
             if peer.pending is None or peer.pending.call == LEAVE:
                 continue
             if peer.pending.kind == b"S" and peer.pending.number <= left.pending.number:
-                continue  # it only has to finish what all have begun
+                continue  # this rank only has to finish what all have begun
             if peer.pending.kind == b"P" and int(peer.pending.payload.split(" ", 2)[1]) != left.rank:
                 continue
             self._end(
@@ -439,8 +440,8 @@ class Hub(threading.Thread):
             return True
         return False
 
-    def _unchecked(self) -> bool:
-        """Ends it where calls that were not voted on are seen to differ: the engine is in the middle of one."""
+    def _compare_unvoted(self) -> bool:
+        """Ends the world if calls differ that were not voted on: the engine is in the middle of one then."""
         for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:
                 if one.pending is None or peer.pending is None or peer is one:
@@ -494,7 +495,7 @@ class Hub(threading.Thread):
             )
 
     def _is_stuck(self, now: float) -> bool:
-        """Ends it where all have come, and the engine has not done in the time that it may take."""
+        """Ends the world if all ranks have called the engine, and it is not done in the time that it may take."""
         rank = min(self._slow)
         pending = self.peers[rank].pending
         seconds = float(pending.payload) if pending is not None else 0.0
@@ -534,7 +535,7 @@ class Hub(threading.Thread):
 
 
 def _finish(conn: Conn) -> None:
-    """Nothing more is sent: who reads sees the end behind the last frame."""
+    """Sends nothing more: the other side reads the end after the last frame."""
     try:
         conn.sock.shutdown(socket.SHUT_WR)
     except OSError:

@@ -26,7 +26,7 @@ _TRIES: Final = 16
 
 
 class Launch(NamedTuple):
-    """What a launcher has told this process."""
+    """What the environment says of this process and its world."""
 
     launcher: str
     """Which launcher it is, as `xdevice info` names it: "torchrun", "srun", "xdevice launch"."""
@@ -42,7 +42,7 @@ class Launch(NamedTuple):
     """What tells this run from others on the same machines."""
 
     def ports(self) -> list[int]:
-        """Where rank 0 listens: on the first of these that is free."""
+        """The ports that rank 0 tries, in this order."""
         if self.port is not None:
             return [self.port]
         return [_FIRST_PORT + zlib.crc32(f"{self.run}/{i}".encode()) % _PORTS for i in range(_TRIES)]
@@ -73,7 +73,7 @@ def place() -> Launch | None:
     for read in _READERS:
         said = read()
         if said is not None:
-            return _checked(said)
+            return _check(said)
     stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
     if stray is not None and _number(stray) > 1:
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
@@ -120,7 +120,7 @@ def _open_mpi() -> _Said | None:
 
 def _mpich() -> _Said | None:
     if not _text("MPI_LOCALRANKID") and _text("SLURM_STEP_NUM_TASKS"):
-        return None  # srun --mpi=pmi2 says it too, without what is local
+        return None  # srun --mpi=pmi2 sets it too, but not the local rank
     return _numbers("mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", None)
 
 
@@ -162,7 +162,7 @@ def _tensorflow() -> _Said | None:
 
 def _srun() -> _Said | None:
     if _text("SLURM_STEP_NUM_TASKS") is None:
-        return None  # the script of a job, or a shell in it: srun has not started this process
+        return None  # a job's script, or a shell in it, which srun has not started
     nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
     said = _numbers(
         "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", _first_node(nodes),
@@ -202,7 +202,7 @@ def _numbers(
     )
 
 
-def _checked(said: _Said) -> Launch:
+def _check(said: _Said) -> Launch:
     (rank_name, rank), (size_name, size) = said.rank, said.size
     if size < 1 or rank >= size:
         raise LaunchError(f"{rank_name} is {rank} and {size_name} is {size}: ranks are 0 to {size_name} - 1")
@@ -249,7 +249,7 @@ def _starter(*names: str) -> int:
 
 
 def _told_to(pid: int | str, name: str) -> bytes | None:
-    """A variable that a process was started with."""
+    """The value of a variable in the environment that a process was started with."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return next((one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())), None)
     return None

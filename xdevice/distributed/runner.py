@@ -26,12 +26,12 @@ class Runner(threading.Thread):
         self._job = job
         self._begin.release()
 
-    def done(self, seconds: float) -> bool:
-        """Waits as long at most for the job to end, and says whether it has."""
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the job ends within so many seconds; waits that long at most."""
         return self._end.acquire(timeout=seconds)
 
     def result(self) -> Any:
-        """What the job that is done gave, or raised."""
+        """The result of the job that has ended, or its error, raised."""
         result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error

@@ -28,7 +28,7 @@ class _Reading(NamedTuple):
 
 
 class Signs:
-    """Watches the thread that calls the verbs, and beside it the whole process."""
+    """Watches the thread that calls the verbs, and the rest of the process."""
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
@@ -37,7 +37,7 @@ class Signs:
         """Threads of the control connection, whose work is no sign of life."""
         self._last: _Reading | None = None
 
-    def moved(self) -> bool:
+    def has_moved(self) -> bool:
         """Whether anything has moved since this was last asked; True at first."""
         reading = self._read()
         last, self._last = self._last, reading
@@ -46,7 +46,7 @@ class Signs:
         return reading.rest - last.rest > BUSY * (reading.when - last.when) or self._waits_for_disk()
 
     def at(self) -> str:
-        """Where the program is: the innermost line that is not of xdevice."""
+        """The line at which the program is: the innermost one that is not of xdevice."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         while frame is not None and frame.f_globals.get("__name__", "").startswith("xdevice."):
             frame = frame.f_back

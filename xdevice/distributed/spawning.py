@@ -67,7 +67,7 @@ if groups:
 
 
 class Failure(NamedTuple):
-    """The process that failed first, by itself and not because of another."""
+    """The process that failed first, which made the others fail."""
 
     rank: int
     status: int
@@ -87,7 +87,7 @@ def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str,
     until the end. Each gets `variables`, too.
     """
     with ExitStack() as stack:
-        ports = [stack.enter_context(reserved(host)) for _ in range(2)]
+        ports = [stack.enter_context(reserve(host)) for _ in range(2)]
         ranks = _Ranks(stack.enter_context(_guard()))
         with ranks.listening():
             for rank in range(size):
@@ -106,7 +106,7 @@ def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> i
 
 
 def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dict[str, str]:
-    """What tells a process its place, in xdevice's names and in torch's."""
+    """The variables by which a process knows its rank, under xdevice's names and torch's."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": size, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     return {
@@ -120,7 +120,7 @@ def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dic
 
 
 def _usual(size: int) -> dict[str, str]:
-    """What several processes on one machine are better off with, where it is not set."""
+    """Variables with which several processes on one machine run better; those that are set already stay."""
     usual = {
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
@@ -130,12 +130,12 @@ def _usual(size: int) -> dict[str, str]:
 
 
 def new_token() -> str:
-    """A secret that only the children of this launch know; that of `XDEVICE_TOKEN` where it is set."""
+    """The secret in `XDEVICE_TOKEN`, else a new one for the processes of this launch."""
     return os.environ.get("XDEVICE_TOKEN") or secrets.token_hex(16)
 
 
 @contextmanager
-def reserved(host: str) -> Iterator[int]:
+def reserve(host: str) -> Iterator[int]:
     """A free port that no one else is given until the end of the block, and that a child can listen on.
 
     Linux lets two sockets have one port if both say SO_REUSEADDR, as servers do, and neither listens yet; the kernel
@@ -156,7 +156,7 @@ def reserved(host: str) -> Iterator[int]:
 
 
 class _Ranks:
-    """The processes, and what becomes of them."""
+    """The processes of a launch: started, watched and ended."""
 
     def __init__(self, guard: IO[bytes] | None, tells: bool = True) -> None:
         self._guard = guard
@@ -172,11 +172,11 @@ class _Ranks:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Ends everything at the end of the block; signals are events in it."""
+        """Makes events of signals; ends all processes at the end of the block."""
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _ASKS}
         for number in before:
-            if before[number] is signal.SIG_IGN:  # as nohup wants it
+            if before[number] is signal.SIG_IGN:  # ignored before, as under nohup: it stays so
                 continue
             signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
         try:
@@ -203,11 +203,11 @@ class _Ranks:
 
     def _tell_guard(self, line: str) -> None:
         if self._guard is not None:
-            with suppress(OSError):  # somebody has killed it
+            with suppress(OSError):  # somebody has killed the guard
                 self._guard.write(f"{line}\n".encode())
 
     def _wait(self, rank: int) -> None:
-        """In a thread: what outlives a rank in its group has as long as a rank that is asked to end."""
+        """Runs in a thread: waits for a rank and for what it has left in its group, which has a few seconds more."""
         process = self._processes[rank]
         status = process.wait()
         self._events.put(("ended", rank, status))
@@ -224,7 +224,7 @@ class _Ranks:
         self._tell_guard(f"-{process.pid}")
 
     def run(self) -> int:
-        """Until the last has ended. The exit status."""
+        """Waits until the last process has ended, and returns the exit status."""
         while self._alive and not self._failed and not self._asked:
             self._take(None)
         if self._asked:
@@ -261,7 +261,7 @@ class _Ranks:
                 self._take(max(0.0, deadline - time.monotonic()))
 
     def _end(self, number: int) -> None:
-        """Asks all to end, and kills those that do not."""
+        """Sends all processes a signal to end, and kills those that stay."""
         failed = dict(self._failed)
         self._send_all(number)
         self._collect(time.monotonic() + PATIENCE)
@@ -283,14 +283,14 @@ class _Ranks:
 
 
 def _send(process: int, number: int) -> bool:
-    """Whether there was anybody in the group of a process to get the signal."""
+    """Sends a signal to the group of a process; returns whether anybody was in it."""
     try:
         if _HAS_GROUPS:
             os.killpg(process, number)
         else:  # Windows has no groups to kill, and a command that follows parents to their children
             done = subprocess.run(["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False)
             return done.returncode == 0
-    except (ProcessLookupError, PermissionError):  # macOS says the latter of zombies
+    except (ProcessLookupError, PermissionError):  # macOS raises PermissionError for zombies
         return False
     return True
 
@@ -312,7 +312,7 @@ def _bury(group: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
-    """Where to say which groups there are. The guard reads until the launcher's end closes the pipe."""
+    """Starts the guard, and gives the pipe that tells it the groups. When the pipe closes, the guard ends them."""
     if not _HAS_GROUPS:
         yield None
         return
@@ -340,8 +340,8 @@ _printing = threading.Lock()
 
 
 def _write(stream: TextIO, lines: bytes) -> None:
-    """Whole lines at once, as their program encoded them."""
-    with _printing, suppress(BrokenPipeError):  # nobody reads any more, which is no reason to stop training
+    """Writes whole lines at once, in the bytes that the program wrote."""
+    with _printing, suppress(BrokenPipeError):  # training goes on if nobody reads its output
         stream.buffer.write(lines)
         stream.flush()
 

@@ -119,7 +119,7 @@ def nonce() -> str:
 
 
 def proof(key: str, *parts: object) -> str:
-    """What only who knows the key can say."""
+    """A text that only somebody with the key can compute from these parts."""
     return hmac.new(key.encode(), json.dumps(parts).encode(), hashlib.sha256).hexdigest()
 
 
@@ -129,8 +129,8 @@ def is_proof(claimed: object, key: str, *parts: object) -> bool:
     )
 
 
-def parsed(text: str) -> dict[str, Any]:
-    """A frame that should be an object of JSON; an empty one where it is not."""
+def parse(text: str) -> dict[str, Any]:
+    """The JSON object in a frame; {} if it holds anything else."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

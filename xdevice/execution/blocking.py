@@ -18,7 +18,7 @@ class blocking:
     """Every operation inside the block completes before the next line runs: `with xdevice.blocking(): ...`.
 
     An error of asynchronous work then appears at the line that caused it, and a clock around a line shows what that
-    line takes. Overlap is lost: use it to find a fault. Nests, and ends after exceptions.
+    line takes. Work no longer overlaps: use it to find a fault. Nests, and ends after exceptions.
 
     Args:
         backends: names of backends, or backends; without any the selected one, as with `sync`.
@@ -36,8 +36,7 @@ class blocking:
     | numpy | computes synchronously: nothing to do |
 
     Raises:
-        ScopeError: it is left in another thread than the one that entered it, which on PyTorch and TensorFlow may go on
-            blocking; what holds for all threads has ended.
+        ScopeError: it is left in another thread than the one that entered it (docs/reference/async.md).
         SettingError: XDEVICE_BLOCKING holds something other than 1, 0 or nothing; when a backend is loaded.
         UnsupportedError: JAX in a version whose private API differs: set XDEVICE_BLOCKING=1 before the start.
         BackendNotFoundError, BackendImportError: as `backend` does.

@@ -29,10 +29,9 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
     Young: it may change in a minor version.
 
-    The task runs once as it is, which counts as a call, and once more without doing anything, to be recorded. What it
-    did in Python is not done again: a replay reads and writes the same memory. So write new inputs into the tensors
-    that the task reads (`x.copy_(batch)`); another tensor under the same name is not seen. They are kept alive.
-    Gradients are taken inside the task: none flow through its result.
+    Calls the task twice: as it is, which counts, and to record its work without doing it. A replay reads and writes the
+    same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
+    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory while the graph lives.
 
     Args:
         task: a function without arguments that works on one GPU, with shapes that do not change, and does not read.
@@ -49,24 +48,16 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
     Raises:
         UnsupportedError: the backend, or that device of it, has no graphs; it names what to use instead.
-        CaptureError: the task reads on the host, waits, calls `parallel`, `prefetch` or `capture`, or its work cannot
-            be recorded for another reason, which is its cause.
+        CaptureError: the task reads, waits, calls `parallel`, `prefetch` or `capture`, or cannot be recorded.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
-        ArgumentError: not a function. DeviceError: there are several GPUs, and none is named.
-        What the task raises when it runs.
-
-    Costs two calls of the task and a wait for the device, and gives PyTorch's unused memory back to it. What the task
-    needs is taken for as long as the graph is kept.
+        ArgumentError, DeviceError: not a function; several GPUs, and none is named. And what the task raises.
 
     Example:
-        >>> x = xdevice.ones(2, 2)
-        >>> task = lambda: x @ x
         >>> try:
-        ...     step = xdevice.capture(task)
-        ... except xdevice.UnsupportedError:  # no GPU, or no graphs: the same without them
-        ...     step = task
-        >>> xdevice.to_numpy(step()).tolist()
-        [[2.0, 2.0], [2.0, 2.0]]
+        ...     step = xdevice.capture(lambda: xdevice.ones(2, 2))
+        ... except xdevice.UnsupportedError as error:  # no GPU, or no graphs
+        ...     print("instead" if "graph" in str(error) else error)
+        instead
     """
     if not callable(task):
         raise ArgumentError(
@@ -76,13 +67,13 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
     refuse_in_capture("capture")
     backend = selection.current()
     place = streams.here(backend) if device is None else devices.parse(device)
-    backend.require(place)
+    place = backend.require(place)
     native = backend.new_graph(place)
     stream = streams.Stream(place)
     token = _capturing.set(True)
     try:
         _rehearse(task, stream)
-        result = _recorded(task, native, stream)
+        result = _record(task, native, stream)
     finally:
         _capturing.reset(token)
     return Graph(backend, place, native, result)
@@ -121,7 +112,8 @@ class Graph:
 
 
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
-    """A real call. What a first use makes cannot be made while it is recorded, and here a read has its line."""
+    """Runs the task once for real, before it is recorded: what its first call allocates could not be made while
+    recording, and if it reads on the host, the error names the line."""
     from .transfers import transfers
 
     caller = streams.Stream.current(stream.device)
@@ -137,7 +129,7 @@ def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
         caller.wait(stream)
 
 
-def _recorded(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
+def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
     try:
         with stream:
             return stream.backend.capture(graph, stream.native, task)

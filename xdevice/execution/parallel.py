@@ -43,14 +43,13 @@ MOST: Final = max(32, os.cpu_count() or 1)
 def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     """Runs independent tasks side by side, and returns their results in order, ready for use.
 
-    Each task gets a thread, and on PyTorch a stream on every GPU in use. 32 tasks run at once, or as many as there are
-    cores if those are more; the others wait until one has ended. Calls nest: the tasks of a task count in that number
-    too, and run in its thread when no more may start, so only the tasks of the outermost call may wait for each other.
-    Tasks inherit `with device:`, the selected backend, context variables and the framework's own state of the thread
-    (gradient and inference mode, autocast, recording). `parallel()` is `[]`.
+    Each task gets a thread, and on PyTorch a stream on every GPU in use; it inherits `with device:`, the selected
+    backend, context variables and the framework's own state of the thread. 32 tasks run at once, or as many as there
+    are cores if those are more; the others wait. Calls nest. docs/reference/async.md has more. Costs some tens of
+    microseconds a task, ten times that for the first thread, and on GPUs a few for each tensor in a result.
 
     Args:
-        tasks: functions without arguments; `functools.partial` or a lambda makes one.
+        tasks: functions without arguments; `functools.partial` or a lambda makes one. `parallel()` is `[]`.
 
     | backend | tasks run | gradients of results in the caller |
     |---|---|---|
@@ -64,11 +63,8 @@ def parallel(*tasks: Callable[[], Any]) -> list[Any]:
     Raises:
         ArgumentError: an argument that cannot be called; no task has started.
         CaptureError: inside a task that `capture` records.
-        What a task raised, once the others have ended: the exception itself, with a note that names the task. Of
-        several the first by the order of tasks; the others are named in notes and are its `other_errors`.
-
-    Costs some tens of microseconds a task, ten times that for a thread that is not in the pool yet, and on GPUs a few
-    for each tensor in a result, because the allocator has to know of it: do not return a list of thousands.
+        What the first task by their order raised, once the others have ended, with a note that names the task. The
+        errors of other tasks are its `other_errors`.
 
     Example:
         >>> x = xdevice.ones(1)
@@ -123,7 +119,7 @@ class _Fork(NamedTuple):
 
 
 class _Run:
-    """One task on its way: what it takes along from the caller, and what came of it."""
+    """One task: the caller's state that it takes along, and its result or error."""
 
     def __init__(self, task: Callable[[], Any], backend: Backend, forks: Sequence[_Fork]) -> None:
         self.task = task
@@ -134,12 +130,12 @@ class _Run:
         self._forks = forks
         self._context = copy_context()
         self._context.run(random.branch)
-        self._states = carried()
+        self._states = carry_states()
 
     def __call__(self) -> None:
         try:
             self._context.run(self._run)
-        except BaseException as error:  # raised in the caller
+        except BaseException as error:  # the caller's thread raises it
             self.error = error
 
     def rejoin(self) -> None:
@@ -148,11 +144,11 @@ class _Run:
     def _run(self) -> None:
         with ExitStack() as stack:
             streams = [self._branch(fork, stack) for fork in self._forks]
-            for state in self._states:  # after the streams, because entering one can change the current device
+            for state in self._states:  # entering a stream can change the current device, so these come after
                 stack.enter_context(state())
             try:
                 self.result = self.task()
-            except BaseException as error:  # not through the contexts: contextlib writes into it, which may be refused
+            except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
                 self.error = error
             finally:
                 self.events = [self._mark(fork.device, s) for fork, s in zip(self._forks, streams, strict=True)]
@@ -169,13 +165,13 @@ class _Run:
         return event
 
 
-def carried() -> list[Callable[[], AbstractContextManager[Any]]]:
-    """This thread's state of every backend loaded, to be entered in another thread."""
-    return [backend.thread_state() for backend in registry.loaded() if backend.refusal is None]
+def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
+    """What this thread's state is in every loaded backend, as context managers that restore it in another thread."""
+    return [backend.thread_state() for backend in registry.list_loaded() if backend.refusal is None]
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """In the thread that they are of: the other one has given results."""
+    """Called in the thread that the states were taken from, once the other thread's results are there."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 
@@ -187,7 +183,7 @@ def _run_all(runs: Sequence[_Run], backend: Backend) -> None:
     if backend.threads == "many":
         with _short_turns(backend):
             _pool.run(_Call(runs))
-    elif _pool.is_enqueuer():  # nested: to wait for this very thread would be for ever
+    elif _pool.is_enqueuer():  # a nested call: this thread would wait for itself for ever
         for run in runs:
             run()
     else:
@@ -202,7 +198,9 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     number, first = failed[0]
     note(first, f"raised by task {number} of xdevice.parallel: {_name(runs[number].task)}")
     for other, error in failed[1:]:
-        note(first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_said(error)}")
+        note(
+            first, f"task {other} failed too: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}"
+        )
     put_on(first, "other_errors", [error for _, error in failed[1:]])
     try:
         raise first
@@ -210,7 +208,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
         del failed, first
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
@@ -234,7 +232,8 @@ _turns: list[float] = []
 
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
-    """Python's turns of 5 ms are long where threads feed GPUs: one runs dry (docs/explanation/hardware.md)."""
+    """Lets threads hand over Python's lock after less than its 5 ms, in which a GPU that another thread feeds would run
+    out of work (docs/explanation/hardware.md)."""
     if not _feeds_gpus(backend):
         yield
         return
@@ -260,7 +259,7 @@ def _feeds_gpus(backend: Backend) -> bool:
 
 def _forks(backend: Backend) -> list[_Fork]:
     if backend.stream_reach == "process":
-        return []  # a task's stream would be that of all tasks
+        return []  # a stream is entered for all threads: each task's would be that of all tasks
     try:
         return [_fork(backend, gpu) for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)]
     except UnsupportedError:
@@ -312,7 +311,7 @@ def keep(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
 
 
 class _Call:
-    """The tasks of one call that wait for a thread, and the news of those that have ended."""
+    """The tasks of one call of `parallel` that no thread has taken yet, and a queue that tells which have ended."""
 
     def __init__(self, runs: Sequence[_Run]) -> None:
         self.count = len(runs)
@@ -326,15 +325,15 @@ class _Call:
             return None
 
     def drop(self) -> None:
-        """What waits is not started any more."""
+        """Starts no more of the tasks that still wait for a thread."""
         self._waiting.clear()
 
     def work(self, run: _Run | None, rest: Callable[[], None] = lambda: None) -> None:
-        """Does a run, then what waits, one after another. `rest` comes before the caller hears of the last one: its
-        next task could otherwise not have this thread."""
+        """Runs a task, and then those that wait for a thread, one after another. `rest` is called before the caller
+        hears of the last one, so that this thread is free for the caller's next task."""
         while run is not None:
             run()
-            run = self.next()  # so that no name keeps a result alive
+            run = self.next()  # `run` names the next one at once, else it would keep the result alive
             if run is None:
                 rest()
             self.done.put(None)
@@ -358,7 +357,8 @@ class _Worker(workers.Worker):
 
 
 class _Pool:
-    """Threads that wait for a job, as many as were ever busy at once, and one that all of a backend's jobs share."""
+    """Threads that `parallel` keeps, as many as were ever busy at once, and one more for the tasks of a backend that
+    needs all of them in one thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -370,7 +370,8 @@ class _Pool:
         self._enqueuer: _Worker | None = None
 
     def run(self, call: _Call) -> None:
-        """Runs the tasks of a call in threads of their own; those of a task's call also in its thread."""
+        """Runs the tasks of a call in threads of their own. If a task has made the call, its thread does some of them
+        too."""
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
             call.work(call.next())
@@ -450,7 +451,7 @@ class _Pool:
             worker.join()
 
     def end(self) -> None:
-        """At exit: the tasks at work come to their end, if it is not far."""
+        """At exit: waits some seconds for the tasks at work, starts no others, and ends the threads if all is done."""
         for call in tuple(self._calls):
             call.drop()
         with self._lock:

@@ -27,7 +27,7 @@ from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import traced
 
 from .graphs import refuse_in_capture
-from .parallel import carried, keep, rejoin
+from .parallel import carry_states, keep, rejoin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -41,18 +41,12 @@ __all__ = ["prefetch"]
 def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generator[Any, None, None]:
     """Yields the batches of `iterable` on a device, copying the next ones while the current one is computed on.
 
-    Batches are tensors, NumPy arrays, or containers of them. Tensors stay with their backend, NumPy arrays become
-    tensors of the selected backend in the dtype that `xdevice.tensor` gives them, and what is not a number passes
-    through. A batch never shares memory with its source, which may fill one buffer again and again.
-
-    The source runs in a thread, `iter()` of it in the caller's. That thread ends with the source, with an exception,
-    and when the consumer breaks off (on `close()` of the generator, which a `for` loop left by `break` does by
-    itself), and with the program, which waits up to 10 seconds for a batch that is being made. An exception of the
-    source is raised where the batch would have been.
+    Tensors stay with their backend, NumPy arrays become tensors of the selected backend, and what is not a number
+    passes through. No batch shares memory with its source, which may fill one buffer again and again. The source runs
+    in a thread, which ends with the source, with an exception, and when the consumer leaves its loop.
 
     Args:
-        iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or a Paddle `DataLoader`, a generator,
-            a list, ...
+        iterable: a `torch.utils.data.DataLoader`, a `tf.data.Dataset`, a Gluon or Paddle `DataLoader`, a list, ...
         device: any spelling that `xdevice.device` takes.
         depth: how many batches are made in advance, and wait on the device at most.
 
@@ -65,10 +59,10 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
     | mxnet | through pinned memory by MXNet's engine, from 16 MB on by the ring, from the thread |
 
     Raises:
-        ArgumentError: a depth below 1, or nothing to iterate. DeviceNotFoundError: no such device.
+        ArgumentError, DeviceNotFoundError: a depth below 1, or nothing to iterate; no such device.
         ContainerError: a batch with an object whose tensors would stay behind, as `to_device`.
         UnsupportedError: a batch with a model or a variable that is elsewhere.
-        What the source raised: itself, also where Paddle's workers and tf.data wrap it (docs/reference/async.md).
+        What the source raised, where the batch would have been; Paddle and tf.data change it: docs/reference/async.md.
 
     Costs some 50 us a batch beside the copy, in the thread.
 
@@ -89,7 +83,7 @@ def prefetch(iterable: Iterable[Any], device: object, depth: int = 2) -> Generat
         )
     refuse_in_capture("prefetch")
     backend = selection.current()
-    backend.require(place)
+    place = backend.require(place)
     return _batches(iterable, place, depth, backend)
 
 
@@ -112,7 +106,7 @@ def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend)
 
 
 class _Made(NamedTuple):
-    """A batch, and the events after which its backends' streams may use it."""
+    """A batch that is ready, and for each backend the event that its stream has to wait for before using it."""
 
     batch: Any
     events: list[tuple[Backend, Any]]
@@ -126,7 +120,7 @@ class _Lane:
         self._place = place
         self._start: Any = None
         self._stream: Any = None
-        if backend.is_started(place):  # else there is no work there that the copies would have to come after
+        if backend.is_started(place):  # else there is no work that the copies have to wait for
             self._start = backend.new_event(place)
             backend.record(self._start, backend.current_stream(place))
 
@@ -150,7 +144,8 @@ class _Lane:
 
 
 class _Producer(workers.Worker):
-    """Pulls, stages and hands over: at most `depth` batches that have not been taken."""
+    """The thread that takes batches from the source, copies them, and hands over at most `depth` that wait to be
+    used."""
 
     def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
         super().__init__("xdevice-prefetch")
@@ -160,10 +155,10 @@ class _Producer(workers.Worker):
         self._place = place
         self._backend = backend
         self._lanes = _lanes(backend, place)
-        self._states = carried()
+        self._states = carry_states()
         self._context = copy_context()
         self._context.run(random.branch)
-        # Ctrl-C may leave a semaphore of Python's locked for good
+        # a queue, not a semaphore: Ctrl-C may leave one of Python's locked for good
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
             self._free.put(None)
@@ -193,7 +188,7 @@ class _Producer(workers.Worker):
 
     def stop(self) -> None:
         self.tell_to_stop()
-        # the last generators are closed when Python has taken the modules away, after `_end_all` has waited
+        # at exit `_end_all` has waited already, and Python closes the last generators when the modules are gone
         if self.is_awaited or not self.is_alive():
             return
         if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
@@ -212,7 +207,7 @@ class _Producer(workers.Worker):
     def run(self) -> None:
         try:
             self._context.run(self._produce)
-        except BaseException as error:  # raised in the consumer
+        except BaseException as error:  # the consumer's thread raises it
             self._made.put(error)
         else:
             self._made.put(self._end())
@@ -229,11 +224,11 @@ class _Producer(workers.Worker):
             if self._is_ours:
                 stack.callback(getattr(self._iterator, "close", lambda: None))
             self._enter(self._backend, stack)
-            for state in self._states:  # after the stream, because entering one can change the current device
+            for state in self._states:  # entering a stream can change the current device, so these come after
                 stack.enter_context(state())
             try:
                 self._stage_all(stack)
-            except BaseException as error:  # not through the contexts: contextlib writes into it, which may be refused
+            except BaseException as error:  # caught here: contextlib writes into exceptions, and some refuse that
                 self._made.put(error)
 
     def _stage_all(self, stack: ExitStack) -> None:
@@ -245,10 +240,10 @@ class _Producer(workers.Worker):
                 batch = next(self._iterator)
             except StopIteration:
                 return
-            self._made.put(self._staged(batch, stack))
+            self._made.put(self._stage_batch(batch, stack))
             del batch
 
-    def _staged(self, batch: Any, stack: ExitStack) -> _Made:
+    def _stage_batch(self, batch: Any, stack: ExitStack) -> _Made:
         owners: dict[str, Backend] = {}
 
         from xdevice.containers import trees
@@ -285,7 +280,7 @@ class _Producer(workers.Worker):
         return leaves.stage(backend, value, self._place)
 
     def _refuse_elsewhere(self, backend: Backend, model: Any, path: Callable[[], str]) -> None:
-        """A model moves in place, and would be the consumer's own while that computes with it."""
+        """Raises for a model that is not on the device: it would move in place while the consumer computes with it."""
         if any(place is not self._place for _, place in backend.model_devices(model)):
             raise backend.unsupported(
                 f"prefetching batch{path()}, a {type(model).__qualname__}, which would move in place",
@@ -293,7 +288,8 @@ class _Producer(workers.Worker):
             )
 
     def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
-        """What moves itself does, on the stream of its framework; what would stay behind is an error."""
+        """Moves an object that has its own `.to`, on the stream of its framework; raises for one whose tensors would
+        stay."""
         from xdevice.containers import trees
 
         stranger = trees.stranger(x)
@@ -331,7 +327,7 @@ def _end_all() -> None:
 
 
 def _after_fork() -> None:
-    """The threads of the parent do not exist in its child, nor does what it had on its GPUs."""
+    """Forgets the parent's threads and streams, which do not exist in a forked child."""
     _running.clear()
     _kept_streams.clear()
 
@@ -342,11 +338,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
-    """A lane for each backend that may own a batch and has streams of threads on the device."""
+    """A stream for copies for each backend that may own a batch, where it has streams of single threads on the
+    device."""
     if place.kind != "gpu":
         return {}
     lanes = {}
-    for owner in {backend, *registry.loaded()}:
+    for owner in {backend, *registry.list_loaded()}:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:
                 lanes[owner.name] = _Lane(owner, place)

@@ -34,7 +34,7 @@ class Stream:
 
     `with stream:` sends this thread's work on the stream's device there. Nothing else is ordered for you: work that
     reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
-    given to `keep` before its last name goes.
+    given to `keep` before its last name goes. Costs some 10 us on a GPU that is started.
 
     | backend | a stream is | the block `with stream:` holds for |
     |---|---|---|
@@ -50,8 +50,6 @@ class Stream:
         UnsupportedError: the backend, or that device of it, has no streams; it names what to use instead.
         DeviceNotFoundError, DeviceError: no such device.
 
-    Costs some 10 us on a GPU that is started.
-
     Example:
         >>> try:
         ...     xdevice.Stream("cpu")
@@ -63,7 +61,7 @@ class Stream:
     def __init__(self, device: object = None) -> None:
         backend = selection.current()
         place = _default(backend) if device is None else devices.parse(device)
-        backend.require(place)
+        place = backend.require(place)
         self._hold(backend, place, backend.new_stream(place))
 
     @classmethod
@@ -74,7 +72,7 @@ class Stream:
         """
         backend = selection.current()
         place = here(backend) if device is None else devices.parse(device)
-        backend.require(place)
+        place = backend.require(place)
         stream = cls.__new__(cls)
         stream._hold(backend, place, backend.current_stream(place))
         return stream
@@ -135,7 +133,7 @@ class Stream:
         self.backend.wait_event(self._mark())
 
     def _mark(self) -> Any:
-        """A native event at the point that the work has reached."""
+        """A new native event at the point that the stream's work has reached."""
         event = self.backend.new_event(self.device)
         self.backend.record(event, self.native)
         return event
@@ -211,11 +209,9 @@ class Event:
         self._native: Any = None
         self._recorded = False
         if device is not None:
-            place = devices.parse(device)
-            self.backend.require(place)
-            self._make(place)
+            self._make(self.backend.require(devices.parse(device)))
         else:
-            # raises where there are none; a GPU is not made the event's own, and not started
+            # raises where there are no events; binds the event to no GPU yet, and starts none
             self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
 
     def _make(self, device: Device) -> None:
@@ -313,12 +309,14 @@ def _same_backend(one: Stream | Event, other: Stream | Event) -> None:
 
 
 def _default(backend: Backend) -> Device:
-    """Where a stream is when nobody says: as `with device:` does, else on the first GPU."""
+    """The device of a stream or event for which none is named: that of `with device:`, else the first GPU, else the
+    CPU."""
     return scopes.current() or (devices.of("gpu") if backend.count("gpu") else CPU)
 
 
 def here(backend: Backend) -> Device:
-    """The device that work goes to now, as far as the blocks around tell."""
+    """The device that this thread's work goes to: that of the innermost `with stream:`, else `with device:`, else the
+    GPU."""
     entered: list[Device] = [block.key.device for block in _entered.get() if block.key.backend is backend]
     if entered:
         return entered[-1]
@@ -326,6 +324,6 @@ def here(backend: Backend) -> Device:
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    if gpus > 1 and not backend.virtual:  # a virtual one has neither streams nor events, and the next call says so
+    if gpus > 1 and not backend.virtual:  # virtual GPUs have neither streams nor events, which the next call says
         raise DeviceError(f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`")
     return devices.of("gpu") if gpus else CPU

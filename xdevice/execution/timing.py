@@ -139,7 +139,7 @@ class Measurement(NamedTuple):
         return f"{self.median:.4g} sec, spread {self.spread:.2g} sec ({count}, {self.clock} clock)"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the times without their decimals of float64."""
+        """A table for notebooks, with the times rounded."""
         rows = {"median": self.median, "spread": self.spread, "least": min(self.times), "most": max(self.times)}
         cells = "".join(f"<tr><th>{name}</th><td>{seconds:.4g} s</td></tr>" for name, seconds in rows.items())
         return f"<table>{cells}</table><p>{len(self.times)} times, {self.clock} clock</p>"
@@ -191,7 +191,7 @@ def _by_host(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[objec
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
     """Seconds of one call and its work, on a device that is idle before."""
     started = perf_counter()
-    result = fn(*args)  # alive until the wait is over: JAX cannot wait for what was dropped
+    result = fn(*args)  # kept until the wait is over: JAX cannot wait for an array that was dropped
     sync(*targets)
     seconds = perf_counter() - started
     del result
@@ -201,7 +201,8 @@ def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, 
 def _by_events(
     fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int, gpu: Device
 ) -> Measurement | None:
-    """None where events cannot tell: the backend has none, or the work of `fn` is on other streams too."""
+    """The times by the GPU's own events; None where these cannot tell: the backend has none, or `fn` uses other streams
+    too."""
     from .streams import Event
 
     try:
@@ -229,7 +230,7 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """The GPU that the time is of, if it is of just one."""
+    """The GPU that is timed, if that is exactly one."""
     backend = selection.current()
     if not targets:
         return spellings.of("gpu") if "gpu" in backend.kinds and backend.count("gpu") == 1 else None
@@ -244,7 +245,7 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
 
 
 def _targets(devices: object) -> tuple[object, ...]:
-    """What to give to `sync`; nothing for all devices of the selected backend."""
+    """`devices` as arguments of `sync`; none stands for all devices of the selected backend."""
     if devices is None:
         return ()
     if not isinstance(devices, list | tuple):

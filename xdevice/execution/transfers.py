@@ -120,32 +120,26 @@ class transfers:
 
     Young: it may change in a minor version.
 
-    A transfer is a read by the host (`.item()`, `.numpy()`, `.tolist()`, `float(x)`, `bool(x)`, `print(x)`,
-    `xdevice.item(x)`, ...) or a copy between devices (`x.to(...)`, `xdevice.to_device(x, ...)`, on some backends also
-    one that an operation makes by itself). A read on the CPU counts, though nothing is moved there
-    (`physical` is False): it would be one on a GPU. One print is one read.
+    A transfer is a read by the host (`.item()`, `float(x)`, `print(x)`, `xdevice.item(x)`, ...) or a copy between
+    devices. A read on the CPU counts, because it would be one on a GPU; its `physical` is False. The block sees its own
+    thread or task, and tasks that are started with its context, on every backend. It nests, holds across an `await`,
+    and may be left in any order. docs/reference/async.md lists what each backend cannot show.
 
     Args:
         mode: "record" keeps a record of each. "warn" also gives a `TransferWarning` at the line that made it.
             "forbid" raises `TransferError` before the read. All three give the log.
 
-    It sees this thread or task, and tasks that are started with its context, on every backend that is loaded, or is
-    loaded by this thread inside the block. Blocks nest and overlap, hold across an `await`, and may be left in any
-    order, in any thread. What each backend cannot show is listed in
-    docs/reference/async.md.
-
     Raises:
-        ArgumentError: another mode. ScopeError: left without having been entered.
+        ArgumentError, ScopeError: another mode; left without having been entered.
         TransferError: a transfer inside "forbid"; its `record` says where.
         UnsupportedError: a loaded third-party backend that cannot be watched.
 
-    Costs some us for each transfer inside the block, on PyTorch 7 us and on TensorFlow 25 us for each operation.
-    Outside nothing: no hook stays in place.
+    Costs some us for each transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; outside nothing.
 
     Example:
         >>> with xdevice.transfers() as log:
         ...     value = xdevice.item(xdevice.ones(1))
-        >>> all(record.kind == "read" and record.how == "item" for record in log)
+        >>> all(record.how == "item" for record in log)  # NumPy has no transfers
         True
     """
 
@@ -174,25 +168,25 @@ class _Block:
         self._watched: set[str] = set()
         self._watches = ExitStack()
         try:
-            for backend in registry.loaded():
+            for backend in registry.list_loaded():
                 self._watch(backend)
         except BaseException:
             self._watches.close()
             raise
-        registry.on_load.append(self._loaded)
+        registry.on_load.append(self._watch_loaded)
         _open.append(self)
         self._was_listening = hooks.listening.get()
         _logs.set((*_logs.get(), self.log))
         hooks.listening.set(True)
 
     def end(self) -> None:
-        """Ends what holds for all threads and tasks wherever it is called. A context that it cannot change is told
-        by the log that nobody wants to know any more."""
+        """Ends the block. Where it is left in another thread or task than it was entered in, the context there keeps
+        listing its log, which is closed and takes no more records."""
         if not self.log._open:
             return  # the program is ending
         self.log._open = False
         _open.remove(self)
-        registry.on_load.remove(self._loaded)
+        registry.on_load.remove(self._watch_loaded)
         logs = _logs.get()
         still_open = tuple(log for log in logs if log._open)
         _logs.set(still_open)
@@ -200,7 +194,7 @@ class _Block:
             hooks.listening.set(self._was_listening and bool(still_open))
         self._watches.close()
 
-    def _loaded(self, backend: Backend) -> None:
+    def _watch_loaded(self, backend: Backend) -> None:
         if threading.get_ident() == self._thread:
             self._watch(backend)
 
@@ -259,7 +253,7 @@ _is_inner: dict[str, bool] = {}
 
 
 def _user_frame(frame: FrameType, how: str) -> tuple[FrameType, str]:
-    """The innermost frame of the user's, and the verb of xdevice that it called, if it called one."""
+    """The innermost frame of the user's code, and the verb of xdevice that it called, if any."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back
@@ -280,9 +274,9 @@ def _belongs_inside(file: str) -> bool:
 
 
 def _folders() -> tuple[str, ...]:
-    """Where xdevice, the adapters loaded and their frameworks are."""
+    """The folders of xdevice, the loaded adapters and their frameworks: what lies in them is not the user's code."""
     folders = [_HERE]
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         for name in (type(backend).__module__.partition(".")[0], *backend.modules):
             folders += [str(path) + os.sep for path in getattr(sys.modules.get(name), "__path__", ())]
     return tuple(folders)

@@ -61,10 +61,8 @@ def _sync_one(target: object) -> None:
         return
     is_named = isinstance(target, Device | str)
     if is_named or (registry.owner_of(type(target)) is not None and not trees.is_container(target)):
-        place = devices.parse(target)
         backend = selection.current()
-        backend.require(place)
-        backend.synchronize(place)
+        backend.synchronize(backend.require(devices.parse(target)))
         return
     refuse_non_container(target, "wait for")
     for backend, kind, x in owned(target):

@@ -26,7 +26,7 @@ _ROLES: Final = {
 
 
 def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
-    """Both sides, of the same kinds of layers as far as that can be."""
+    """Both sides, rewritten so that their layers are of the same kinds, as far as that can be."""
     if target is None:
         return _with(source, map(_without_channels, source.layers)), None
     for way in (_without_ties, _with_channels, _with_instances, _with_stacks, _with_attentions):
@@ -35,7 +35,7 @@ def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
 
 
 def in_code(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
-    """One line of the attentions that are linear layers on either side, whose settings nobody can read."""
+    """A line that names the attentions made of linear layers: their heads and scale are in the model's code, unread."""
     found = [
         (other.path, side.backend.name)
         for pair in pairs
@@ -57,7 +57,7 @@ def _with(side: Side, layers: Iterable[Layer]) -> Side:
 
 
 def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """The same with these layers, each in the place of its first part, between those without parameters."""
+    """The sequence with these layers in it, each in the place of its first part; layers without parameters stay."""
     owners = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -71,7 +71,7 @@ def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Lay
 
 
 def _without_ties(side: Side, other: Side) -> Side:
-    """Without layers that have but variables of layers before them, where the other model has fewer of that shape: the
+    """Drops layers that only reuse variables of layers before them, where the other model has fewer of that shape: the
     head of a language model is a layer in one, and a product with the embedding's weight in the other."""
     ours, theirs = (Counter(_signature(one, layer) for layer in one.layers) for one in (side, other))
     seen: set[int] = set()
@@ -95,11 +95,11 @@ def _signature(side: Side, layer: Layer) -> tuple[str, tuple[tuple[str, tuple[in
 
 def _without_channels(layer: Layer) -> Layer:
     why = "it has one number for each group, and does not say how many channels there are; give like=, a model"
-    return _ruled(layer, lambda rule: layouts.refused(rule, why)) if _lacks_channels(layer) else layer
+    return _map_rules(layer, lambda rule: layouts.refused(rule, why)) if _lacks_channels(layer) else layer
 
 
 def _with_channels(side: Side, other: Side) -> Side:
-    """The channels of a norm that does not know them are those of the other model's norm of as many groups."""
+    """Gives norms that do not know their channels those of the other model's norms with as many groups."""
     lacking = [layer for layer in side.layers if _lacks_channels(layer)]
     theirs = [layer for layer in other.layers if layer.kind == "group_norm"]
     told = [layer for layer in theirs if not _lacks_channels(layer)]
@@ -115,10 +115,10 @@ def _spread(layer: Layer, channels: int) -> Layer:
     groups = layer.settings["num_groups"]
     if not isinstance(groups, int) or channels % groups:
         return layer
-    return _ruled(layer, lambda _: layouts.per_group(groups, channels))
+    return _map_rules(layer, lambda _: layouts.per_group(groups, channels))
 
 
-def _ruled(layer: Layer, way: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
+def _map_rules(layer: Layer, way: Callable[[layouts.Rule], layouts.Rule]) -> Layer:
     return layer._replace(parts=tuple(part._replace(rule=way(part.rule)) for part in layer.parts))
 
 
@@ -131,7 +131,7 @@ def _width(side: Side, layer: Layer) -> int:
 
 
 def _with_instances(side: Side, other: Side) -> Side:
-    """A norm of groups of one channel each is one of instances, where the other model has those."""
+    """Makes norms with a group for each channel instance norms, where the other model has those."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return side
     return _with(side, (_as_instances(side, layer) for layer in side.layers))
@@ -153,11 +153,12 @@ def _with_stacks(side: Side, other: Side) -> Side:
         ours, theirs = ([layer for layer in one.layers if layer.kind == kind] for one in (side, other))
         for stack in _stacks(side, ours, [_depth(layer) for layer in theirs]):
             folded |= {id(layer): stack for layer in stack}
-    return _replaced(side, folded, _stack)
+    return _replace(side, folded, _stack)
 
 
 def _stacks(side: Side, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """The layers in stacks as deep as these; none if that leaves or lacks some, or they do not follow each other."""
+    """The recurrent layers as stacks of these depths; none if the numbers do not fit or layers do not follow each
+    other."""
     found, rest = [], list(layers)
     for depth in depths:
         count = 1 if rest and _depth(rest[0]) == depth else depth
@@ -194,7 +195,7 @@ def _stack(side: Side, stack: Sequence[Layer]) -> Layer:
 
 
 def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
-    """One value for all, or each of them."""
+    """The settings of a stack: the value that all its layers have, or a tuple of theirs."""
     found: dict[str, object] = {}
     for name in dict.fromkeys(name for layer in stack for name in layer.settings):
         values = [layer.settings.get(name) for layer in stack]
@@ -206,16 +207,16 @@ def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
 
 
 def _with_attentions(side: Side, other: Side) -> Side:
-    """Only where the other model has as many attentions as this one has linear layers named like their projections."""
+    """Takes four linear layers as one attention, where the other model has just as many attentions."""
     wanted, own = (sum(layer.kind == layouts.ATTENTION for layer in one.layers) for one in (other, side))
     groups = list(_attentions(side)) if wanted > own else []
     if len(groups) != wanted - own:
         return side
-    return _replaced(side, {id(layer): group for group in groups for layer in group}, _attention)
+    return _replace(side, {id(layer): group for group in groups for layer in group}, _attention)
 
 
 def _attentions(side: Side) -> Iterator[list[Layer]]:
-    """Linear layers of one parent named like query, key and value, and the one behind them, in this order."""
+    """Groups of linear layers with one parent: those named like query, key and value, and the one that follows."""
     linear = [layer for layer in side.layers if layer.kind == "linear"]
     for layer in linear:
         parent = layer.path.rpartition(".")[0]
@@ -232,7 +233,7 @@ def _attentions(side: Side) -> Iterator[list[Layer]]:
 
 
 def _is(role: str, layer: Layer) -> bool:
-    """By a word of its name, that of a projection first: q_proj is no output."""
+    """Whether a layer's name says this role; a projection counts before the output, so q_proj is no output."""
     words = set(layer.path.rpartition(".")[2].lower().split("_"))
     found = next((known for known, names in _ROLES.items() if words & set(names)), None)
     return found == role
@@ -260,8 +261,8 @@ def _common(group: Sequence[Layer]) -> str:
     return ".".join(shared)
 
 
-def _replaced(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
-    """Each group as one layer, in the place of its first."""
+def _replace(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
+    """The side with one layer in the place of each group, where the group's first was."""
     if not groups:
         return side
     done: set[int] = set()

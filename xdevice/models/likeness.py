@@ -58,7 +58,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @cache
 def words(path: str) -> frozenset[str]:
-    """The names on the way, whole and in parts: block1_q has a q. A mere number is a place, and no name."""
+    """The names in a path, whole and in parts (block1_q has a q), without mere numbers."""
     names = path.split(".")
     parts = [part.lower() for name in names for part in _WORD.findall(name)]
     return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
@@ -91,21 +91,21 @@ def _match(one: str, other: str) -> int:
 
 
 def _is_in(short: str, long: str) -> bool:
-    """Whether the letters of one come in the other, in their order: tgt in target."""
+    """Whether the letters of `short` come in `long` in their order, as those of tgt do in target."""
     letters = iter(long)
     return all(letter in letters for letter in short)
 
 
 @cache
 def _stem(path: str) -> tuple[str, tuple[int, ...]]:
-    """A path without its numbers, and these: fc1 and fc2 have one stem, and so have dense and dense_1."""
+    """A path without its numbers, and the numbers: fc1 and fc2 have one stem, and so have dense and dense_1."""
     numbers = tuple(map(int, re.findall(r"\d+", path)))
     return re.sub(r"_?\d+", "", path), numbers
 
 
-def crossed(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """The places of two layers that would fit better by their names exchanged: q, k, o beside k, q, out; or that are
-    numbered in the other order."""
+def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
+    """The places of two layers whose names fit better if they are exchanged: q, k, o beside k, q, out, or fc1, fc2
+    beside dense_2, dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)
@@ -125,8 +125,8 @@ def _names(*paths: str) -> set[str]:
     return {path.rpartition(".")[2] for path in paths if not path.rpartition(".")[2].isdigit()}
 
 
-def guessed(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Which is likely which, by their names; among equals in their order."""
+def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+    """Which of our paths is likely which of theirs, by their names; where several fit equally, by their order."""
     ranked = sorted(
         ((-likeness(one, other), abs(here - there), one, other)
          for here, one in enumerate(ours) for there, other in enumerate(theirs)),

@@ -68,13 +68,13 @@ class Compared(NamedTuple):
 
 
 def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
-    """What two layers with parameters set differently."""
+    """The settings in which two layers with parameters differ, but for what the layers without parameters explain."""
     settled = compared.settled
     one, other = (
         layer._replace(settings={**layer.settings, "padding": known[layer.path]}) if layer.path in known else layer
         for known, layer in zip(compared.padded, (one, other), strict=True)
     )
-    # of what kinds= or a name says there is at most what shapes it
+    # a layer known by kinds= or its name alone has at most the settings that its shapes tell
     known = all(set(layer.settings).difference(SHAPING, layouts.TOLD) for layer in (one, other))
     found = []
     for name in dict.fromkeys((*one.settings, *other.settings)):
@@ -97,7 +97,7 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
     for path in dict.fromkeys((*theirs, *ours)):
         one, other = ours.get(path), theirs.get(path)
         if one is None or other is None or one.kind != other.kind:
-            kinds = [_named(layer) if layer else "nothing" for layer in (one, other)]
+            kinds = [_name_of(layer) if layer else "nothing" for layer in (one, other)]
             lines += [f"{path or 'the model'}: it is {kinds[0]}, expected {kinds[1]}"] if kinds[0] != kinds[1] else []
             continue
         lines += [
@@ -112,13 +112,14 @@ def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer
     """What the layers without parameters set differently, in the order in which the models define them."""
     if source.sequence is None or target.sequence is None:
         return Compared([], set(), ([], []))
-    return _compared(source.sequence, target.sequence, pairs)
+    return _compare(source.sequence, target.sequence, pairs)
 
 
-def _compared(
+def _compare(
     ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]], *, by_calls: bool = False
 ) -> Compared:
-    """In the order of calls a row may come twice, and outputs tell what is missing."""
+    """Compares the layers without parameters, gap by gap. In the order of calls a layer may come twice, and what one
+    side lacks is not listed, because the outputs tell."""
     plain = list(ours), list(theirs)
     here, there = (list(with_pads(side)) for side in plain)
     ours_by, theirs_by = ({pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1))
@@ -133,7 +134,7 @@ def _compared(
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, object]:
-    """The paddings that layers before have made others, by the paths of the layers that have them."""
+    """For each layer that took over the padding of a layer before it: its path, and that padding."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     found = {layer.path: layer.settings.get("padding") for layer in padded if layer.parts}
     return {path: padding for path, padding in found.items() if padding != own[path]}
@@ -142,11 +143,11 @@ def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, obje
 def of_calls(
     source: Side, expected: Run, target: Side, computed: Run, pairs: Sequence[tuple[Layer, Layer]]
 ) -> Compared:
-    """The same in the order in which the layers are called."""
-    return _compared(_called(source, expected), _called(target, computed), pairs, by_calls=True)
+    """As `of_operations`, in the order in which the layers are called."""
+    return _compare(_layers_called(source, expected), _layers_called(target, computed), pairs, by_calls=True)
 
 
-def _called(side: Side, run: Run) -> Iterator[Layer]:
+def _layers_called(side: Side, run: Run) -> Iterator[Layer]:
     known = {layer.path: layer for layer in side.sequence or side.layers}
     seen = {call.path for call in run.trace.calls}
     inside = {_holder(path): layer for path, layer in known.items() if layer.kind == "activation" and path not in seen}
@@ -162,14 +163,15 @@ def _called(side: Side, run: Run) -> Iterator[Layer]:
 
 
 def _counted_from_behind(layer: Layer, axes: int) -> Layer:
-    """With the number of axes, by which an axis can be counted from behind: 1 of two is -1."""
+    """The layer with the number of axes among its settings, so that its axis can be counted from the end: 1 of two is
+    -1."""
     if "axis" not in layer.settings or "ndim" in layer.settings:
         return layer
     return layer._replace(settings={**layer.settings, "ndim": axes})
 
 
 def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
-    """A layer that is called twice differs once."""
+    """Each difference once, also of a layer that is called twice."""
     return list({(str(one)): one for one in found}.values())
 
 
@@ -189,7 +191,7 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """The gaps of which it is known that nothing else is called there, each with the number of the pair behind it."""
+    """The gaps in which nothing is called beside the layers listed, each with the number of the pair behind it."""
     found = {}
     behind, line, is_known = -1, operations.WHOLE, True
     for layer in sequence:
@@ -208,11 +210,11 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """The layers, with what a layer of zeros right before a convolution or pool adds as their own padding."""
+    """The layers; a layer of zeros right before a convolution or pool is added to that one's padding."""
     before: list[Layer] = []
     for layer in sequence:
         if before and before[-1].kind == "pad":
-            padded = _padded(before[-1], layer, before[-2] if len(before) > 1 else None)
+            padded = _merge_pad(before[-1], layer, before[-2] if len(before) > 1 else None)
             if padded is not None:
                 before[-1] = padded
                 continue
@@ -220,7 +222,7 @@ def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
     yield from before
 
 
-def _padded(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
+def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
     own, added = layer.settings.get("padding"), pad.settings["padding"]
     is_zeros = pad.settings["mode"] == "constant" and pad.settings["value"] == 0
     zeros_are_least = behind is not None and behind.settings.get("function") in _NOT_NEGATIVE
@@ -240,8 +242,8 @@ def _padded(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
 
 
 def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Container[str]) -> Compared:
-    """`sure` are the gaps in which nothing else can be called, and where they are: what one side has more there, the
-    other one lacks. `holders` are the layers with parameters, which may have an activation inside."""
+    """Compares the layers of each gap. `sure` are the gaps in which nothing else can be called, with words for where
+    they are: there a layer of one side is missing in the other. `holders` are the paths of layers with parameters."""
     differences: list[Difference] = []
     left, right = [], []
     settled: set[str] = set()
@@ -257,7 +259,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
                 if mine is not None and yours is not None:
                     differences += _of_operation(mine, yours)
                     settled.update((_holder(mine.path), _holder(yours.path)))
-                elif not _is_inside(mine or yours, holders):  # else it is listed as what its layer has
+                elif not _is_inside(mine or yours, holders):  # listed as a setting of its layer
                     differences.append(_lone(sure[gap[0]], mine, yours))
         else:
             left += one
@@ -279,7 +281,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
 
 
 def _is_lacking(gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps) -> bool:
-    """Whether what one side has more of a kind can be nothing of another kind on the other side."""
+    """Whether a layer that only one side has in this gap is missing in the other, and not there as another kind."""
     number, kind = gap
     beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
     return kind in _ALONE and not any(kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside)
@@ -292,7 +294,7 @@ def _lone(place: str, one: Layer | None, other: Layer | None) -> Difference:
 
 
 def _is_inside(layer: Layer | None, holders: Container[str]) -> bool:
-    """Whether it is the activation in a layer with parameters."""
+    """Whether the layer is an activation inside one with parameters."""
     return layer is not None and _holder(layer.path) in holders
 
 
@@ -313,7 +315,7 @@ def _once(layers: list[Layer]) -> list[Layer]:
 
 
 def _of_lone(layer: Layer, is_ours: bool) -> list[Difference]:
-    """Of a layer that multiplies by what it is set to: without it nothing does."""
+    """The settings of a rescaling that only one side has: where it is missing, nothing multiplies."""
     return [
         Difference(layer.path, name, *((value, None) if is_ours else (None, value)))
         for name, value in layer.settings.items()
@@ -343,7 +345,7 @@ def _same(one: Layer, other: Layer) -> bool:
 
 
 def _of_kind(kind: str, one: list[Layer], other: list[Layer], known: list[Difference]) -> list[Difference]:
-    """What all layers of a kind have in common; where some are paired it is listed with those."""
+    """The differences that all pairs of a kind share, without those that are listed already."""
     where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
     listed = {(found.where, found.name) for found in known}
     paths = {layer.path for layer in other}
@@ -367,25 +369,25 @@ def _of_operation(one: Layer, other: Layer) -> list[Difference]:
 
 
 def _with_axis(layer: Layer, other: Layer) -> Layer:
-    """Its axis counted from behind, where either of the two knows how many axes there are."""
+    """The layer with its axis counted from the end, if either of the two knows the number of axes."""
     axes = layer.settings.get("ndim", other.settings.get("ndim"))
     if not isinstance(axes, int) or "axis" not in layer.settings:
         return layer
     axis = layer.settings["axis"]
-    if axis is None:  # PyTorch's softmax takes one by the shape
+    if axis is None:  # PyTorch's softmax chooses its axis by the number of axes
         axis = 0 if axes in (0, 1, 3) else 1
     settings = {**layer.settings, "axis": axis - axes if isinstance(axis, int) and axis >= 0 else axis}
     return layer._replace(settings={name: value for name, value in settings.items() if name != "ndim"})
 
 
 def _holder(path: str) -> str:
-    """The layer in which an activation may be."""
+    """The path of the layer that would hold the activation at `path`."""
     return path.rpartition(".")[0]
 
 
-def uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
-    """One line of what could not be compared; nothing if that is nothing. An activation in a layer is a setting of it.
-    `only` are the kinds that count, if there are any."""
+def tell_uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
+    """A line that counts the layers that could not be compared, of the kinds in `only` if there are any; "" if there is
+    none. An activation in a layer is a setting of that layer, and does not count."""
     silent = [side.backend.name for side in (source, target) if side.sequence is None]
     if source.model is None:
         return ""
@@ -395,7 +397,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
     for side, layers in zip((source, target), compared.uncompared, strict=True):
         listed = {layer.path for layer in side.layers if layer.settings.get("activation") is not None}
         counted = Counter(
-            _named(layer)
+            _name_of(layer)
             for layer in layers
             if _holder(layer.path) not in listed and layer.kind != "rescaling" and (not only or layer.kind in only)
         )
@@ -405,7 +407,7 @@ def uncounted(source: Side, target: Side, compared: Compared, only: Container[st
 
 
 def unread(pairs: Iterable[tuple[Layer, Layer]]) -> str:
-    """One line of the layers that are what kinds= says, and whose settings nobody knows."""
+    """A line that names the layers whose kind kinds= gave, because their settings are unknown."""
     found = [
         other.path for one, other in pairs if one.kind in _SET and any(_is_unread(layer) for layer in (one, other))
     ]
@@ -418,7 +420,7 @@ def _is_unread(layer: Layer) -> bool:
 
 
 def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
-    """One line of the norms that may work over another axis than those beside them."""
+    """A line that names the norms that may work over another axis than their counterparts."""
     found = [
         (layer, side.backend.name, other.backend.name)
         for pair in pairs
@@ -435,11 +437,11 @@ def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Si
         )
 
 
-def _named(layer: Layer) -> str:
+def _name_of(layer: Layer) -> str:
     return str(layer.settings.get("function", layer.settings.get("type", layer.kind)))
 
 
-def shown(found: Difference, source: str, target: str) -> str:
+def show(found: Difference, source: str, target: str) -> str:
     return f"{found.where}: {found.name} is {_value(found.ours)} in {source}, {_value(found.theirs)} in {target}"
 
 

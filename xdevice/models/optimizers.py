@@ -35,32 +35,26 @@ if TYPE_CHECKING:
 
 
 def compare_optimizers(source: Any, target: Any) -> list[str]:
-    """What two optimizers of any frameworks do differently, each with what to set in `target` so that it computes what
-    `source` does, or with the sentence that no setting does. Empty if equal gradients make equal steps.
+    """What two optimizers of any frameworks do differently: a line for each difference, with what to set in `target`.
 
     Young: it may change in a minor version.
+
+    The list is empty if equal gradients make equal steps. It covers the settings, formulas, clipping, schedules and
+    groups of parameters of the two, which are compared in their order. What a loop does, it cannot see: a learning rate
+    that is set later, gradients that are clipped. docs/reference/optimizers.md has the formulas.
 
     Args:
         source, target: an optimizer of PyTorch, Paddle or Keras, a Gluon `Trainer` or `mx.optimizer.Optimizer`.
 
-    | | known |
+    | backend | known |
     |---|---|
     | torch | SGD, Adam, AdamW, RMSprop, Adagrad |
     | paddle | SGD, Momentum, Adam, AdamW, RMSProp, Adagrad |
     | mxnet | SGD, NAG, Adam, RMSProp, AdaGrad |
     | tensorflow | Keras's SGD, Adam, AdamW, RMSprop, Adagrad |
 
-    It compares the settings, where eps enters, whether weight decay is coupled, clipping, what gradients are divided
-    by, schedules, and groups of parameters. docs/reference/optimizers.md has the formulas. Groups are compared in their
-    order: `convert_optimizer`, which is told the models, compares parameter by parameter.
-
-    It sees what the optimizers hold now. It cannot see a learning rate that a loop sets later: with momentum, PyTorch
-    and Paddle go on differently from there than Keras and Gluon, which is listed only where there is a schedule. Nor
-    can it see gradients that a loop clips or scales.
-
     Raises:
-        UnsupportedError: a class that is not among these, or a subclass of one of them. NotATensorError: not an
-        optimizer.
+        UnsupportedError: a class that is not among these, or a subclass of one. NotATensorError: not an optimizer.
 
     Costs microseconds for each parameter; nothing is read from a device but Keras's learning rate.
 
@@ -97,10 +91,10 @@ def convert_optimizer(
     kinds: Mapping[str, str] | None = None,
     strict: bool = True,
 ) -> list[str]:
-    """Writes the state of an optimizer (moments, momenta, counts of steps) into one of another framework, in its form
-    and in the layouts of its model. Training goes on there as it would have gone on here.
+    """Writes the state of an optimizer (moments, momenta, counts of steps) into one of another framework.
 
-    Young: it may change in a minor version.
+    Young: it may change in a minor version. Training goes on there as it would have gone on here
+    (docs/reference/optimizers.md). Costs a copy of the state through the host.
 
     Args:
         source, target: optimizers that `compare_optimizers` knows. Keras's target must be built:
@@ -108,43 +102,26 @@ def convert_optimizer(
         state: what `convert_state(model, ..., like=other)` gave: it says which parameter was made of which.
         models: the two models, first that of `source`.
         kinds: as `convert_state` was told.
-        strict: whether the two must agree in all that the state depends on: kind, betas, momentum, coupled decay,
-            amsgrad, ...; and update the same parameters. With False what there is of the state is converted, the
-            target keeps its own for the rest, and it is up to you to know that it means something.
+        strict: whether the two must agree in all that the state depends on, such as betas, and update the same
+            parameters. False converts what there is of the state; whether that means something is yours to know.
 
-    Returns:
-        What the two optimizers do differently, parameter by parameter, as `compare_optimizers` lists it.
-
-    | from, in PyTorch's terms | torch | paddle | mxnet (Gluon) | tensorflow (Keras) |
-    |---|---|---|---|---|
-    | momentum m | `momentum_buffer` | `velocity` | -lr m | -lr m |
-    | Adam | `exp_avg`, `exp_avg_sq`, `step` | `moment1`, `moment2`, powers of the betas | arrays 0, 1, updates | `momentum`, `velocity`, `iteration` |
-    | RMSprop | `square_avg`, `momentum_buffer`, `grad_avg` | `mean_square`, lr m, `mean_grad` | arrays 0, -lr m, 1 | `velocity`, lr m, `average_gradient` |
-    | Adagrad | `sum`, `step` | `moment` | array 0 | `accumulator` |
-
-    Where PyTorch's two biases are one (Keras's LSTM), a moment is not converted: the biases learn differently there.
+    Gives what the two do differently, parameter by parameter, as `compare_optimizers` lists it.
 
     Raises:
-        StateError: the optimizers differ in what the state depends on; `source` has taken no step; a parameter of one
-            that the other does not update, or whose layout computes; another dtype. All are listed, and nothing was
-            written.
+        StateError: the optimizers, or what they update, differ; `source` has taken no step. Nothing was written then.
         UnsupportedError, NotATensorError: as `compare_optimizers`. NotBuiltError: Keras's optimizer is not built.
 
-    Costs a copy of the state through the host. 5 steps in one framework and 5 in another ended within 5e-6 of 10 in
-    one (docs/reference/optimizers.md).
-
     Example:
-        >>> state = xdevice.convert_state({}, "numpy", kinds={})
-        >>> xdevice.convert_optimizer("sgd", "sgd", state, models=(None, None))
+        >>> xdevice.convert_optimizer("sgd", "sgd", xdevice.convert_state({}, "numpy", kinds={}), models=(None, None))
         Traceback (most recent call last):
         xdevice.errors.NotATensorError: expected an optimizer of a framework, not 'sgd' of type str
-    """  # noqa: E501  # a table's row is one line
+    """
     ours, theirs = _read(source), _read(target)
     given = dict(kinds or {})
     check_kinds(given)
     sides = [_side(given, side, model) for side, model in zip((ours, theirs), models, strict=True)]
-    pairs, wrong = _paired(ours, theirs, state, sides[0], sides[1])
-    told, blocking = _told(ours, theirs, pairs)
+    pairs, wrong = _pair_up(ours, theirs, state, sides[0], sides[1])
+    told, blocking = _tell_differences(ours, theirs, pairs)
     if ours.optimizer.kind != theirs.optimizer.kind:
         raise StateError(_refusal(ours, theirs, blocking, "a state is for an optimizer of its kind"))
     if strict and blocking:
@@ -187,7 +164,7 @@ def _read(x: Any) -> _Read:
 
 
 def _profiles(optimizer: Optimizer) -> list[_Settings]:
-    """The different settings of its parameters, in their order."""
+    """The settings of an optimizer's parameters, each once, in their order."""
     found: list[Any] = []
     for parameter in optimizer.parameters:
         if parameter.settings not in found:
@@ -212,14 +189,14 @@ def _differences(ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -
         if layouts.same_setting(one[name], other[name]) and (name not in _CODE or one[name] is None):
             continue
         if _matters(name, ours.optimizer.kind, one, other):
-            mine, its = (_shown(name, settings) for settings in (one, other))
+            mine, its = (_show(name, settings) for settings in (one, other))
             yield _Difference(
                 name, f"{name}: {mine} in {ours}, {its} in {theirs}; {_remedy(name, ours, one, theirs, other)}"
             )
 
 
 def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
-    """Whether this setting changes a step, as the others are."""
+    """Whether this setting changes a step of these two, given their other settings."""
 
     def are(setting: str, value: object) -> bool:
         return bool(one[setting] == value == other[setting])
@@ -229,7 +206,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     if name == "momentum_holds":
         return not are("schedule", None)
     if name == "eps":
-        return bool(one["eps_enters"] == other["eps_enters"])  # else it is told there
+        return bool(one["eps_enters"] == other["eps_enters"])  # where eps enters differently, that line tells both
     if name == "eps_enters":
         return not are("eps", 0)
     if name == "decay":
@@ -238,7 +215,7 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     return True
 
 
-def _shown(name: str, settings: _Settings) -> str:
+def _show(name: str, settings: _Settings) -> str:
     value = settings[name]
     if name == "eps_enters":
         return f"{_number(settings['eps'])} {value}"
@@ -263,11 +240,11 @@ def _remedy(name: str, ours: _Read, one: _Settings, theirs: _Read, other: _Setti
     for side, wanted in ((theirs, one), (ours, other)):
         argument = side.optimizer.arguments.get(name)
         if argument is not None:
-            return argument if " " in argument else f"{argument}={_written(wanted[name])} in {side} makes them equal"
+            return argument if " " in argument else f"{argument}={_write(wanted[name])} in {side} makes them equal"
     return _NONE
 
 
-def _written(value: object) -> str:
+def _write(value: object) -> str:
     return _number(value) if isinstance(value, float) else repr(value)
 
 
@@ -339,8 +316,8 @@ def _side(kinds: Mapping[str, str], read: _Read, model: Any) -> Side:
     return model_side((read.backend, model), kinds)
 
 
-def _paired(ours: _Read, theirs: _Read, state: State, source: Side, target: Side) -> tuple[list[_Pair], list[str]]:
-    """The pairs, and why other parameters have none."""
+def _pair_up(ours: _Read, theirs: _Read, state: State, source: Side, target: Side) -> tuple[list[_Pair], list[str]]:
+    """The parameters that correspond, and for each that has no counterpart the reason."""
     updated = {id(parameter.variable): parameter for parameter in ours.optimizer.parameters}
     names = {id(x): name for name, x in reversed(target.variables.items()) if name in state.origins}
     pairs: list[_Pair] = []
@@ -367,21 +344,21 @@ def _paired(ours: _Read, theirs: _Read, state: State, source: Side, target: Side
 
 
 def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Array | str:
-    """Where each number of a parameter comes from, or why there is no such place."""
+    """For each number of a target's parameter its place in the source's parameters; or why it has none, as a text."""
     layer = next((one for one in source.layers if set(origins) <= {part.name for part in one.parts}), None)
     part = next((part for one in target.layers for part in one.parts if part.name == name), None)
     if layer is None or part is None:
         return "no layer says what it is; pass kinds= as to convert_state"
     sizes = sum(math.prod(source.variables[origin].shape) for origin in origins)
-    places, moved = (_numbered(layer, part, origins, source, start) for start in (0, sizes))
-    # what is added up, or made of nothing, is not where the numbers were
+    places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, sizes))
+    # if shifting the numbers shifts the result otherwise, it is computed, not moved
     if (moved - places != sizes).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
 
 
-def _numbered(layer: Layer, part: Part, origins: Sequence[str], source: Side, start: int) -> Array:
-    """The numbers of a layer's arrays, counted, where this part of another layer has them."""
+def _number_elements(layer: Layer, part: Part, origins: Sequence[str], source: Side, start: int) -> Array:
+    """The running numbers of a source layer's elements, from `start`, laid out as the target's part is."""
     found: dict[str, Array] = {}
     for own in sorted((one for one in layer.parts if one.name in origins), key=lambda one: origins.index(one.name)):
         shape = tuple(source.variables[own.name].shape)
@@ -392,7 +369,7 @@ def _numbered(layer: Layer, part: Part, origins: Sequence[str], source: Side, st
 
 
 def _whole(pairs: list[_Pair], wrong: list[str]) -> list[_Pair]:
-    """Those of whose sources every number goes to one place."""
+    """The pairs whose source parameters are used completely: every number of them goes to exactly one place."""
     taken: Counter[int] = Counter()
     for pair in pairs:
         ends = np.cumsum([_size(parameter) for parameter in pair.sources])
@@ -423,8 +400,8 @@ _PART_OF_STATE: Final = (
 """Settings that a state was made with; a decay that is coupled is one too."""
 
 
-def _told(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:
-    """The differences, and those of them without which the state would mean something else."""
+def _tell_differences(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:
+    """The differences of the two optimizers, and those among them that make the state mean something else."""
     found: dict[_Difference, list[str]] = {}
     blocking = []
     whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
@@ -462,7 +439,7 @@ def _lacking(pairs: Iterable[_Pair], held: Mapping[str, Any]) -> list[str]:
 def _values(
     ours: _Read, theirs: _Read, pairs: Iterable[_Pair], held: Mapping[str, Any], slots: Mapping[str, Any]
 ) -> tuple[dict[str, Array], list[str]]:
-    """What to write into the target's slots, and why some of them have nothing."""
+    """What to write into the target's slots, and for the slots that get nothing the reason."""
     values: dict[str, Array] = {}
     wrong = []
     for pair in pairs:
@@ -492,7 +469,7 @@ def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> di
     for slot, array in there.items():
         if slot in terms.FORMS:
             rate = terms.FORMS[slot] * float(str(parameter.settings["lr"]))
-            if rate:  # nothing tells what a momentum of steps of 0 was
+            if rate:  # with a rate of 0 the momentum cannot be recovered
                 found[_plain(slot)] = array / np.asarray(rate, array.dtype)
         elif slot == terms.STEP:
             found[slot] = int(array.reshape(-1)[0])
@@ -506,7 +483,7 @@ def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> di
 
 
 def _steps(power: float, beta: float) -> int:
-    """t of beta^(t + 1). A power that has come to 0 corrects nothing any more, and neither does the t given then."""
+    """t, from the power beta^(t + 1). If that has become 0, any large t will do: it corrects nothing any more."""
     smallest = float(np.finfo("float32").tiny)
     return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0) if 0 < beta < 1 else 0
 
@@ -516,7 +493,8 @@ def _plain(slot: str) -> str:
 
 
 def _native(slot: str, pair: _Pair, came: list[dict[str, Any]]) -> Any:
-    """What this slot of the target is; None if the source does not have it."""
+    """The value of this slot of the target, from the source's state in PyTorch's terms; None if the source has no
+    such."""
     wanted = terms.STEP if slot in terms.POWERS else _plain(slot)
     if any(wanted not in one for one in came):
         return None

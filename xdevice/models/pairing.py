@@ -9,7 +9,7 @@ from xdevice.contract import layouts
 from xdevice.errors import StateError, shown
 
 from . import refusals
-from .likeness import crossed, guessed
+from .likeness import crossings, guess
 from .sides import Side, shapes_of, some_of
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ _TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", 
 """Parameters that every layer of a kind has."""
 
 
-def paired(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
+def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
     pairs = by_name(source, target, renamed)
     left = [layer for layer in source.layers if layer.path not in renamed]
     right = [layer for layer in target.layers if layer.path not in renamed.values()]
-    pairs += _matched(source, left, target, right)
+    pairs += _match(source, left, target, right)
     for one, other in pairs:
         check_pair(source, one, target, other)
     return pairs
@@ -57,7 +57,7 @@ def _at(layers: Mapping[str, Layer], path: str, side: Side) -> Layer:
     return layers[path]
 
 
-def _matched(source: Side, left: list[Layer], target: Side, right: list[Layer]) -> list[tuple[Layer, Layer]]:
+def _match(source: Side, left: list[Layer], target: Side, right: list[Layer]) -> list[tuple[Layer, Layer]]:
     there = {layer.path: layer for layer in right}
     if {layer.path for layer in left} == set(there):
         return [(layer, there[layer.path]) for layer in left]
@@ -74,13 +74,13 @@ def _matched(source: Side, left: list[Layer], target: Side, right: list[Layer]) 
 def _require_no_crossing(
     source: Side, left: list[Layer], target: Side, right: list[Layer], signatures: list[Signature]
 ) -> None:
-    """That no two layers of one kind and shape, paired in their order, would fit better by their names exchanged."""
+    """Raises if two layers of one kind and shape, paired in their order, would fit better by their names exchanged."""
     here, there = [layer.path for layer in left], [layer.path for layer in right]
     groups = _groups(signatures)
     off = {
         group[place]
         for group in groups
-        for pair in crossed([here[place] for place in group], [there[place] for place in group])
+        for pair in crossings([here[place] for place in group], [there[place] for place in group])
         for place in pair
     }
     if not off:
@@ -88,7 +88,7 @@ def _require_no_crossing(
     doubtful = [group for group in groups if off.intersection(group)]
     likely: dict[str, str] = {}
     for group in doubtful:
-        likely |= guessed([here[place] for place in group], [there[place] for place in group])
+        likely |= guess([here[place] for place in group], [there[place] for place in group])
     raise StateError(
         refusals.crossing(
             source, [left[place] for place in sorted(off)], target, [right[place] for place in sorted(off)], likely
@@ -97,7 +97,7 @@ def _require_no_crossing(
 
 
 def _groups(signatures: list[Signature]) -> list[list[int]]:
-    """The places of equal ones."""
+    """The places of equal signatures, together."""
     groups: dict[Signature, list[int]] = {}
     for place, found in enumerate(signatures):
         groups.setdefault(found, []).append(place)
@@ -105,7 +105,7 @@ def _groups(signatures: list[Signature]) -> list[list[int]]:
 
 
 def _is_part(few: list[Layer], own: list[Signature], many: list[Layer], others: list[Signature]) -> bool:
-    """Whether all layers of one model are in the other, by their ways, which are not mere numbers."""
+    """Whether the other model has all layers of this one at the same paths; paths that end in a number do not count."""
     there = {layer.path: found for layer, found in zip(many, others, strict=True)}
     named = all(not layer.path.rpartition(".")[2].isdigit() for layer in few)
     return named and all(there.get(layer.path) == found for layer, found in zip(few, own, strict=True))
@@ -124,7 +124,7 @@ def _only_ones(
 
 
 def signature(side: Side, layer: Layer) -> Signature:
-    """Kind and shape, in PyTorch's layout, of what every layer of the kind has."""
+    """A layer's kind, and the shape in PyTorch's layout of a parameter that every layer of the kind has."""
     shapes = shapes_of(side.variables, layer)
     telling = next((name for name in _TELLING if name in shapes), None)
     if telling is None:
@@ -139,7 +139,7 @@ def signature(side: Side, layer: Layer) -> Signature:
 def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     ours, theirs = shapes_of(source.variables, one), shapes_of(target.variables, other)
     if one.kind == other.kind and any(one.settings.get(name) != other.settings.get(name) for name in SHAPING):
-        return  # listed, for it is not a mistake in the pairing
+        return  # a setting that shapes the weights differs: that is listed, and no mistake in the pairing
     off = [
         f"{name or 'the tensor'} {ours[name]} and {theirs[name]}"
         for name in ours

@@ -1,4 +1,4 @@
-"""What is said where layers cannot be paired: short, for a model has hundreds of them, and with what settles it."""
+"""The errors about layers that cannot be paired: short, because a model has hundreds of them, and with what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.errors import listed
 
-from .likeness import guessed
+from .likeness import guess
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ class _Break(NamedTuple):
 
 
 def crossing(source: Side, ours: list[Layer], target: Side, theirs: list[Layer], likely: Mapping[str, str]) -> str:
-    """Layers of one kind and shape whose names speak against their order."""
+    """The error for layers of one kind and shape whose names speak against their order."""
     here, there = source.backend.name, target.backend.name
     head = (
         f"these parameters of {here} fit more than one of {there}, and the names contradict their order: "
@@ -53,7 +53,7 @@ def unclear(
     theirs: Sequence[Any],
     which: Sequence[Any],
 ) -> str:
-    """Layers of one kind and shape of which there are several, in models whose layers come in another order."""
+    """The error for several layers of one kind and shape, in models whose layers come in different orders."""
     here, there = source.backend.name, target.backend.name
     of_ours = [layer for layer, found in zip(left, ours, strict=True) if found in which]
     of_theirs = [layer for layer, found in zip(right, theirs, strict=True) if found in which]
@@ -71,7 +71,7 @@ def unclear(
         return _cut(head, f"These are different architectures: {lacking}; {end}", lines)
     likely: dict[str, str] = {}
     for found in which:
-        likely |= guessed(
+        likely |= guess(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
@@ -80,8 +80,8 @@ def unclear(
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:
-    """How many come in one order, and where it breaks. It shapes the message and pairs nothing: it cannot tell layers
-    of one kind and shape apart."""
+    """The number of layers that come in one order, and the places where it breaks, for the message. It pairs
+    nothing."""
     numbers: dict[Any, int] = {}
     one, other = ([numbers.setdefault(found, len(numbers)) for found in side] for side in (ours, theirs))
     codes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
@@ -89,8 +89,8 @@ def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], 
     found = [
         _Break(
             left[start - 1].path if start else "",
-            [_shown(layer, shape) for layer, shape in zip(left[start:end], ours[start:end], strict=True)],
-            [_shown(layer, shape) for layer, shape in zip(right[first:last], theirs[first:last], strict=True)],
+            [_show(layer, shape) for layer, shape in zip(left[start:end], ours[start:end], strict=True)],
+            [_show(layer, shape) for layer, shape in zip(right[first:last], theirs[first:last], strict=True)],
             [layer.path for layer in left[start:end]],
         )
         for how, start, end, first, last in codes
@@ -99,7 +99,7 @@ def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], 
     return common, found
 
 
-def _shown(layer: Layer, signature: Any) -> str:
+def _show(layer: Layer, signature: Any) -> str:
     return f"{layer.path} {' '.join(map(str, signature))}"
 
 
@@ -135,7 +135,7 @@ def _ways_out(likely: Mapping[str, str]) -> str:
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
-    """The head and the way out, and as many of the lines as there is room for."""
+    """The head, what to do, and as many of the lines as there is room for."""
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
         if len(text) + len(line) + 3 > MOST:

@@ -20,7 +20,7 @@ _SAME: Final = 1e-3
 
 
 class Given(NamedTuple):
-    """What a layer is given first, with what is the same in every order and with zeros around."""
+    """The first input of a layer; `largest` and `total` are the same in every layout, and with zeros around it."""
 
     x: Array
     largest: float
@@ -28,8 +28,8 @@ class Given(NamedTuple):
     """Of the sizes of all numbers."""
 
 
-def given(inputs: Sequence[Array]) -> Given | None:
-    """None of what is given nothing."""
+def as_given(inputs: Sequence[Array]) -> Given | None:
+    """The `Given` of a layer's inputs; None if it has none."""
     if not inputs:
         return None
     x = inputs[0] if inputs[0].dtype in (np.float32, np.float64) else _wide(inputs[0])
@@ -70,16 +70,16 @@ def _off(one: Array, other: Array) -> float:
 
 
 def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
-    """Two images of different sizes without the zeros around them, which may be padding."""
+    """Two images of different sizes, both without the zeros at their edges, which may be padding."""
     if one.ndim < 3:
         return one, other
     for axis in range(1, one.ndim):
         if one.shape[axis] != other.shape[axis]:
-            one, other = _trimmed(one, axis), _trimmed(other, axis)
+            one, other = _trim(one, axis), _trim(other, axis)
     return one, other
 
 
-def _trimmed(x: Array, axis: int) -> Array:
+def _trim(x: Array, axis: int) -> Array:
     filled = np.flatnonzero(x.any(axis=tuple(other for other in range(x.ndim) if other != axis)))
     if not filled.size:
         return x

@@ -26,9 +26,9 @@ from xdevice.tracing import distances, inference, layerwise
 from xdevice.tracing.layerwise import Traced
 
 from .likeness import likeness
-from .pairing import by_name, check_pair, paired, signature
+from .pairing import by_name, check_pair, pair_layers, signature
 from .refusals import MOST
-from .sameness import Given, given, is_same, similarity
+from .sameness import Given, as_given, is_same, similarity
 from .sides import some_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Runs:
         self.limit = distances.limit([x for call in self.expected.trace.calls for x in call.outputs[:1]])
         self._by_path: dict[str, list[_Made]] = {}
         for call in self.expected.trace.calls:
-            self._by_path.setdefault(call.path, []).append(_Made(given(call.inputs), call.outputs))
+            self._by_path.setdefault(call.path, []).append(_Made(as_given(call.inputs), call.outputs))
 
     def calls_of(self, path: str) -> list[_Made]:
         return self._by_path.get(path, [])
@@ -93,7 +93,7 @@ class Runs:
         """What the target computes by itself."""
         return inference.run(self.sides[1].model, self.theirs)
 
-    def turned(self, computed: Run) -> list[Array]:
+    def turn(self, computed: Run) -> list[Array]:
         """What the target returned, with its channels where the source has them."""
         ours, theirs = computed.outputs, self.expected.outputs
         if len(ours) != len(theirs):
@@ -102,16 +102,16 @@ class Runs:
         return [distances.turned(x, y, ends) for x, y in zip(ours, theirs, strict=True)]
 
     def outputs_apart(self, computed: Run) -> float:
-        ours, theirs = self.turned(computed), self.expected.outputs
+        ours, theirs = self.turn(computed), self.expected.outputs
         if len(ours) != len(theirs):
             return float("inf")
         return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
 
     def where(self, computed: Run, pairs: Sequence[tuple[Layer, Layer]]) -> str:
-        """Where a run of the target with the weights of the source first differs, as a text."""
+        """A text that says where a run of the target with the weights of the source first differs."""
         source, target = self.sides
         place = layerwise.first_difference(
-            Traced(target.backend.name, computed.trace.calls, self.turned(computed)),
+            Traced(target.backend.name, computed.trace.calls, self.turn(computed)),
             Traced(source.backend.name, self.expected.trace.calls, self.expected.outputs),
             [(theirs, ours) for ours, theirs in pairs],
             strict=True,
@@ -121,12 +121,12 @@ class Runs:
     def settle(
         self, left: Sequence[Layer], right: Sequence[Layer], guess: Mapping[str, str], fixed: Mapping[str, str]
     ) -> Settled:
-        """Which layer of the target is which of the source. `guess` holds where nothing speaks against it, `fixed`
-        whatever does; both by the target's paths."""
-        best = self._forced(left, right, guess, fixed)
+        """Which layer of the target is which of the source, by the target's paths. `guess` holds unless an input
+        contradicts it, `fixed` in any case."""
+        best = self._force(left, right, guess, fixed)
         runs = 1
-        while best.open and runs < _MOST_RUNS:  # what is known of the layers behind leaves fewer for those before
-            again = self._forced(left, right, guess, {**best.sure, **fixed})
+        while best.open and runs < _MOST_RUNS:  # each run leaves fewer candidates
+            again = self._force(left, right, guess, {**best.sure, **fixed})
             runs += 1
             if len(again.sure) <= len(best.sure):
                 break
@@ -142,12 +142,12 @@ class Runs:
                 if any(best.chosen[path] != own for path, own in told.items()):
                     runs += 1
                     held = {path: own for path, own in best.chosen.items() if path in tied}
-                    tried = self._forced(left, right, guess, {**held, **fixed, **told})
+                    tried = self._force(left, right, guess, {**held, **fixed, **told})
                     if _rank(tried) < _rank(best):
                         best = tried._replace(ties=best.ties)
         return best
 
-    def _forced(
+    def _force(
         self, left: Sequence[Layer], right: Sequence[Layer], guess: Mapping[str, str], fixed: Mapping[str, str]
     ) -> Settled:
         forcing = _Forcing(self, left, right, guess, fixed)
@@ -155,7 +155,7 @@ class Runs:
 
 
 class _Forcing:
-    """One run of the target in which each layer gives what its counterpart has given."""
+    """One run of the target in which each layer's output is replaced by that of its counterpart in the source."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class _Forcing:
         if call.path not in self._wanted:
             return result
         backend = self._target.backend
-        mine = given([_array(self._target, x) for x in call.inputs[:1]])
+        mine = as_given([_array(self._target, x) for x in call.inputs[:1]])
         self._same.clear()
         own = self._choose(call.path, mine)
         expected = self._next_call(call.path, own, mine)
@@ -214,9 +214,9 @@ class _Forcing:
         if self._counts_time_otherwise(own, call.path):
             new = [_time_exchanged(x, there) for x, there in zip(new, outputs, strict=True)]
         if kind in RECURRENT and any(x.shape != there.shape for x, there in zip(new, outputs, strict=True)):
-            return result  # one step of them, or both directions added up
+            return result  # a recurrent layer that gives one step only, or the sum of both directions
         stand_ins = [
-            self._given(np.array(x.astype(there.dtype), order="C"), own)
+            self._as_tensor(np.array(x.astype(there.dtype), order="C"), own)
             for x, there, own in zip(new, outputs, seeing.tensors(backend, result), strict=True)
         ]
         return seeing.replaced(backend, result, iter(stand_ins))
@@ -227,20 +227,21 @@ class _Forcing:
         return None not in (ours, theirs) and ours != theirs
 
     def _has(self, call: _Made, mine: Given | None) -> bool:
-        """Whether a call of the source has this input, which is asked once of each."""
+        """Whether this call of the source had this input; each call is compared once."""
         if id(call) not in self._same:
             self._same[id(call)] = is_same(call.given, mine)
         return self._same[id(call)]
 
     def _next_call(self, path: str, own: str, mine: Given | None) -> list[_Made]:
-        """The call of the source that this is: the one of its number, unless another one has its input. A shared layer
-        is called in another order by a model that computes its branches in another order."""
+        """The call of the source that corresponds to this one, as a list of at most one: the call with this input,
+        else the next in order. A shared layer may be called in another order in a model that takes its branches
+        otherwise."""
         left = self._left.setdefault(path, list(self._runs.calls_of(own) if own else ()))
         place = next((n for n, call in enumerate(left) if self._has(call, mine)), 0)
         return [left.pop(place)] if left else []
 
-    def _given(self, x: Array, own: Any) -> Any:
-        """The numbers as a tensor like the target's own one, whose kind it keeps where there are several."""
+    def _as_tensor(self, x: Array, own: Any) -> Any:
+        """The numbers as a tensor of the target, of the same class as `own` where the framework has several."""
         backend, place = self._target.backend, self._target.backend.device_of(own)
         new = backend.from_numpy(x, place)
         if x.shape != tuple(own.shape) or not backend.can_write(own):
@@ -250,10 +251,10 @@ class _Forcing:
         return copy
 
     def _choose(self, path: str, mine: Given | None) -> str:
-        """The layer of the source that this is; "" if nothing tells."""
+        """The path of the source's layer that this one of the target is; "" if nothing tells."""
         if path in self._chosen:
             return self._chosen[path]
-        found = self._fixed.get(path) or self._found(path, mine)
+        found = self._fixed.get(path) or self._pick(path, mine)
         if found:
             self._chosen[path] = found
             if path in self._fixed:
@@ -262,7 +263,7 @@ class _Forcing:
             self._open.append(path)
         return found
 
-    def _found(self, path: str, mine: Given | None) -> str:
+    def _pick(self, path: str, mine: Given | None) -> str:
         taken = {*self._chosen.values(), *self._fixed.values()}
         wanted = self._wanted[path]
         fitting = [
@@ -304,7 +305,7 @@ def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
 # pairing
 
 
-def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[Layer, Layer]], Run]:
+def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[Layer, Layer]], Run]:
     """The layers of two models that have one kind, shape and input; where nothing else tells, those of one order. And
     a run of the target, for its order.
 
@@ -315,7 +316,7 @@ def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple
     refusal = None
     guess: dict[str, str] = {}
     try:
-        guess = {other.path: one.path for one, other in paired(source, target, renamed)}
+        guess = {other.path: one.path for one, other in pair_layers(source, target, renamed)}
     except StateError as error:
         if renamed:
             by_name(source, target, renamed)  # whether these are right
@@ -341,7 +342,7 @@ def paired_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple
 
 
 def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: StateError) -> None:
-    """That every layer that ran has its counterpart; those that did not run are paired if there is one of a kind."""
+    """Raises unless every layer that ran has a counterpart; pairs those that did not run if one of a kind is left."""
     source, target = runs.sides
     left = {layer.path: signature(source, layer) for layer in source.layers if layer.path not in chosen.values()}
     right = {layer.path: signature(target, layer) for layer in target.layers if layer.path not in chosen}
@@ -360,8 +361,8 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
 
 
 @contextmanager
-def loaded(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
-    """The model has these values inside, and its own afterwards."""
+def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
+    """Inside the block the model has those of these values that fit; afterwards its own again."""
     backend = side.backend
     values = {
         name: value for name, value in state.items()
@@ -400,7 +401,7 @@ def _time_exchanged(x: Array, there: Array) -> Array:
 def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]) -> Array:
     """An output of the source in the layout of the target's."""
     here, last = ends
-    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis there
+    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis in Keras
         return x.reshape(there.shape)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x

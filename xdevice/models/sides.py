@@ -58,7 +58,7 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
     told = [
         layer
         for path, kind in kinds.items()
-        if _dotted(path) not in paths and (layer := _told(backend, path, kind, rest))
+        if _with_dots(path) not in paths and (layer := _declared_layer(backend, path, kind, rest))
     ]
     return Side(
         backend, known + told, variables, list(_rest(variables, known + told)), _sequence(backend, model), model
@@ -66,11 +66,14 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
 
 
 def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Side, target: Side | None) -> None:
-    """That each kind which was said is the kind of a layer of one side or the other."""
+    """Raises if kinds= says of a layer what it is on neither side."""
     for path, kind in kinds.items():
         ways = ((source, path),) if target is None else ((source, path), (target, renamed.get(path, path)))
         found = [
-            (side.backend.name, layer.kind) for side, way in ways for layer in side.layers if layer.path == _dotted(way)
+            (side.backend.name, layer.kind)
+            for side, way in ways
+            for layer in side.layers
+            if layer.path == _with_dots(way)
         ]
         if any(known == kind for _, known in found):
             continue
@@ -84,7 +87,7 @@ def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Sid
         )
 
 
-def _dotted(path: str) -> str:
+def _with_dots(path: str) -> str:
     return path.replace("/", ".")
 
 
@@ -114,10 +117,10 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
     variables = {name: _tensor(backend, value) for name, value in source.items()}
     layers = []
     for path, kind in kinds.items():
-        layer = _told(backend, path, kind, variables)
+        layer = _declared_layer(backend, path, kind, variables)
         if layer is None:
             raise StateError(
-                f"kinds says that {shown(path)} is a {kind}, and the state has no {_expected(backend, path, kind)}; "
+                f"kinds says that {shown(path)} is a {kind}, and the state has no {_names_of(backend, path, kind)}; "
                 f"it has {some_of(variables)}"
             )
         layers.append(layer)
@@ -131,25 +134,25 @@ def flat_side(source: Any, kinds: Mapping[str, str]) -> Side:
 
 
 def _tensor(backend: Backend, value: Any) -> Any:
-    """A lone variable has the name "" in it."""
+    """A tensor as it is; of a lone variable, whose only name is "", its tensor."""
     found = registry.kind_of(type(value))
     return dict(backend.variables(value))[""] if found is not None and found.kind == "model" else value
 
 
-def _expected(backend: Backend, path: str, kind: str) -> str:
+def _names_of(backend: Backend, path: str, kind: str) -> str:
     return " or ".join(layouts.join(path, part.name) for part in backend.parts(kind, {}))
 
 
 def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str, str]) -> dict[str, str]:
-    """The kinds that were said, and those that a target's layers say of the ways that lead to them."""
+    """The kinds that kinds= gives, and those that the target's layers give for the same paths."""
     if wanted is None:
         return kinds
     back = {there: here for here, there in renamed.items()}
     return {back.get(layer.path, layer.path): layer.kind for layer in wanted.layers} | kinds
 
 
-def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
-    """The layer that somebody says is there; None if none of its parameters are."""
+def _declared_layer(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) -> Layer | None:
+    """The layer that kinds= says is at `path`; None if the dict has none of its parameters."""
     for settings in _possible(kind):
         for separator in (".", "/"):
             prefix = path + separator if path else ""
@@ -160,24 +163,24 @@ def _told(backend: Backend, path: str, kind: str, variables: Mapping[str, Any]) 
             parts = tuple(named)
             there = tuple(part for part in parts if part.name in variables)
             if there and (kind not in (*layouts.RECURRENT, layouts.ATTENTION) or _weights(there) == _weights(parts)):
-                layer = Layer(_dotted(path), kind, there, settings)
+                layer = Layer(_with_dots(path), kind, there, settings)
                 _check_shapes(layer, variables)
-                return _measured(layer, variables)
+                return _measure(layer, variables)
     return None
 
 
-def _measured(layer: Layer, variables: Mapping[str, Any]) -> Layer:
-    """With what the shapes say of its settings."""
+def _measure(layer: Layer, variables: Mapping[str, Any]) -> Layer:
+    """The layer with the settings that its shapes tell."""
     if layer.kind != layouts.ATTENTION:
         return layer
     return layer._replace(settings={"packed": layouts.is_packed(shapes_of(variables, layer))})
 
 
 def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
-    """That the layer can be of the kind that somebody says it is."""
+    """Raises if the shapes do not fit the kind that kinds= gives."""
     try:
         wrong = layouts.misfit(layer.kind, shapes_of(variables, layer))
-    except (ValueError, IndexError) as error:  # NumPy's, of a rule that needs other axes
+    except (ValueError, IndexError) as error:  # NumPy's: the shape has too few axes for the rule of the layout
         wrong = str(error)
     if wrong:
         came = ", ".join(f"{part.name} {tuple(variables[part.name].shape)}" for part in layer.parts)
@@ -185,7 +188,7 @@ def _check_shapes(layer: Layer, variables: Mapping[str, Any]) -> None:
 
 
 def _possible(kind: str) -> Iterator[Mapping[str, object]]:
-    """The settings that a state may have been made with, those with the most parameters first."""
+    """The settings that a layer of the kind may have been made with, those with the most parameters first."""
     if kind == layouts.ATTENTION:
         yield from ({"packed": True}, {"packed": False})
     elif kind not in layouts.RECURRENT:
@@ -200,7 +203,7 @@ def _weights(parts: tuple[Part, ...]) -> list[str]:
 
 
 def _rest(variables: Mapping[str, Any], layers: Iterable[Layer]) -> dict[str, Any]:
-    """The variables of no layer, each under its first name."""
+    """The variables that belong to no layer, a shared one under its first name."""
     seen = {id(variables[part.name]) for layer in layers for part in layer.parts}
     rest = {}
     for name, value in variables.items():
@@ -211,7 +214,7 @@ def _rest(variables: Mapping[str, Any], layers: Iterable[Layer]) -> dict[str, An
 
 
 def shapes_of(variables: Mapping[str, Any], layer: Layer) -> dict[str, tuple[int, ...]]:
-    """Those of its parameters in PyTorch's layout."""
+    """The shapes that a layer's parameters have in PyTorch's layout, by PyTorch's names."""
     found = {}
     for part in layer.parts:
         stand_in = np.broadcast_to(np.zeros((), "bool"), tuple(variables[part.name].shape))

@@ -18,12 +18,11 @@ from xdevice.contract import Backend, layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, NotATensorError, StateError, shown
-from xdevice.tensors.refusals import require_dtype
-from xdevice.weights.files import lack_of_memory
+from xdevice.tensors.refusals import lack_of_memory, require_dtype
 
 from . import folding, operations
-from .pairing import SHAPING, paired
-from .settling import Runs, loaded, paired_by_inputs
+from .pairing import SHAPING, pair_layers
+from .settling import Runs, lend_values, pair_by_inputs
 from .sides import (
     Side,
     check_kinds,
@@ -72,7 +71,7 @@ class State(dict[str, Any]):
         self.settings: list[str] = []
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """What is given by hand is mapped."""
+        """Sets a tensor, and takes its name out of `unmapped`."""
         super().__setitem__(name, value)
         getattr(self, "unmapped", {}).pop(name, None)  # unpickling sets items before attributes
 
@@ -139,82 +138,29 @@ def convert_state(
 ) -> State:
     """The parameters and running statistics of a model, in the layouts of another framework.
 
-    Young: it may change in a minor version.
+    Young: it may change in a minor version. Gives a `State`, whose `unmapped` and `differences` say what could not be
+    kept: read them, or print it. Dtypes stay; the tensors share no memory with the source and do not require gradients.
+    docs/reference/models.md has the layouts, and says how layers are paired. Costs a copy of every tensor through the
+    host, 0.2 s for a ResNet-50; with `inputs=` the source also runs once, and the target at least twice.
 
     Args:
-        source: a built model of PyTorch, Paddle, Gluon or Keras, or a flat dict of the named tensors of one; or of JAX
-            or NumPy tensors, in PyTorch's layout and with PyTorch's names.
+        source: a built model of PyTorch, Paddle, Gluon or Keras; or a flat dict of tensors by name, those of JAX and
+            NumPy with PyTorch's layouts and names.
         backend: the target: "torch", "paddle", "mxnet", "tensorflow" (Keras), "jax", "numpy", or a `Backend`.
-        like: a built model of the target. The result has its names, on its devices.
-        kinds: what the layers of a dict are, or those layers of a model whose class is not the framework's: `{"fc":
-            "linear", "block.conv1": "conv"}`. Each must fit the shapes. Kinds: linear, conv, conv_transpose,
-            batch_norm, embedding, layer_norm, rms_norm, group_norm, instance_norm, multihead_attention, rnn, lstm, gru,
-            prelu, and "same" for a single tensor of one layout everywhere. What contradicts a layer's class is an
-            error.
-        names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`. Paths
-            are written with dots, also for Keras.
+        like: a built model of the target. The result has its names, on its devices; without it, the source's paths.
+        kinds: what the layers of a dict are, or of a model whose class is your own: `{"fc": "linear"}`.
+        names: which layer of the source is which of `like`, where that is not clear: `{"fc1": "head.dense"}`.
         device: where to put the tensors; without it, where those of `like` are, or those of the source.
-        inputs: one batch, or a tuple of the arguments, of any framework, as the source takes it; images go to `like`
-            with their channels where they are there. Both models run on it in evaluation mode. Layers of one kind and
-            shape that the order or the names leave in doubt are told apart by their inputs, and by what comes of them,
-            and where the outputs are apart by more than rounding (1e-4 in float32, 2e-2 in float16), `differences` says
-            so, and where they first are.
-
-    Without `like`, names are the source's paths and the target's parameters: `fc.weight` of PyTorch is `fc.kernel` for
-    Keras. With it, layers are paired by their paths if both models have the same ones; else in the order of definition,
-    if kinds and shapes agree in that order, and no two layers of one kind and shape have names that would fit better
-    exchanged; else each with the only one of its kind and shape. A layer that is then still unpaired is an error.
-
-    The order of definition is not that of the calls: two alike layers that one model calls in another order than it
-    defines them are exchanged where no name speaks against it, and only `inputs=` sees that. Of a functional Keras
-    model it is the order of the graph.
-
-    | layer, in PyTorch | torch | paddle | mxnet (Gluon) | tensorflow (Keras) |
-    |---|---|---|---|---|
-    | Linear `weight` (O, I) | same | transposed | same | `kernel`, transposed |
-    | Conv `weight` (O, I, h, w) | same | same | same | `kernel` (h, w, I, O) |
-    | ConvTranspose `weight` (I, O, h, w) | same | same | same | `kernel` (h, w, O, I), no groups |
-    | BatchNorm | same | `_mean`, `_variance` | `gamma`, `beta` | `gamma`, `beta`, `moving_mean`, `moving_variance` |
-    | LayerNorm | same | same, flat | `gamma`, `beta` | `gamma`, `beta` |
-    | Embedding `weight` | same | same | same | `embeddings` |
-    | PReLU `weight` | same | `_weight` | `alpha` | `alpha`, with the axes of its input |
-    | RNN, LSTM | same | same | `i2h_weight`, ... | `kernel`, transposed; `bias` is the sum of both |
-    | GRU | same | same | `i2h_weight`, ... | gates z, r, n, transposed; `bias` (2, 3H) |
-    | GroupNorm | same | same | `gamma`, `beta` of each group | `gamma`, `beta` |
-    | InstanceNorm | same | `scale`, `bias` | `gamma`, `beta` | `gamma`, `beta` (`groups=-1`) |
-    | MultiheadAttention `in_proj_weight` (3E, E) | same | `q_proj.weight`, ..., transposed | none | (E, h, d) each |
-
-    From a Keras RNN or LSTM, `bias_ih` is its bias and `bias_hh` is 0. An RNN, LSTM or GRU of Keras has one layer: with
-    `like`, one of L layers is a stack of L of them, or of L `Bidirectional`. A Transformer's layer is the attention,
-    linear layers and norms in it. With `like`, four linear layers named like query, key, value and output are an
-    attention where the other model has one; layers that hold tied variables only may be missing on one side.
-
-    The result is a `State`, whose `unmapped` and `differences` say what could not be kept: read them, or print it.
-    Where both are empty, every layer of one model has its counterpart in the other, set alike: the outputs agree,
-    unless a `forward` computes by functions, or calls its layers in another order, which only `inputs=` sees. Layers
-    without parameters are compared by where they stand behind those with parameters: in the order of definition, and
-    with `inputs=` in that of the calls. Names speak against an order in any abbreviation: q beside key, enc beside
-    decoder.
-    Dtypes stay; nothing is cast. The tensors share no memory with the source, and do not require gradients.
+        inputs: a batch, as the source takes it: tells layers apart that look alike, and compares the models' outputs.
 
     Raises:
-        StateError: tensors whose kind nothing says, or whose shapes or class do not fit that kind; layers that pair in
-            more than one way or in none.
-        NotATensorError: neither a model nor a flat dict of tensors of one framework; `like` not a model of `backend`.
-        NotBuiltError: a model that has no variables yet. DTypeError: a dtype that the target lacks or would narrow.
-        DeviceNotFoundError: a device that the target lacks: say `device`. UnsupportedError: an optimizer.
-        BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: `inputs=` that a model does not
-            take; a model as `backend`.
-
-    Costs a copy of every tensor through the host: 0.2 s for a ResNet-50. With `inputs=` the source runs once and the
-    target twice, or more often where layers stay in doubt: 9 to 11 s for a ResNet-50 to Keras, two images of 224 by
-    224, on two cores that six other programs used.
+        StateError: layers that pair in several ways or in none, or tensors whose kind is unknown or does not fit.
+        DTypeError, DeviceNotFoundError: the target lacks the dtype or the device, or would narrow the dtype.
+        NotATensorError, NotBuiltError, UnsupportedError, ArgumentError: an argument is not what is said above.
 
     Example:
-        >>> import numpy as np
-        >>> state = {"fc.weight": np.zeros((2, 3), "float32"), "fc.bias": np.zeros(2, "float32")}
-        >>> sorted(xdevice.convert_state(state, "numpy", kinds={"fc": "linear"}))
-        ['fc.bias', 'fc.weight']
+        >>> list(xdevice.convert_state({"fc.weight": xdevice.zeros(2, 3)}, "numpy", kinds={"fc": "linear"}))
+        ['fc.weight']
     """
     model = registry.kind_of(type(backend))
     if model is not None:
@@ -355,13 +301,13 @@ def _equal(backend: Backend, one: Any, other: Any) -> bool:
 
 
 class _Writer:
-    """Fills a state, layer by layer, and lists what it could not."""
+    """Fills a `State`, layer by layer, and lists the tensors that it could not map."""
 
     def __init__(self, source: Side, target: Backend, state: State, device: object) -> None:
         self._source, self._target, self._state = source, target, state
         self._device = None if device is None else devices.parse(device)
         if self._device is not None:
-            target.require(self._device)
+            self._device = target.require(self._device)
         self._by_functions: list[str] = []
         """Differences that are none if one model calls a function where the other has an activation in a layer."""
         self._made: dict[int, tuple[str, int, str]] = {}
@@ -377,10 +323,10 @@ class _Writer:
     def put_all(self, source: Side, wanted: Side, renamed: Mapping[str, str], inputs: object) -> None:
         runs = None if inputs is None else Runs(source, wanted, inputs)
         if runs is None:
-            pairs = paired(source, wanted, renamed)
+            pairs = pair_layers(source, wanted, renamed)
             compared = operations.of_operations(source, wanted, pairs)
         else:
-            pairs, computed = paired_by_inputs(runs, renamed)
+            pairs, computed = pair_by_inputs(runs, renamed)
             compared = operations.of_calls(source, runs.expected, wanted, computed, pairs)
         for one, other in pairs:
             self.put(one, other, wanted, compared)
@@ -395,14 +341,14 @@ class _Writer:
         if source.model is not None and not agree and (line := operations.unread(pairs)):
             self._list_doubt(line)
         only = ("dropout",) if agree else ()
-        uncounted = operations.uncounted(source, wanted, compared, only)
+        uncounted = operations.tell_uncounted(source, wanted, compared, only)
         doubts = () if agree else operations.axes_in_doubt(pairs, source, wanted)
         for line in filter(None, (uncounted, *doubts)):
             self._list_doubt(line)
 
     def _list_outputs(self, runs: Runs, wanted: Side, pairs: list[tuple[Layer, Layer]]) -> bool:
-        """Lists that the outputs differ, and where they first do; whether they agree."""
-        with loaded(wanted, self._state):
+        """Lists where the models' outputs differ, if they do. Returns whether they agree."""
+        with lend_values(wanted, self._state):
             computed = runs.plain()
             found = runs.outputs_apart(computed)
             if found <= runs.limit:
@@ -419,7 +365,7 @@ class _Writer:
     def put(self, layer: Layer, other: Layer, wanted: Side, compared: operations.Compared) -> None:
         found = operations.of_pair(layer, other, compared)
         self.list_differences(found)
-        self._by_functions += [self._shown(one) for one in found if one.name == "activation" and one.is_on_one_side]
+        self._by_functions += [self._show(one) for one in found if one.name == "activation" and one.is_on_one_side]
         shaping = [name for name in SHAPING if layer.settings.get(name) != other.settings.get(name)]
         told = [name for name in shaping if name in layer.settings and name in other.settings]
         if told:
@@ -453,10 +399,10 @@ class _Writer:
 
     def list_differences(self, found: Iterable[operations.Difference]) -> None:
         for one in found:
-            self._list_doubt(self._shown(one))
+            self._list_doubt(self._show(one))
 
-    def _shown(self, found: operations.Difference) -> str:
-        return operations.shown(found, self._source.backend.name, self._target.name)
+    def _show(self, found: operations.Difference) -> str:
+        return operations.show(found, self._source.backend.name, self._target.name)
 
     def _list_doubt(self, line: str) -> None:
         self._state.differences.append(line)
@@ -480,7 +426,7 @@ class _Writer:
             self._list_unused(layer, origins[name], name)
 
     def _read(self, layer: Layer) -> tuple[dict[str, Any], dict[str, str]]:
-        """The layer's arrays in PyTorch's layout, and the name in the source of each."""
+        """The layer's arrays by PyTorch's names, in its layout, and for each the name in the source."""
         arrays, origins = {}, {}
         for part in layer.parts:
             if part.rule.refusal is not None:
@@ -509,7 +455,8 @@ class _Writer:
         parts: tuple[Part, ...],
         wanted: Side | None,
     ) -> None:
-        """A weight norm on one side only: outputs are equal, and training is not."""
+        """Makes one weight of the two of a weight norm, or two of one, where only one side has that norm: outputs are
+        equal then, and training is not."""
         g, v = layouts.NORMED
         shape = None if wanted is None else shapes_of(wanted.variables, layer._replace(parts=parts)).get(g)
         if (shape is None) == (g not in arrays):
@@ -550,7 +497,7 @@ class _Writer:
         wanted: Side | None,
     ) -> None:
         try:
-            array = floats.taken(part.rule.native(*(arrays[name] for name in part.of)))
+            array = floats.take(part.rule.native(*(arrays[name] for name in part.of)))
         except layouts.UnfitError as error:
             self._state.unmapped[part.name] = str(error)
             return
@@ -574,7 +521,7 @@ class _Writer:
             self._state.differences.append(f"{name}: {came} came, {wanted} in {self._target.name}; cast before loading")
 
     def _check_ties(self, layer: Layer, name: str, variable: int, first: int, array: Any) -> None:
-        """One variable of the target cannot hold two values; two that were one will not stay equal."""
+        """Raises if one variable of the target would get two values; lists one of the source that becomes two."""
         before = self._made.setdefault(variable, (name, first, layer.path))
         held = None if before[0] == name else self._target.to_numpy(self._state[before[0]])
         if held is not None and (held.shape != array.shape or (held != array).any()):

@@ -164,7 +164,7 @@ def plot(name: str, series: Mapping[str, list[Finding]]) -> str:
 
 
 def _legend(backends: Sequence[str], has_limit: bool, is_exact: bool) -> str:
-    """In words of the page, so that it is readable where the plot is small."""
+    """The legend in the page's own text, which is readable where the plot is small."""
     swatches = [(backend, _mark(8, 6, number)) for number, backend in enumerate(backends)]
     if has_limit:
         swatches.append(("tolerance", f'<path d="M0,6 h16" {_DASHED}/>'))
@@ -182,7 +182,7 @@ class _Axes:
 
     def __init__(self, findings: list[Finding]) -> None:
         self.steps = max(finding.step for finding in findings)
-        sizes = [size for finding in findings for size in (_error(finding), _allowed(finding)) if 0 < size < math.inf]
+        sizes = [size for finding in findings for size in (_error(finding), _limit_of(finding)) if 0 < size < math.inf]
         self.low = math.floor(math.log10(min(sizes))) - 1 if sizes else -8
         self.high = max(math.ceil(math.log10(max(sizes))) + 1 if sizes else 0, self.low + 2)
 
@@ -256,7 +256,7 @@ def _limit(axes: _Axes, findings: list[Finding]) -> str:
     """The least that a backend's worst element was allowed at each step; a run that was cut short has no say."""
     allowed: dict[int, float] = {}
     for finding in findings:
-        size = _allowed(finding)
+        size = _limit_of(finding)
         if 0 < size < math.inf:
             allowed[finding.step] = min(size, allowed.get(finding.step, size))
     if not allowed:
@@ -276,6 +276,6 @@ def _error(finding: Finding) -> float:
     return float(error)
 
 
-def _allowed(finding: Finding) -> float:
-    """What the worst element's error might have been; 0 where nothing is drawn for it."""
+def _limit_of(finding: Finding) -> float:
+    """The error that the worst element was allowed; 0 if nothing is known of that."""
     return finding.comparison.allowed or 0.0

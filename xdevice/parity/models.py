@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Pair(NamedTuple):
-    """The leaves of two values, the ones of a pair under one path."""
+    """The leaves of two values; those that belong together have one path."""
 
     actual: list[Reading]
     expected: list[Reading]
@@ -56,7 +56,7 @@ def read_pair(actual: object, expected: object) -> Pair:
     """
     ours, theirs = _nodes(actual, expected), _nodes(expected, actual)
     there = {leaf.path: leaf.value for leaf in theirs}
-    matched = {leaf.path: _matched(leaf.path, leaf.value, there[leaf.path]) for leaf in ours if leaf.path in there}
+    matched = {leaf.path: _match(leaf.path, leaf.value, there[leaf.path]) for leaf in ours if leaf.path in there}
     pairs = {path: pair for path, pair in matched.items() if pair is not None}
     return Pair(
         [reading for leaf in ours for reading in (pairs[leaf.path].actual if leaf.path in pairs else _read(leaf))],
@@ -67,7 +67,7 @@ def read_pair(actual: object, expected: object) -> Pair:
 
 
 def _nodes(x: object, beside: object) -> list[Leaf]:
-    """The leaves; a `State` is one beside a model of its framework, whose names it has."""
+    """The leaves of a value. A `State` beside a model of its framework is one leaf."""
     model = _model(beside) if isinstance(x, State) else None
     is_one = isinstance(x, State) and model is not None and x.backend == model.backend.name
     return [trees.Leaf("", x)] if is_one else readings.leaves(x)
@@ -77,33 +77,33 @@ def _read(leaf: Leaf) -> list[Reading]:
     return list(readings.read_leaf(leaf.path, leaf.value))
 
 
-def _matched(path: str, actual: Any, expected: Any) -> Pair | None:
+def _match(path: str, actual: Any, expected: Any) -> Pair | None:
     """None of what is compared by its own names: all but a model beside one of another framework, or beside a State."""
     ours, theirs = _model(actual), _model(expected)
     if isinstance(actual, State) and theirs is not None:
         return _beside_state(path, actual, theirs)
     if isinstance(expected, State) and ours is not None:
-        return _swapped(_beside_state(path, expected, ours))
+        return _swap(_beside_state(path, expected, ours))
     if ours is None or theirs is None:
         return None
     if ours.backend is theirs.backend:
         lines = operations.between(ours.backend, ours.itself, theirs.itself)
         return _apart(path, ours, theirs, {})._replace(settings=lines) if lines else None
     if _is_target(ours, theirs):
-        return _swapped(_converted(path, theirs, ours))
-    return _converted(path, ours, theirs)
+        return _swap(_convert(path, theirs, ours))
+    return _convert(path, ours, theirs)
 
 
 def _is_target(ours: _Model, theirs: _Model) -> bool:
-    """Whether only the other one can be converted: a bias that stands for the sum of two, or a weight that comes of a
-    weight norm, cannot be taken apart again."""
+    """Whether `ours` can only be the target of a conversion: its one bias for a sum of two, or its weight of a weight
+    norm, cannot be taken apart."""
     parts, others = ([part for layer in one.layers for part in layer.parts] for one in (ours, theirs))
     products, made = (sum(part.of == layouts.NORMED[:1] for part in every) for every in (parts, others))
     return any(part.rule.is_lossy for part in parts) or products < made
 
 
 def _model(x: object) -> _Model | None:
-    """None of what has no layers: tensors, variables, optimizers."""
+    """A model with its layers; None for anything without layers: tensors, variables, optimizers."""
     found = registry.kind_of(type(x))
     if found is None or found.kind != "model":
         return None
@@ -113,11 +113,11 @@ def _model(x: object) -> _Model | None:
         return None
 
 
-def _swapped(pair: Pair) -> Pair:
+def _swap(pair: Pair) -> Pair:
     return Pair(pair.expected, pair.actual, pair.unmapped, pair.settings)
 
 
-def _converted(path: str, source: _Model, target: _Model) -> Pair:
+def _convert(path: str, source: _Model, target: _Model) -> Pair:
     try:
         state = convert_state(source.itself, target.backend, like=target.itself, device="cpu")
     except StateError as error:
@@ -131,11 +131,11 @@ def _converted(path: str, source: _Model, target: _Model) -> Pair:
         value = target.backend.to_numpy(tensor)
         first = " and ".join(state.origins[name])
         made.append(origin._replace(path=_join(path, name), value=value, origin=first if first != name else ""))
-    return Pair(made, _needed(path, target, state), {}, state.settings)
+    return Pair(made, _read_needed(path, target, state), {}, state.settings)
 
 
 def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) -> Pair:
-    """Both by their own names, for they do not fit."""
+    """Both models under their own names, because their layers cannot be paired."""
     ours, theirs = (list(readings.read_leaf(path, side.itself)) for side in (source, target))
     return Pair(ours, theirs, unmapped)
 
@@ -143,10 +143,10 @@ def _apart(path: str, source: _Model, target: _Model, unmapped: dict[str, str]) 
 def _beside_state(path: str, state: State, model: _Model) -> Pair:
     given = [readings.read_tensor(model.backend, _join(path, name), value) for name, value in state.items()]
     unmapped = {_join(path, name): why for name, why in state.unmapped.items() if name not in state}
-    return Pair(given, _needed(path, model, state), unmapped)
+    return Pair(given, _read_needed(path, model, state), unmapped)
 
 
-def _needed(path: str, model: _Model, given: Mapping[str, Any]) -> list[Reading]:
+def _read_needed(path: str, model: _Model, given: Mapping[str, Any]) -> list[Reading]:
     """The variables of a model that have to be given: not PyTorch's count of batches, and a shared one once."""
     variables = dict(model.backend.variables(model.itself))
     counters = {part.name for layer in model.layers for part in layer.parts if part.of == (layouts.COUNTER,)}

@@ -18,7 +18,7 @@ import numpy
 from xdevice.base import floats
 from xdevice.errors import RecordingError
 
-from .comparing import ways
+from .structures import ways
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1
 """Which runs there are beside the usual one: values of XDEVICE_FLOATS."""
 
 
-def measured(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> Noise:
+def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> Noise:
     """What rounding does to each leaf, by the differences between the reference and its other runs.
 
     Raises:
@@ -67,7 +67,7 @@ def measured(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[
 def moved_nothing(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> bool:
     """Whether the runs with moved numbers recorded the reference's own: then they say nothing of rounding."""
     jittered = {variant: entries for variant, entries in variants.items() if variant.startswith(floats.JITTER)}
-    return not any(any(leaves.values()) for leaves in measured(reference, jittered).values())
+    return not any(any(leaves.values()) for leaves in measure(reference, jittered).values())
 
 
 def _difference(one: Reading, two: Reading) -> float:

@@ -26,7 +26,7 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def shown(backends: Sequence[str]) -> Iterator[Watcher]:
+def show(backends: Sequence[str]) -> Iterator[Watcher]:
     """A watcher that shows what it is told. Where nobody can see a clock run, a line is written at each end."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -21,7 +21,7 @@ NUMBERS = (bool, int, float, complex)
 
 
 class Reading(NamedTuple):
-    """One leaf: a tensor, a variable of a model, or what is not a tensor."""
+    """One leaf, read to the host: a tensor, a variable of a model, or something that is not a tensor."""
 
     path: str
     """The way to it from the value's name: `['x'][1]`; empty for a value that is a tensor itself."""
@@ -56,12 +56,12 @@ def read(x: object) -> list[Reading]:
 
 
 def leaves(x: object) -> list[trees.Leaf]:
-    """The leaves of a container, a model being one; of anything else itself."""
+    """The leaves of a container, in which a model is one; anything else is its own only leaf."""
     return [trees.Leaf("", x)] if registry.kind_of(type(x)) is not None else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[Reading]:
-    """One leaf, which is several of a model."""
+    """The readings of a leaf: one, or for a model one of each variable."""
     found = registry.kind_of(type(x))
     if found is None:
         trees.refuse_stranger(path, x)
@@ -78,7 +78,7 @@ def read_leaf(path: str, x: Any) -> Iterator[Reading]:
 
 
 def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
-    """A tensor, or a variable of a model."""
+    """The reading of a tensor, or of a variable of a model."""
     array = numpy.asarray(backend.to_numpy(x))
     return Reading(path, array, array.dtype.name, _place(backend, x), f"{backend.name} {backend.version}")
 
@@ -86,7 +86,7 @@ def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
 def _place(backend: Backend, x: Any) -> str:
     try:
         return str(backend.device_of(x))
-    except UnsupportedError as error:  # spread over several, or on one of a kind that is not known: it says which
+    except UnsupportedError as error:  # on several devices, or of an unknown kind
         return f"no one device ({error})"
 
 

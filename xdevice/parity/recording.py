@@ -44,13 +44,9 @@ def record(name: str, value: object) -> None:
 
     Young: it may change in a minor version.
 
-    Inside `xdevice parity`, or where the variable XDEVICE_RECORD names a folder, the value is read to the host and
-    written, with the line of the call. Each call with one name is that name's next step, counted from 0. Anywhere else
-    nothing happens.
-
-    A model all of whose layers are known is kept in PyTorch's layouts, under the names of its layers and PyTorch's of
-    their parameters, as `convert_state(model, "numpy")` gives them: so it is compared across frameworks, if its layers
-    have the same names there. Any other is kept as its framework has it: record its outputs.
+    Inside `xdevice parity`, or where the variable XDEVICE_RECORD names a folder, the value is written there with the
+    line of the call. Each call with one name is its next step, counted from 0. Anywhere else nothing happens.
+    docs/reference/parity.md says under which names models are kept.
 
     Args:
         name: what to call it in the report: "loss".
@@ -58,9 +54,9 @@ def record(name: str, value: object) -> None:
 
     Raises:
         RecordingError: a name that is empty or not a text; a folder that has a recording of another process already.
-        NotATensorError: a value, or a leaf of it, that is not a tensor, number, text or None. DTypeError: a tensor of a
-            dtype that no rule compares, such as an 8-bit float.
-        UnsupportedError: a symbolic tensor. The error of an asynchronous computation of the value.
+        NotATensorError: a value, or a leaf of it, that is not a tensor, number, text or None.
+        DTypeError, UnsupportedError: an 8-bit float, or another dtype that no rule compares; a symbolic tensor.
+        The error of an asynchronous computation of the value.
 
     Costs 0.1 us where nothing is recorded. Else it waits for the value, copies it to the host and writes it: 0.2 ms,
     and what the size takes.
@@ -74,7 +70,7 @@ def record(name: str, value: object) -> None:
 
 
 def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
-    """`record` writes into a new recording in this folder while the block runs, instead of wherever it did.
+    """Inside the block `record` writes into a new recording in this folder, and not where it did before.
 
     Raises:
         RecordingError: the folder has a recording already.
@@ -123,7 +119,7 @@ class Recorder:
         self._files: tuple[TextIOWrapper, BufferedWriter] | None = None
 
     def add(self, name: str, value: object) -> None:
-        """The next step of a name."""
+        """Writes a value as the next step of a name."""
         from xdevice.contract import hooks
 
         from . import readings
@@ -189,7 +185,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
         return readings.read_leaf(leaf.path, leaf.value)
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # an optimizer, say; what cannot be read at all raises here
+    except XDeviceError:  # such as an optimizer; what cannot be read raises below
         return readings.read_leaf(leaf.path, leaf.value)
     whole = list(readings.read_leaf(leaf.path, leaf.value))
     if state.unmapped or not state:
@@ -236,16 +232,16 @@ def _header() -> dict[str, Any]:
         "xdevice": __version__,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "backend": _selected(),
-        "floats": floats.asked(),
-        "versions": {backend.name: backend.version for backend in registry.loaded()},
+        "backend": _backend_name(),
+        "floats": floats.setting(),
+        "versions": {backend.name: backend.version for backend in registry.list_loaded()},
     }
 
 
-def _selected() -> str | None:
+def _backend_name() -> str | None:
     from xdevice.core import selection
 
-    chosen = selection.chosen()
+    chosen = selection.explicit_choice()
     return chosen.name if chosen is not None else os.environ.get(selection.VARIABLE) or None
 
 
@@ -311,7 +307,7 @@ class RecordedCall:
             with self._arrays.open("rb") as file:
                 return [_tensor(leaf, file) if "at" in leaf else _plain(leaf) for leaf in self._leaves]
         except DAMAGES as error:
-            raise damaged(self._arrays, error, f" at {self.name}, step {self.step}") from error
+            raise file_error(self._arrays, error, f" at {self.name}, step {self.step}") from error
 
 
 class Recording:
@@ -334,7 +330,9 @@ class Recording:
             )
         try:
             text = path.read_text(encoding="utf-8")
-            header, *lines = [json.loads(line) for line in text.split("\n")[:-1]]  # a crash has cut the rest short
+            header, *lines = [
+                json.loads(line) for line in text.split("\n")[:-1]
+            ]  # a crash may have cut the last line short
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
@@ -351,10 +349,10 @@ class Recording:
                 for line in lines
             ]
         except DAMAGES as error:
-            raise damaged(path, error) from error
+            raise file_error(path, error) from error
 
 
-def damaged(path: Path, error: Exception, where: str = "") -> RecordingError:
+def file_error(path: Path, error: Exception, where: str = "") -> RecordingError:
     """The error of a file that cannot be read."""
     return RecordingError(f"{path} is damaged{where}, or of another version of xdevice: {error!r}; record it again")
 

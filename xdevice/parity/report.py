@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from .comparing import Comparison, compare_readings, of_structure
+from .comparing import compare_readings
+from .comparison import Comparison, of_structure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
-    from .comparing import Rule
     from .noise import Noise
     from .recording import RecordedCall
+    from .tolerances import Rule
 
 State = Literal["reference", "agrees", "diverges", "did not run", "not compared"]
 AGREE, DIVERGED, NOT_RUN = 0, 1, 2
@@ -37,7 +38,7 @@ class Finding(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Where a backend first leaves its reference."""
+    """The first value of a backend that is not the reference's."""
 
     backend: str
     reference: str
@@ -50,7 +51,7 @@ class Divergence(NamedTuple):
 
     @property
     def lines(self) -> str:
-        """Where it was recorded: one line, or one of each side."""
+        """The line of the program that recorded it, or those of both sides if they differ."""
         mine, theirs = self.finding.actual_line, self.finding.expected_line
         if not mine or not theirs or mine == theirs:
             return line_text(mine or theirs)
@@ -100,7 +101,7 @@ class Report:
         states = {row.state for row in self.rows}
         return NOT_RUN if states & {"did not run", "not compared"} else DIVERGED if "diverges" in states else AGREE
 
-    def compared(self) -> list[Row]:
+    def compared_rows(self) -> list[Row]:
         """The rows that have been held against another."""
         return [row for row in self.rows if row.state != "reference"]
 
@@ -114,7 +115,9 @@ class Report:
 
     def series(self, name: str) -> dict[str, list[Finding]]:
         """The findings of a name over its steps, by backend."""
-        found = {row.backend: [finding for finding in row.findings if finding.name == name] for row in self.compared()}
+        found = {
+            row.backend: [finding for finding in row.findings if finding.name == name] for row in self.compared_rows()
+        }
         return {backend: sorted(series, key=lambda finding: finding.step) for backend, series in found.items()}
 
     def as_json(self) -> dict[str, Any]:
@@ -188,7 +191,7 @@ def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -
 
 
 def line_text(where: str) -> str:
-    """A line as short as it can be found by: relative to the current folder, if the file is in it."""
+    """A line of the program, its path relative to the current folder if it is in there."""
     path = Path(where)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 
@@ -258,13 +261,13 @@ def show(report: Report) -> None:
 
     console = Console()
     console.print(_backends_table(report))
-    if any(report.compared()) and report.names():
+    if any(report.compared_rows()) and report.names():
         console.print(_names_table(report))
     for note in report.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for row in report.rows:
         if "\n" in row.error:
-            # a terminal then wraps a long path at its edge, and copies it whole
+            # soft_wrap: the terminal wraps a long path, which can be copied whole
             console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
     if report.first is not None:
         console.print("First divergence", style="bold red")
@@ -300,7 +303,7 @@ def _names_table(report: Report) -> Table:
     table = Table(title="worst absolute error of each name, and the multiple of what is allowed")
     table.add_column("name", overflow="fold")
     table.add_column("steps", justify="right")
-    for row in report.compared():
+    for row in report.compared_rows():
         table.add_column(row.backend, justify="right", overflow="fold")
     for name in report.names():
         series = report.series(name)

@@ -25,7 +25,7 @@ from xdevice.core import selection
 from xdevice.errors import RecordingError, listed
 
 from . import recording, traces
-from .noise import VARIANTS, measured, moved_nothing
+from .noise import VARIANTS, measure, moved_nothing
 from .recording import Recording
 from .report import Finding, Report, Row, hold
 from .traces import Traces
@@ -33,9 +33,9 @@ from .traces import Traces
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from .comparing import Rule
     from .noise import Noise
     from .recording import RecordedCall
+    from .tolerances import Rule
 
 RUN: Final = "run.json"
 """What is known of a run beside its recordings: the reference, and how each backend's process ended."""
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
     """Whether the reference runs again, to measure what rounding does."""
 
     def processes(self) -> list[Process]:
-        """What is to run, in this order."""
+        """The processes to run, in their order."""
         usual = [Process(name, name, name, self.floats) for name in self.backends]
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
@@ -105,7 +105,7 @@ class Ended(NamedTuple):
 
 
 class Watcher:
-    """Is told how a run goes on, from several threads. This one lets it pass."""
+    """Receives news of a run, from several threads. This class ignores them."""
 
     def starts(self, backend: str) -> None:
         """A backend's process is about to start."""
@@ -114,7 +114,7 @@ class Watcher:
         """So many values it has recorded so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
-        """It has ended."""
+        """A backend's process has ended."""
 
 
 class _Running:
@@ -133,7 +133,7 @@ class _Running:
             self._processes.add(process)
             return process
 
-    def ended(self, process: subprocess.Popen[Any]) -> None:
+    def forget(self, process: subprocess.Popen[Any]) -> None:
         self._processes.discard(process)
 
     def stop(self) -> None:
@@ -162,7 +162,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
                 running.stop()
                 raise
     finally:
-        ended = [done.get(one.name) or _interrupted(plan, one) for one in processes]
+        ended = [done.get(one.name) or _end_by_interrupt(plan, one) for one in processes]
         backends, rest = ended[: len(plan.backends)], ended[len(plan.backends) :]
         about = {
             "reference": plan.reference,
@@ -173,7 +173,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
     return ended
 
 
-def _interrupted(plan: Plan, process: Process) -> Ended:
+def _end_by_interrupt(plan: Plan, process: Process) -> Ended:
     return Ended(process.name, None, _INTERRUPTED, plan.pythons[process.backend])
 
 
@@ -190,7 +190,7 @@ def clear(folder: Path) -> None:
     except FileNotFoundError as error:
         raise RecordingError(f"{folder} has no {RUN}: it is not the folder of an earlier run, and is kept") from error
     except recording.DAMAGES as error:
-        raise recording.damaged(path, error) from error
+        raise recording.file_error(path, error) from error
     for place in (*places, CALIBRATION):
         if (folder / place).is_dir() and (folder / place).parent == folder:
             shutil.rmtree(folder / place)
@@ -220,9 +220,9 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
             why = f"did not start: {error}"
         else:
             why = _wait(process, plan.timeout, lambda: watcher.counts(one.name, count(own)))
-            running.ended(process)
+            running.forget(process)
     if running.is_stopped:
-        return _interrupted(plan, one)
+        return _end_by_interrupt(plan, one)
     why += _last_lines(own / "stderr.txt") if why else ""
     ended = Ended(one.name, time.monotonic() - started, why, interpreter)
     watcher.ends(ended, count(own))
@@ -294,10 +294,10 @@ class Run(NamedTuple):
         return backend in self.recordings and self.recordings[backend].header.get("floats") == floats.FLOAT64
 
     def noise(self, backend: str) -> Noise | None:
-        """What rounding does to what a backend records, if that was measured."""
+        """The measured noise of a backend's values: what rounding alone does to them. None if it was not measured."""
         if not self.calibration or backend != self.reference or not self.entries(backend):
             return None
-        return measured(self.entries(backend), self._variants())
+        return measure(self.entries(backend), self._variants())
 
     def _variants(self) -> dict[str, list[RecordedCall]]:
         return {variant: found.entries for variant, found in self.calibration.items()}
@@ -335,13 +335,13 @@ def load(folder: Path) -> Run:
         is_there = not any(one.error for one in ended if one.backend == reference)
         rest = [Ended(**one) for one in about.get("calibration", []) if is_there]
     except recording.DAMAGES as error:
-        raise recording.damaged(path, error) from error
+        raise recording.file_error(path, error) from error
     found = {name: Recording(path) for name, path in there.items() if (path / recording.INDEX).exists()}
     return Run(folder, reference, ended, found, _traces(there), _calibration(folder, rest))
 
 
 def _traces(folders: Mapping[str, Path]) -> dict[str, Traces]:
-    found = {name: traces.found(folder, name) for name, folder in folders.items()}
+    found = {name: traces.read(folder, name) for name, folder in folders.items()}
     return {name: of for name, of in found.items() if of is not None}
 
 
@@ -380,7 +380,7 @@ def report_of_run(folder: Path, rule: Rule) -> Report:
     run = load(folder)
     if not run.recordings and not run.traces and all(not one.error for one in run.ended):
         return Report(
-            [_failed(one, "recorded nothing") for one in run.ended],
+            [_failed_row(one, "recorded nothing") for one in run.ended],
             [
                 "nothing was recorded; the script says what to compare: xdevice.record('loss', loss); or --trace keeps "
                 "what the layers of its models compute"
@@ -391,9 +391,9 @@ def report_of_run(folder: Path, rule: Rule) -> Report:
 
 
 def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
-    """What the second folder has, held against the first: runs, or recordings of one backend.
+    """The report of two folders: each is a run, or the recording of one backend.
 
-    Each backend of the second is held against the first's of the same name, or else against the first's reference.
+    Each backend of the second is compared with the same one of the first, or else with the first's reference.
 
     Raises:
         RecordingError: a folder without recordings.
@@ -410,9 +410,9 @@ def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
 
 
 def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
-    """One backend of a run, held against one of another run or of the same."""
+    """The row of one backend, compared with another one, of the same run or another."""
     name = ended.backend
-    row = _failed(ended, ended.error) if ended.error else Row(name, "agrees", seconds=ended.seconds)
+    row = _failed_row(ended, ended.error) if ended.error else Row(name, "agrees", seconds=ended.seconds)
     row.python = ended.python
     row.records = run.has(name)
     row.version = run.recordings[name].header["versions"].get(name) if name in run.recordings else None
@@ -420,7 +420,7 @@ def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
     if run is other and name == reference:
         row.state = "reference" if not ended.error else row.state
         if not row.records and not ended.error:
-            return _failed(ended, "recorded nothing, so there is nothing to hold the others against")
+            return _failed_row(ended, "recorded nothing, so there is nothing to hold the others against")
         return row
     row.reference = reference if run is other else f"{reference} of {other.folder}"
     if _did_not_run(other, reference):
@@ -447,5 +447,5 @@ def _of_traces(actual: Traces, expected: Traces, entries: list[RecordedCall]) ->
         yield Finding(name, one.number, (before - 0.5, one.time), comparison)
 
 
-def _failed(ended: Ended, why: str) -> Row:
+def _failed_row(ended: Ended, why: str) -> Row:
     return Row(ended.backend, "did not run", seconds=ended.seconds, error=why, python=ended.python)

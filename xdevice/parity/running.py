@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xdevice.errors import StateError
-from xdevice.models.pairing import paired
+from xdevice.models.pairing import pair_layers
 from xdevice.models.sides import model_side
 from xdevice.tracing import distances, layerwise
 from xdevice.tracing.inference import Run, run_both
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Both(NamedTuple):
-    """What two models made of the same inputs."""
+    """What two models returned for the same inputs."""
 
     actual: list[Reading]
     expected: list[Reading]
@@ -29,12 +29,12 @@ class Both(NamedTuple):
     names: Mapping[str, str]
 
     def where(self) -> str:
-        """The first layer that differs, in words, for outputs that do."""
+        """The first layer that differs, as a text. Called when the outputs differ."""
         try:
             pairs = _pairs(self.runs, self.names)
         except StateError as error:
             return f"nothing says which layer is which, so none is named: {error}"
-        ours, theirs = (_traced(run, side) for run, side in zip(self.runs, (self.actual, self.expected), strict=True))
+        ours, theirs = (_trace_of(run, side) for run, side in zip(self.runs, (self.actual, self.expected), strict=True))
         place = layerwise.first_difference(ours, theirs, pairs)
         if place is not None:
             return place.text
@@ -46,13 +46,13 @@ class Both(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> Both:
-    """Runs both. What they return is in the order of the expected one's axes.
+    """Runs both models. Their outputs come in the order of axes of the expected one.
 
     Raises:
         NotATensorError: neither models nor tensors. UnsupportedError: layers cannot be seen there.
     """
     runs = run_both(actual, expected, inputs)
-    ours, theirs = (_returned(run.result) for run in runs)
+    ours, theirs = (_read_outputs(run.result) for run in runs)
     if len(ours) == len(theirs):
         ends = runs[0].has_channels_last, runs[1].has_channels_last
         ours = [
@@ -62,15 +62,15 @@ def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) 
     return Both(ours, theirs, runs, names)
 
 
-def _returned(outputs: Any) -> list[Reading]:
-    """The tensors, and nothing of what else a model returns."""
+def _read_outputs(outputs: Any) -> list[Reading]:
+    """The tensors that a model returned, without anything else."""
     return [one for one in readings.read(outputs) if one.owner != "Python"]
 
 
 def _pairs(runs: tuple[Run, Run], names: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
     ours, theirs = (model_side((run.backend, run.trace.model), {}) for run in runs)
-    return paired(ours, theirs, names)
+    return pair_layers(ours, theirs, names)
 
 
-def _traced(run: Run, outputs: list[Reading]) -> layerwise.Traced:
+def _trace_of(run: Run, outputs: list[Reading]) -> layerwise.Traced:
     return layerwise.Traced(run.trace.backend, run.trace.calls, [reading.value for reading in outputs])

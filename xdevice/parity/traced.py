@@ -43,7 +43,7 @@ FIRST: Final = 3
 
 
 class _Pending(NamedTuple):
-    """A call that has ended, whose gradients may come."""
+    """A call that has ended, for whose gradients the tracer still waits."""
 
     model: int
     number: int
@@ -80,8 +80,8 @@ class Tracer:
         self._recorder = recording.Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """One call of a model that no other one has called."""
-        known = self._known(model) if os.getpid() == self._process else None
+        """Called for each call of a model that no other model makes."""
+        known = self._model_of(model) if os.getpid() == self._process else None
         if known is None:
             return call()
         with self._lock:
@@ -89,7 +89,7 @@ class Tracer:
         if not self._is_wanted(known, arguments):
             return call()
         copies = common.Watch(self._backend, {}).copies
-        seen = self._seen(known)
+        seen = self._watch(known)
         if seen is None:
             return call()
         inputs, started = copies(arguments), time.time()
@@ -105,7 +105,7 @@ class Tracer:
         return result
 
     def close(self) -> None:
-        """Writes what is pending."""
+        """Writes the calls that still wait for gradients."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -113,14 +113,14 @@ class Tracer:
                 self._write(known)
             self._recorder.close()
 
-    def _known(self, model: Any) -> _Model | None:
-        """None of what has no parameters that can be paired, such as a loss."""
+    def _model_of(self, model: Any) -> _Model | None:
+        """The `_Model` of a model; None if it has no parameters that can be paired, as a loss."""
         with self._lock:
             if id(model) not in self._models:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    return None  # this call builds it
+                    return None  # this call builds the model, so there are no layers to see yet
                 except UnsupportedError:
                     has_layers = False
                 number = len([one for one in self._models.values() if one is not None])
@@ -139,7 +139,7 @@ class Tracer:
             known.shapes[shapes] = known.shapes.get(shapes, 0) + 1
             return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
 
-    def _seen(self, known: _Model) -> list[Call] | None:
+    def _watch(self, known: _Model) -> list[Call] | None:
         """A list that gets the calls in this thread until the model is called again, for gradients come after it."""
         block = self._backend.calls(known.itself)
         try:

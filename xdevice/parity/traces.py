@@ -12,13 +12,13 @@ import numpy
 from xdevice.contract import layouts
 from xdevice.contract.layouts import Layer, Part
 from xdevice.errors import StateError
-from xdevice.models.pairing import paired
+from xdevice.models.pairing import pair_layers
 from xdevice.models.sides import Side
 from xdevice.tracing import distances, layerwise
 from xdevice.tracing.traces import LayerCall
 
 from . import recording
-from .comparing import Comparison, of_structure
+from .comparison import Comparison, of_structure
 from .traced import FOLDER, RUNS
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class ModelRun(NamedTuple):
         start = f"['{name}']"
         return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(start)]
 
-    def traced(self, owner: str) -> Traced:
-        """All of it."""
+    def as_traced(self, owner: str) -> Traced:
+        """This call of a model as a `Traced`, with all its arrays."""
         calls = [
             LayerCall(
                 path, number, kind,
@@ -72,7 +72,7 @@ class Traces(NamedTuple):
     refusals: list[str]
 
 
-def found(folder: Path, backend: str) -> Traces | None:
+def read(folder: Path, backend: str) -> Traces | None:
     """What a backend's folder has; None if nothing.
 
     Raises:
@@ -105,7 +105,7 @@ def found(folder: Path, backend: str) -> Traces | None:
             [f"{line['type']} was not traced on {backend}: {line['refusal']}" for line in lines if "refusal" in line],
         )
     except recording.DAMAGES as error:
-        raise recording.damaged(path, error) from error
+        raise recording.file_error(path, error) from error
 
 
 def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comparison]]:
@@ -118,16 +118,16 @@ def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comp
         if not ours:
             yield name, theirs[0], of_structure(f"{actual.backend} has traced no call of such a model")
             continue
-        matched = list(_aligned(ours, theirs))
+        matched = list(_pair_runs(ours, theirs))
         if not matched:
             yield name, theirs[0], of_structure(_other_inputs(ours[0], theirs[0]))
         for mine, other in matched:
-            yield name, other, _compared(*_traced(mine, actual.backend, other, expected.backend), mine, other)
+            yield name, other, _compare(*_turn(mine, actual.backend, other, expected.backend), mine, other)
 
 
-def _traced(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[Traced, Traced]:
-    """Both, with the channels of what they return in one place."""
-    mine, other = ours.traced(owner), theirs.traced(expected_owner)
+def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[Traced, Traced]:
+    """Both runs, the outputs of the first with their channels where the second has them."""
+    mine, other = ours.as_traced(owner), theirs.as_traced(expected_owner)
     ends = ours.channels_last, theirs.channels_last
     if len(mine.outputs) != len(other.outputs):
         return mine, other
@@ -135,7 +135,7 @@ def _traced(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -
     return mine._replace(outputs=turned), other
 
 
-def _aligned(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[ModelRun, ModelRun]]:
+def _pair_runs(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[ModelRun, ModelRun]]:
     """Runs with the same inputs, in their order: one framework may need a call more to build its model."""
     start = 0
     for other in theirs:
@@ -160,10 +160,10 @@ def _other_inputs(one: ModelRun, other: ModelRun) -> str:
     )
 
 
-def _compared(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> Comparison:
+def _compare(ours: Traced, theirs: Traced, mine: ModelRun, other: ModelRun) -> Comparison:
     most = layerwise.limit(theirs)
     try:
-        pairs = paired(_side(mine, ours.owner), _side(other, theirs.owner), {})
+        pairs = pair_layers(_side(mine, ours.owner), _side(other, theirs.owner), {})
     except StateError as error:
         return of_structure(f"nothing says which layer is which, so none is compared: {error}")
     place = layerwise.first_difference(ours, theirs, pairs) or layerwise.first_gradient(ours, theirs, pairs)

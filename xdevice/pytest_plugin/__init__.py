@@ -161,7 +161,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
-    """Whether `xd` is our fixture here: a project may have one of its own, or a parameter of that name."""
+    """Whether a test asks for our fixture `xd`, and not for a project's own fixture or parameter of that name."""
     if "xd" not in metafunc.fixturenames:
         return False
     definitions = metafunc.definition._fixtureinfo.name2fixturedefs.get("xd", ())
@@ -175,7 +175,7 @@ def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
 
 
 def _fault(mark: pytest.Mark) -> str | None:
-    """What is wrong with one of our markers."""
+    """What is wrong with a marker of ours; None if it is right."""
     unknown = sorted(set(mark.kwargs) - set(_KEYWORDS[mark.name]))
     if unknown:
         return f"{mark.name} takes no {', '.join(unknown)}; {_MARKERS[mark.name]}"
@@ -202,7 +202,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if name is None:
         return
     for mark in [mark for mark in item.iter_markers() if mark.name in _MARKERS]:
-        fault = _fault(mark)  # of those beside a parameter, which pytest_generate_tests does not see
+        fault = _fault(mark)  # markers of a parameter, which pytest_generate_tests does not see
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
         if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
@@ -215,14 +215,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if any("xd_other_device" in getattr(item, "fixturenames", ()) for item in session.items):
-        for backend in registry.loaded():
+        for backend in registry.list_loaded():
             _prepare(backend)
         registry.on_load.append(_prepare)
         session.config.add_cleanup(lambda: registry.on_load.remove(_prepare))
 
 
 def _prepare(backend: Backend) -> None:
-    """TensorFlow and JAX can make a second device only before they are used, by whichever test that is."""
+    """Makes the second device, which TensorFlow and JAX can make only before any test uses them."""
     _second_device(backend)
 
 
@@ -237,7 +237,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
     before = selection.default()
     try:
-        with random.restored():
+        with random.keep_generator():
             return (yield)
     finally:
         _tell_kernels(item, "LEAVE")
@@ -266,7 +266,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     name = backend_of(item)
     if name is not None:
         selection.set_backend(name)  # a fixture of the project's may have cleared it
-        _seed(_BODY)  # whichever fixtures were made for this test
+        _seed(_BODY)  # the same numbers, whichever fixtures were made before
     recordings = item.config.stash[_settings].recordings
     recording: AbstractContextManager[Any] = recordings.of(item) if recordings is not None else nullcontext()
     with recording, _guard(item):
@@ -277,7 +277,7 @@ def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
     """What kernels need of the thread, they need from the first fixture on, and not in the next test."""
     from xdevice.contract import arithmetic
 
-    for backend in registry.loaded():
+    for backend in registry.list_loaded():
         if backend.name == backend_of(item):
             with suppress(UnsupportedError):  # a thread that cannot be made fit, or no kernels
                 getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
@@ -353,8 +353,7 @@ def _device(backend: Backend, settings: Settings) -> Device:
     if settings.device is None:
         return next(iter(_gpus(backend)), devices.CPU)
     try:
-        device = devices.parse(settings.device)
-        backend.require(device)
+        device = backend.require(devices.parse(settings.device))
     except XDeviceError as error:
         if settings.is_auto and isinstance(error, DeviceNotFoundError):
             pytest.skip(f"--xd-device={settings.device}: {error}")
@@ -391,7 +390,7 @@ def _gpus(backend: Backend) -> list[Device]:
 
 
 def _second_device(backend: Backend) -> Device | None:
-    """One that is made, on a machine without a second one; None where the framework cannot, or has started."""
+    """Makes a second device where a machine has none; None if the framework cannot, or has started."""
     try:
         return backend.samples().other_device()
     except UnsupportedError:
@@ -501,6 +500,8 @@ class _Summary:
             line = self._settings.recordings.describe(sum(self._recorded), len(self._recorded))
             hint = ", which is a failure: use the fixture assert_parity, or xdevice.record"
             terminalreporter.write_line(line + hint * self._recorded_nothing, red=self._recorded_nothing)
+        for line in _lacking(terminalreporter.stats.get("skipped", ())):
+            terminalreporter.write_line(line)
         if not self._counts:
             return
         ran = ", ".join(f"{name} {self._version(name)} ({_outcomes(self._counts[name])})" for name in self._ran)
@@ -524,13 +525,19 @@ class _Summary:
         return left
 
 
+def _lacking(skipped: Sequence[pytest.TestReport]) -> list[str]:
+    """What the adapters lack that the suite of `xdevice.testing` was run on, and what to write for it."""
+    said = [value for report in skipped for name, value in report.user_properties if name == "xdevice lacks"]
+    return [str(line) for line in dict.fromkeys(said)]
+
+
 def _outcomes(counts: Counter[str]) -> str:
     shown = sorted(counts, key=lambda category: _ORDER.index(category) if category in _ORDER else len(_ORDER))
     return ", ".join(f"{counts[one]} {one}{'s' * (one == 'error' and counts[one] > 1)}" for one in shown)
 
 
 def _installed_versions(names: Sequence[str]) -> dict[str, str]:
-    """The versions that the installer wrote down: frameworks are imported by the tests that need them."""
+    """The versions in the packages' metadata: frameworks are imported only by the tests that need them."""
     from importlib import metadata
 
     modules = {known.name: known.modules[0] for known in registry.KNOWN}

@@ -53,8 +53,8 @@ def needs_gpu(item: pytest.Item) -> bool:
 
 
 def about(item: pytest.Item, name: str) -> dict[str, Any]:
-    """What the summary wants to know of a test; it travels in its reports, also between processes."""
-    backend = next((backend for backend in registry.loaded() if backend.name == name), None)
+    """What the summary needs to know of a test, as a dict that its reports carry, also between processes."""
+    backend = next((backend for backend in registry.list_loaded() if backend.name == name), None)
     if backend is None:
         return {"backend": str(name), "version": None, "on_gpu": False}
     device = item.config.stash.get(placed, {}).get(name)

@@ -66,7 +66,7 @@ class Parent:
 
 
 def _run(session: pytest.Session, name: str, items: list[pytest.Item]) -> None:
-    """Until every test has been run: after a crash the rest gets a new process."""
+    """Runs the items until each has been run: after a crash a new process gets the rest."""
     waiting = {item.nodeid: item for item in items}
     while waiting:
         with TemporaryDirectory(prefix="xdevice-") as folder:
@@ -111,7 +111,7 @@ def _follow(session: pytest.Session, child: _Process, waiting: dict[str, pytest.
 
 
 def _restored(config: pytest.Config, content: dict[str, Any]) -> pytest.TestReport:
-    """JSON has no tuples, and pytest insists on these."""
+    """A value from JSON with tuples in the places where pytest needs them."""
     content["location"] = tuple(content["location"])
     if isinstance(content["longrepr"], list):
         content["longrepr"] = tuple(content["longrepr"])
@@ -134,7 +134,7 @@ def _report_failure(session: pytest.Session, item: pytest.Item, name: str, when:
 
 
 class _Process:
-    """One pytest process, what it was told, and what it has written."""
+    """A pytest process of one backend, its list of tests, and the file that it writes events to."""
 
     def __init__(self, config: pytest.Config, folder: Path, name: str, nodeids: list[str]) -> None:
         task = folder / "task.json"
@@ -199,7 +199,7 @@ class _Process:
 
 
 class Child:
-    """Runs the tests that it is told to, and writes down what happens."""
+    """In the child process: runs the tests of its list, and writes what happens to a file."""
 
     def __init__(self, config: pytest.Config) -> None:
         task = json.loads(Path(config.option.xd_child).read_text())

@@ -92,7 +92,8 @@ class Recordings:
             self._compare_with(item, entries, folder)
 
     def _compare_with(self, item: pytest.Item, entries: list[RecordedCall], folder: Path) -> None:
-        from xdevice.parity.comparing import Rule, compare_readings
+        from xdevice.parity.comparing import compare_readings
+        from xdevice.parity.tolerances import Rule
 
         expected = Recording(folder).entries
         mine, theirs = ([(entry.name, entry.step) for entry in one] for one in (entries, expected))
@@ -102,7 +103,7 @@ class Recordings:
         for one, other in zip(entries, expected, strict=True):
             given = self._arguments[one.step] if one.name in (_ACTUAL, _EXPECTED) else usual
             # the other environment may have other devices
-            found = compare_readings(one.read(), other.read(), Rule(**{**given, "check_device": False}).checked())
+            found = compare_readings(one.read(), other.read(), Rule(**{**given, "check_device": False}).check())
             if not found.ok:
                 pytest.fail(f"{one.name} (step {one.step}) is not what {folder} has: {found.text}", pytrace=False)
 
@@ -125,7 +126,7 @@ def _place(item: pytest.Item) -> Path:
 
 
 def _entries(folder: Path) -> list[RecordedCall]:
-    """None where nothing was recorded: then there are no files."""
+    """The entries of a recording; none if nothing was recorded, for then there are no files."""
     return Recording(folder).entries if (folder / INDEX).exists() else []
 
 

@@ -34,7 +34,7 @@ class Operand(NamedTuple):
 
 
 def leaves_in(x: Any, name: str) -> list[Operand]:
-    """The tensors and models in `x`."""
+    """The tensors and models in `x`, as operands."""
     found = registry.kind_of(type(x))
     if found is not None:
         return [Operand(name, x, *found)]
@@ -43,7 +43,7 @@ def leaves_in(x: Any, name: str) -> list[Operand]:
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
-    """The tensors in `x`, of which there is one at least, and no models."""
+    """The tensors in `x`; raises if there is none, or a model."""
     refuse_strangers(x)
     found = leaves_in(x, name)
     if not found:
@@ -60,7 +60,7 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
-    """The tensors and variables in `x`; everything in it has to be one."""
+    """The tensors and variables in `x`; raises if anything else is in it."""
     found = registry.kind_of(type(x))
     every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
     rows = []
@@ -114,7 +114,7 @@ def read(held: Operand) -> Any:
 
 
 def rebuilt(x: Any, row: list[Operand], new: list[Any]) -> Any:
-    """`x` with its tensors replaced; `x` itself where they are the same ones."""
+    """`x` with new tensors in the places of its own; `x` itself if none is new."""
     by_id = {id(held.value): value for held, value in zip(row, new, strict=True)}
     if id(x) in by_id:
         return by_id[id(x)]
@@ -170,7 +170,7 @@ def check_sum(held: Operand, op: str) -> None:
 
 
 def refuse_overlaps(found: list[Operand]) -> None:
-    """What is written into a tensor must change no other one, of the same replica or of another."""
+    """Raises if two tensors share memory, so that writing one would change the other."""
     twins = first_overlap(found)
     if twins is not None:
         raise ContainerError(
@@ -180,7 +180,7 @@ def refuse_overlaps(found: list[Operand]) -> None:
 
 
 def first_overlap(found: list[Operand]) -> tuple[str, str] | None:
-    """The names of two tensors of which one would be changed by what is written into the other."""
+    """The names of two tensors that share memory."""
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for held in found:
         tensor = read(held)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """Where the elements of a tensor are, each of `width` bytes."""
+    """The addresses of a tensor's elements, each of `width` bytes."""
 
     name: str
     address: int
@@ -21,7 +21,7 @@ class Block(NamedTuple):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """The memory as NumPy's, which is asked about addresses only, and never reads."""
+        """Makes NumPy take the memory for an array, to ask about addresses; nothing is read."""
         return {
             "data": (self.address, True),
             "shape": self.shape,
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
-    """Two of these blocks that have a byte in common."""
+    """Two of these blocks that share a byte; None if there are none."""
     row = sorted(blocks, key=lambda block: block.first)
     for i, one in enumerate(row):
         for other in takewhile(partial(_begins_within, one), row[i + 1 :]):
@@ -57,7 +57,7 @@ def _begins_within(one: Block, other: Block) -> bool:
 
 
 def _overlap(one: Block, other: Block) -> bool:
-    """Whether they have a byte in common, and not only their bytes between each other as columns have."""
+    """Whether two blocks share a byte; columns of one matrix, whose bytes alternate, do not."""
     import numpy
 
     try:

@@ -78,7 +78,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     """
     places = _places(devices)
     found = tensors_in(x, "x", "split")
-    _require(found, places)
+    places = _required(found, places)
     sizes = sizes_of(length_of(found), len(places), even)
     pieces: dict[int, list[Any]] = {}
     for held in found:
@@ -112,15 +112,14 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         [1, 2, 3]
     """
     place = _devices.parse(device)
-    listed = _listed(parts, "parts")
+    listed = _as_list(parts, "parts")
     rows = [tensors_in(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
     _check_structures(listed, rows, "parts")
     _check_others(listed)
     columns = list(zip(*rows, strict=True))
     for column in columns:
         _check_alike(column, _but_length)
-    for row in rows:
-        _require(row, [place])
+    [place] = _required([held for row in rows for held in row], [place])
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
@@ -133,33 +132,27 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
 
     Nothing is shared: not with the source, nor between the copies, also where a device is the source's own or is named
     twice. No gradient flows back to the source. In each copy, a tensor or model that stands in several places is still
-    one, a parameter beside its model still belongs to it, and tied weights stay tied.
+    one, a parameter beside its model still belongs to it, and tied weights stay tied. Costs a copy for each device.
 
     Args:
-        params_or_model: a model, which keeps its flags (what is frozen stays frozen), its buffers and its mode; a
-            tensor; or a container of both. Tensors of floats become what the framework takes gradients of:
-
-            | backend | a tensor of floats becomes |
-            |---|---|
-            | torch | a leaf with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
-            | tensorflow | a `tf.Variable`, which tapes watch, optimizers update and `all_reduce` writes |
-            | paddle | a leaf with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
-            | mxnet | an array with `attach_grad()` |
-            | jax | an array: `jax.grad` takes any |
-            | numpy | an array |
-
-            Tensors of integers and bools are copied. What is neither tensor nor model goes to every copy as it is.
+        params_or_model: a model, which keeps its frozen parameters, buffers and mode; a tensor; or a container of both.
+            Tensors of ints and bools are copied. What is neither tensor nor model goes to every copy as it is.
         devices: a list of devices in any spelling.
 
-    Raises:
-        ArgumentError: no devices. DeviceError: one device instead of a list. DeviceNotFoundError: as `to_device`.
-        NotATensorError: nothing to copy. NotBuiltError: a model, alone or in a container, of which a variable has no
-            values yet: each copy would draw its own. Call the model once on data, then replicate it.
-        UnsupportedError: an optimizer, which belongs to its parameters: make one for each copy. Two models in one
-            container that share a variable: put them into one model. A sparse or masked tensor, or
-            one made of others (DTensor).
+    | backend | a tensor of floats becomes |
+    |---|---|
+    | torch | a leaf with `requires_grad=True`; an `nn.Parameter` stays one and keeps its flag |
+    | tensorflow | a `tf.Variable`, which tapes watch, optimizers update and `all_reduce` writes |
+    | paddle | a leaf with `stop_gradient=False`; a `Parameter` stays one and keeps its flag |
+    | mxnet | an array with `attach_grad()` |
+    | jax | an array: `jax.grad` takes any |
+    | numpy | an array |
 
-    Costs a copy for each device.
+    Raises:
+        ArgumentError, DeviceError, DeviceNotFoundError: no devices; no list of them; one that a backend lacks.
+        NotATensorError: nothing to copy. NotBuiltError: a model with a variable that has no values yet.
+        UnsupportedError: an optimizer: make one for each copy. Two models in one container that share a variable: put
+            them into one model. A sparse or masked tensor, or one made of others (DTensor).
 
     Example:
         >>> first, second = xdevice.replicate({"w": xdevice.ones(2)}, ["cpu", "cpu"])
@@ -179,7 +172,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, "replicate")
-    _require(found, places)
+    places = _required(found, places)
     models = _models(found)
     return [_replica(params_or_model, found, models, place) for place in places]
 
@@ -213,8 +206,8 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     """Makes each tensor the sum, or the mean, of all of them, each on its own device. Use the result.
 
     Where tensors can be written it happens in place, the very objects come back, and gradient flags stay as they are:
-    so it is right for `.grad`s and for parameters. Where they cannot, the result is new tensors on the same devices.
-    No gradients flow through it.
+    so it is right for `.grad`s and for parameters. No gradients flow through it. The result is the same bit for bit on
+    all devices, and in each run.
 
     | backend | in place | several GPUs |
     |---|---|---|
@@ -226,25 +219,16 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     | numpy | yes, unless read-only | |
 
     Args:
-        tensors: a list with one for each replica: tensors, variables, or containers of them that are built alike. Two
-            on one device are fine, and so is one object in both places.
+        tensors: a list with one for each replica: tensors, variables, or containers of them that are built alike.
         op: "sum" or "mean".
-
-    The result is the same bit for bit on all devices, and in each run. Without NCCL the sum is computed on the device
-    of the first, in the order of the list, 16-bit floats as float32. Integers wrap around as the framework's do. NCCL
-    takes one dense, contiguous tensor on each GPU; any other set goes device to device.
 
     Raises:
         NotATensorError: a gradient that is None (it names the replica), a model, or anything else that is not a tensor.
-        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that are not alike; names the first
-            difference. DTypeError also for bools, and for the mean of integers.
-        ContainerError: two tensors that share memory and are not one object, such as overlapping views: what is written
-            into one would change the other. In all these cases nothing is written.
-        ArgumentError: an empty list, tensors of several backends, another `op`.
-        UnsupportedError: a sparse or masked tensor, or one made of others (DTensor).
+        ArgumentError, ShapeError, DTypeError, ContainerError: replicas that are not alike. Nothing is written.
+        DTypeError, ArgumentError: bools, and the mean of ints; an empty list, several backends, another `op`.
+        ContainerError, UnsupportedError: two tensors that share memory and are not one object; a sparse or masked one.
 
-    Costs, with NCCL, its own time (docs/explanation/hardware.md); else one copy from each device to the first, and one
-    back.
+    Costs NCCL's own time, else one copy to the first device and one back: docs/reference/devices.md.
 
     Example:
         >>> [x.tolist() for x in xdevice.all_reduce([xdevice.tensor([1.0, 2.0]), xdevice.tensor([3.0, 4.0])])]
@@ -252,7 +236,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     """
     if op not in ("sum", "mean"):
         raise ArgumentError(f"all_reduce makes the 'sum' or the 'mean', not {shown(op)}")
-    listed = _listed(tensors, "tensors")
+    listed = _as_list(tensors, "tensors")
     rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
     _check_structures(listed, rows, "tensors")
     columns = list(zip(*rows, strict=True))
@@ -266,7 +250,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
         if _ids(column) not in reduced:
-            reduced[_ids(column)] = _reduced(column, op)
+            reduced[_ids(column)] = _reduce(column, op)
     results = [reduced[_ids(column)] for column in columns]
     return [rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
 
@@ -285,7 +269,7 @@ def _places(devices: Iterable[object]) -> list[Device]:
     return places
 
 
-def _listed(things: Iterable[Any], name: str) -> list[Any]:
+def _as_list(things: Iterable[Any], name: str) -> list[Any]:
     if isinstance(things, str | dict) or registry.owner_of(type(things)) or not hasattr(things, "__iter__"):
         raise NotATensorError(
             f"expected a list, with one of the {name} for each device, not {shown(things)} of type "
@@ -297,10 +281,11 @@ def _listed(things: Iterable[Any], name: str) -> list[Any]:
     return listed
 
 
-def _require(found: Iterable[Operand], places: list[Device]) -> None:
+def _required(found: Iterable[Operand], places: list[Device]) -> list[Device]:
     for backend in {held.backend for held in found}:
         for place in places:
             backend.require(place)
+    return list(map(_devices.plain, places))
 
 
 def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:
@@ -329,7 +314,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 
 
 def _check_others(parts: list[Any]) -> None:
-    """What is not a tensor has to be the same in all parts, because there is one result."""
+    """Raises if something other than a tensor differs between the parts: there is one result for all."""
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
@@ -436,7 +421,7 @@ def _replica(x: Any, found: list[Operand], models: list[Operand], place: Device)
 # sums
 
 
-def _reduced(column: Sequence[Operand], op: str) -> list[Any]:
+def _reduce(column: Sequence[Operand], op: str) -> list[Any]:
     tensors = [read(held) for held in column]
     results = column[0].backend.all_reduce(tensors, op == "mean")
     for held, tensor, result in zip(column, tensors, results, strict=True):

@@ -10,13 +10,9 @@ from xdevice.errors import ArgumentError, shown
 def virtual_gpus(n: int, *, force: bool = False) -> None:
     """Gives every framework `n` virtual GPUs, `gpu:0` to `gpu:{n-1}`, from now to the end of the process.
 
-    They are other devices of the framework, and their memory is the host's. Tensors say where they are, moving copies,
-    networks train on them, and code of the framework's own takes `device.native`. `cpu:0` stays, and is the only CPU.
-    They are not faster than the CPU: they show whether code for several devices is correct
-    (docs/explanation/virtual.md).
-
-    `XDEVICE_VIRTUAL_GPUS=4 python script.py` does the same as `xdevice.virtual_gpus(4)` in its first line, and child
-    processes inherit it.
+    They are other devices of the framework, and their memory is the host's: they show whether code for several devices
+    is correct, and are not faster. `cpu:0` stays, and is the only CPU. `XDEVICE_VIRTUAL_GPUS=4 python script.py` does
+    the same, and child processes inherit it. docs/explanation/virtual.md has what each operation costs.
 
     | backend | `xdevice.gpu(1).native` | request them before |
     |---|---|---|
@@ -33,10 +29,8 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
 
     Raises:
         ArgumentError: `n` is not an int of 1 or more, or is not the number that was asked for before.
-        UnsupportedError: a framework that is loaded already cannot have them, not so many or no longer, or has real
-            GPUs; nothing has changed then. A framework that is loaded later raises the same error when it is loaded.
-
-    Costs what starting the devices costs: nothing on most; docs/explanation/virtual.md has what each operation costs.
+        UnsupportedError: a framework that is loaded already cannot have them, or has real GPUs; nothing has changed
+            then. A framework that is loaded later raises the same error when it is loaded.
 
     Example:
         >>> try:
@@ -47,5 +41,5 @@ def virtual_gpus(n: int, *, force: bool = False) -> None:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ArgumentError(f"virtual_gpus() takes an int of 1 or more, not {shown(n)}")
-    environment.ask_for_virtual_gpus(n, registry.loaded(), force=force)
+    environment.ask_for_virtual_gpus(n, registry.list_loaded(), force=force)
     registry.forget_types()

@@ -14,7 +14,7 @@ from .idioms import SETS_CURRENT
 from .inference import Inference
 from .project import Project, Unit
 from .rules import Rules, origins_in_text
-from .sites import GRADES, Site
+from .sites import GRADES, Edit, Site, splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Examined:
     """What was found in one call. `sites` are sorted; `unreadable` holds (path, why).
 
-    `ported(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
+    `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
     attribute `means`, the set of what it may be (see `values`), which rules of lint may ask.
     """
 
@@ -44,18 +44,18 @@ class Examined:
         """The sites of one file."""
         return [site for site in self.sites if site.file == source.path]
 
-    def ported(self, source: Source) -> bytes:
+    def port(self, source: Source) -> bytes:
         """The file as `port` would write it: `source.raw` if nothing is rewritten in it."""
         made = [site for site in self.of(source) if site.verdict == "rewritten"]
         if not made:
             return source.raw
         units = [unit for unit in self.units if unit.module.source is source]
         added = porting.import_edits(source, units, made, self.backend)
-        return source.written([*(edit for site in made for edit in site.edits), *added])
+        return source.rewrite([*(edit for site in made for edit in site.edits), *added])
 
     def diff(self, source: Source) -> str:
         """What `port` would change in one file, as a unified diff; empty if nothing."""
-        old, new = (text.decode(source.encoding) for text in (source.raw, self.ported(source)))
+        old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
         lines = difflib.unified_diff(
             old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{source.path}", f"b/{source.path}"
         )
@@ -72,16 +72,16 @@ def examine(
     The path "-" is a script on the standard input. A file that cannot be read is told in `unreadable`.
     """
     wanted = [Path(path) for path in paths]
-    root = root or _shared(wanted)
+    root = root or _common_folder(wanted)
     made = Examined(root, only, backend)
-    for path in sources.found(wanted):
+    for path in sources.files_in(wanted):
         _read(path, made)
     judge(made)
     return made
 
 
 def _read(path: Path, made: Examined) -> None:
-    shown = _shown(path, made.root)
+    shown = _show(path, made.root)
     try:
         if str(path) == "-":
             made.sources.append(sources.parse(sys.stdin.buffer.read(), "<stdin>"))
@@ -92,7 +92,7 @@ def _read(path: Path, made: Examined) -> None:
 
 
 def judge(made: Examined) -> None:
-    """Fills in the sites of what was read."""
+    """Fills in the verdict of each site of the files that were read."""
     project = Project([module for source in made.sources for module in source.modules])
     inference = made.inference = Inference(project)
     inference.run()
@@ -104,7 +104,7 @@ def judge(made: Examined) -> None:
         for site in Rules(unit, inference, in_text, unit in current).sites():
             site.tabs = (unit.tab,) if unit.tab else ()
             old = found.get(site.key)
-            found[site.key] = _agreed(old, site) if old is not None else site
+            found[site.key] = _merge(old, site) if old is not None else site
     for source in made.sources:
         for line, why in source.broken:
             found[source.path, line, 0, "cell"] = Site(source.path, line, 0, "cell", "XD160", "", "open", why=why)
@@ -115,8 +115,9 @@ def judge(made: Examined) -> None:
             site.after = _after(by_path[site.file], site)
 
 
-def _agreed(one: Site, other: Site) -> Site:
-    """Two tabs on one use: the same edits, by the weaker grade; else it is open."""
+def _merge(one: Site, other: Site) -> Site:
+    """One site of the same use in two tabs: their common edits with the weaker grade, or open where the tabs
+    disagree."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
         weaker = max(one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1)
@@ -135,10 +136,7 @@ def _at_level(site: Site, only: Grade) -> Site:
 
 
 def _after(source: Source, site: Site) -> str:
-    """What the whole expression becomes by the edits of this site alone."""
-    from .edits import splice
-    from .sites import Edit
-
+    """The text of the whole expression once the edits of this site alone are made."""
     first = min(edit.start for edit in site.edits)
     line, col = site.line, site.col
     start = min(first, source.offset(line, col))
@@ -148,7 +146,7 @@ def _after(source: Source, site: Site) -> str:
 
 
 def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
-    """The modules of programs that set the current device: they, and those that they import or that import them."""
+    """The modules that set the current device, those that they import, and those that import them."""
     import ast
 
     setting = set()
@@ -166,12 +164,12 @@ def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
     return setting
 
 
-def _shared(paths: list[Path]) -> Path:
+def _common_folder(paths: list[Path]) -> Path:
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     return Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
 
 
-def _shown(path: Path, root: Path) -> str:
+def _show(path: Path, root: Path) -> str:
     try:
         return path.resolve().relative_to(root.resolve()).as_posix()
     except ValueError:

@@ -6,9 +6,8 @@ from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from .edits import splice
-from .report import VERDICTS, by_code, ported, totals
-from .sites import CODES
+from .report import VERDICTS, by_code, share_ported, totals
+from .sites import CODES, splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +54,7 @@ pre span { display: block; padding: 0 .7rem; min-width: max-content } .del { bac
 
 
 def page(examined: Examined) -> str:
-    """The whole page: what came of the project, by code, and each site with what it becomes."""
+    """The whole page: the totals, the sites by code, and each site with its new text."""
     name = escape(examined.root.resolve().name)
     total = totals(examined.sites)
     files = sorted((source for source in examined.sources if examined.of(source)), key=lambda source: source.path)
@@ -93,7 +92,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _tiles(total: dict[str, int]) -> str:
-    share = ported(total)
+    share = share_ported(total)
     tiles = [("sites", f"{total['sites']:,}", "ink")]
     tiles += [(verdict, f"{total[verdict]:,}", _NAMES[verdict]) for verdict in VERDICTS]
     tiles += [("of what calls for a change is rewritten", f"{share:.1%}", "ink")] if share is not None else []
@@ -148,13 +147,13 @@ def _site(source: Source, site: Site) -> str:
 
 
 def _link(link: str) -> str:
-    """A page of the docs has no address here: it is named."""
+    """A page of the docs, by its name: it has no address in the report."""
     shown = escape(link)
     return f' <a href="{shown}">what to write</a>' if link.startswith("https://") else f" See <code>{shown}</code>."
 
 
 def _diff(source: Source, site: Site) -> str:
-    """The lines of a site as they are, and as they become by its own edits."""
+    """The lines of a site before and after its own edits."""
     start = source.offset(site.line, 0)
     end = source.offset(site.end[0], 0) + len(source.line_text(site.end[0]).encode())
     before = source.text[start:end]

@@ -35,18 +35,18 @@ CALLS: Final[dict[str, Idiom]] = {
     # choose
     **_calls("XD101", "torch_device", "", "torch.device"),
     **_calls("XD101", "accelerator", "xdevice.native.gpu()", "torch.accelerator.current_accelerator"),
-    **_calls("XD101", "indexed", "xdevice.native.gpu", """
+    **_calls("XD101", "index", "xdevice.native.gpu", """
         mxnet.gpu mxnet.npx.gpu mxnet.context.gpu mxnet.device.gpu paddle.CUDAPlace d2l.mxnet.gpu d2l.torch.gpu
         d2l.paddle.gpu d2l.jax.gpu
     """),
-    **_calls("XD101", "indexed", "xdevice.native.cpu", """
+    **_calls("XD101", "index", "xdevice.native.cpu", """
         mxnet.cpu mxnet.npx.cpu mxnet.context.cpu mxnet.device.cpu paddle.CPUPlace d2l.mxnet.cpu d2l.torch.cpu
         d2l.paddle.cpu d2l.jax.cpu
     """),
-    **_calls("XD101", "renamed", "xdevice.native.try_gpu", """
+    **_calls("XD101", "rename", "xdevice.native.try_gpu", """
         d2l.torch.try_gpu d2l.mxnet.try_gpu d2l.paddle.try_gpu d2l.jax.try_gpu
     """),
-    **_calls("XD101", "renamed", "xdevice.native.try_all_gpus", """
+    **_calls("XD101", "rename", "xdevice.native.try_all_gpus", """
         d2l.torch.try_all_gpus d2l.mxnet.try_all_gpus d2l.paddle.try_all_gpus d2l.jax.try_all_gpus
     """),
     **_calls("XD101", "scope", "xdevice.try_gpu", "d2l.tensorflow.try_gpu"),
@@ -65,27 +65,27 @@ CALLS: Final[dict[str, Idiom]] = {
         mxnet.device.num_gpus paddle.device.cuda.device_count d2l.torch.num_gpus d2l.mxnet.num_gpus
         d2l.tensorflow.num_gpus d2l.paddle.num_gpus d2l.jax.num_gpus
     """),
-    **_calls("XD102", "listed", "", """
+    **_calls("XD102", "list", "", """
         tensorflow.config.list_physical_devices tensorflow.config.experimental.list_physical_devices
         tensorflow.config.list_logical_devices jax.devices
     """),
     # move, wait, read, time, split, memory
     **_calls("XD103", "put", "xdevice.to_device", "jax.device_put"),
-    **_calls("XD105", "waited", "xdevice.sync", """
+    **_calls("XD105", "wait", "xdevice.sync", """
         torch.cuda.synchronize torch.accelerator.synchronize mxnet.npx.waitall mxnet.nd.waitall
         mxnet.ndarray.waitall mxnet.waitall paddle.device.cuda.synchronize paddle.device.synchronize
         jax.effects_barrier_
     """),
-    **_calls("XD106", "renamed", "xdevice.to_numpy", """
+    **_calls("XD106", "rename", "xdevice.to_numpy", """
         d2l.torch.numpy d2l.mxnet.numpy d2l.tensorflow.numpy d2l.paddle.numpy d2l.jax.numpy
     """),
-    **_calls("XD108", "renamed", "xdevice.Timer", """
+    **_calls("XD108", "rename", "xdevice.Timer", """
         d2l.torch.Timer d2l.mxnet.Timer d2l.tensorflow.Timer d2l.paddle.Timer d2l.jax.Timer
     """),
-    **_calls("XD108", "renamed", "xdevice.Benchmark", """
+    **_calls("XD108", "rename", "xdevice.Benchmark", """
         d2l.torch.Benchmark d2l.mxnet.Benchmark d2l.tensorflow.Benchmark d2l.paddle.Benchmark d2l.jax.Benchmark
     """),
-    **_calls("XD109", "loaded", "xdevice.split_batch", "mxnet.gluon.utils.split_and_load"),
+    **_calls("XD109", "load", "xdevice.split_batch", "mxnet.gluon.utils.split_and_load"),
     **_calls("XD109", "split", "xdevice.split_batch", """
         d2l.torch.split_batch d2l.mxnet.split_batch d2l.paddle.split_batch
     """),
@@ -96,7 +96,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.max_memory_allocated paddle.device.cuda.max_memory_allocated
         torch.accelerator.max_memory_allocated
     """),
-    **_calls("XD151", "placed", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
+    **_calls("XD151", "place", "xdevice.set_device", "paddle.set_device paddle.device.set_device"),
     # no neutral word
     **_calls("XD151", "none", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device
@@ -167,9 +167,9 @@ METHODS: Final[dict[str, Idiom]] = {
     "as_in_device": Idiom(".as_in_device()", "XD103", "to"),
     "reset_ctx": Idiom(".reset_ctx()", "XD103", "reset"),
     "reset_device": Idiom(".reset_device()", "XD103", "reset"),
-    "copyto": Idiom(".copyto()", "XD104", "copied"),
-    "wait_to_read": Idiom(".wait_to_read()", "XD105", "awaited"),
-    "block_until_ready": Idiom(".block_until_ready()", "XD105", "awaited"),
+    "copyto": Idiom(".copyto()", "XD104", "copy"),
+    "wait_to_read": Idiom(".wait_to_read()", "XD105", "await"),
+    "block_until_ready": Idiom(".block_until_ready()", "XD105", "await"),
     "numpy": Idiom(".numpy()", "XD106", "read", "xdevice.to_numpy"),
     "asnumpy": Idiom(".asnumpy()", "XD106", "read", "xdevice.to_numpy"),
     "tolist": Idiom(".tolist()", "XD106", "listed_values"),

@@ -71,13 +71,13 @@ class Frame:
     def __init__(self, unit: Unit, function: Function | None) -> None:
         self.unit = unit
         self.function = function
-        self.owner: Class | None = None  # while a class's body is read
+        self.owner: Class | None = None  # the class whose body is being read
         self.has_gpu = False  # whether a test has shown that there is a GPU
-        self.loops: list[list[Env]] = []  # of each loop around: what is known where it is left or begun anew
+        self.loops: list[list[Env]] = []  # for each loop around: what is known at its `break`s and `continue`s
 
 
 class Inference:
-    """What the expressions of a project may be: after `run`, each has it as its attribute `means`."""
+    """What the expressions of a project may be. After `run` each of them has this as its attribute `means`."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -140,10 +140,10 @@ class Inference:
         function.is_open = True
         for i, arg in enumerate(function.args):
             if not (i == 0 and function.is_method):
-                self.put((function, arg.arg), self._annotated(arg.annotation, function.module) or UNKNOWN)
+                self.put((function, arg.arg), self._annotation(arg.annotation, function.module) or UNKNOWN)
 
-    def _annotated(self, node: ast.expr | None, unit: Unit) -> Value | None:
-        """What an annotation says, as far as it names what we know."""
+    def _annotation(self, node: ast.expr | None, unit: Unit) -> Value | None:
+        """The values that an annotation allows; None if it names something that is not known."""
         if node is None:
             return None
         if isinstance(node, ast.Constant) and node.value is None:
@@ -151,10 +151,10 @@ class Inference:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return _PLAIN.get(node.value)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            left, right = self._annotated(node.left, unit), self._annotated(node.right, unit)
+            left, right = self._annotation(node.left, unit), self._annotation(node.right, unit)
             return union(left, right) if left and right else None
         if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("Optional"):
-            inner = self._annotated(node.slice, unit)
+            inner = self._annotation(node.slice, unit)
             return union(inner, NONE) if inner else None
         if isinstance(node, ast.Name) and node.id in _PLAIN:
             return _PLAIN[node.id]
@@ -189,7 +189,7 @@ class Inference:
             self.put((item, "return"), NONE if not item.assigned.has_yield else NOTHING)
 
     def block(self, body: Sequence[ast.stmt], env: Env | None, frame: Frame) -> Env | None:
-        """What is known after some statements; None if their end is not reached."""
+        """What is known after these statements; None if their end is never reached."""
         before = frame.has_gpu
         for statement in body:
             if env is None:
@@ -220,23 +220,23 @@ class Inference:
     def _annotated_assign(self, node: ast.AnnAssign, env: Env, frame: Frame) -> Env:
         value = self.expr(node.value, env, frame) if node.value else None
         if value is None and frame.owner is not None:  # a field, which __init__ fills
-            value = self._annotated(node.annotation, frame.unit) or UNKNOWN
+            value = self._annotation(node.annotation, frame.unit) or UNKNOWN
         if value is not None:
             self.bind(node.target, value, env, frame)
         return env
 
-    def _augmented(self, node: ast.AugAssign, env: Env, frame: Frame) -> Env:
+    def _augment(self, node: ast.AugAssign, env: Env, frame: Frame) -> Env:
         left = self.expr(node.target, env, frame, load=True)
         right = self.expr(node.value, env, frame)
-        self.bind(node.target, self._operated(node.op, left, right, node), env, frame)
+        self.bind(node.target, self._operate(node.op, left, right, node), env, frame)
         return env
 
-    def _returned(self, node: ast.Return, env: Env, frame: Frame) -> None:
+    def _return(self, node: ast.Return, env: Env, frame: Frame) -> None:
         value = self.expr(node.value, env, frame) if node.value else NONE
         if frame.function is not None and not frame.function.assigned.has_yield:
             self.put((frame.function, "return"), value)
 
-    def _raised(self, node: ast.Raise, env: Env, frame: Frame) -> None:
+    def _raise(self, node: ast.Raise, env: Env, frame: Frame) -> None:
         self._simple(node, env, frame)
 
     def _left_loop(self, node: ast.stmt, env: Env, frame: Frame) -> None:
@@ -248,14 +248,14 @@ class Inference:
         chosen = _selected_tab(node.test, frame.unit)
         if chosen is not None:
             return self.block(node.body if chosen else node.orelse, env, frame)
-        yes, no = self._narrowed(node.test, env, True), self._narrowed(node.test, env, False)
+        yes, no = self._narrow(node.test, env, True), self._narrow(node.test, env, False)
         shown = only(node.test.means, ("available",))  # type: ignore[attr-defined]
         denied = _denies_gpu(node.test)
         then = self._under(shown, node.body, yes, frame)
         other = self._under(denied, node.orelse, no, frame)
         if (denied and then is None) or (shown and other is None and node.orelse):
             frame.has_gpu = True
-        return _joined(then, other)
+        return _join(then, other)
 
     def _under(self, has_gpu: bool, body: Sequence[ast.stmt], env: Env, frame: Frame) -> Env | None:
         before, frame.has_gpu = frame.has_gpu, frame.has_gpu or has_gpu
@@ -263,14 +263,15 @@ class Inference:
         frame.has_gpu = before
         return env_after
 
-    def _narrowed(self, test: ast.expr, env: Env, is_true: bool) -> Env:
-        """What is known where a test is true, or false: of `is None`, `isinstance`, a plain name, `not`, `and`."""
+    def _narrow(self, test: ast.expr, env: Env, is_true: bool) -> Env:
+        """What is known where a test is true, or false. It understands `is None`, `isinstance`, a plain name, `not` and
+        `and`."""
         new = dict(env)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            return self._narrowed(test.operand, env, not is_true)
+            return self._narrow(test.operand, env, not is_true)
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is is_true:
             for part in test.values:
-                new = self._narrowed(part, new, is_true)
+                new = self._narrow(part, new, is_true)
             return new
         name: ast.expr | None = test
         drops: Callable[[Atom], bool] | None = None
@@ -290,31 +291,31 @@ class Inference:
         return new
 
     def _for(self, node: ast.For, env: Env, frame: Frame) -> Env | None:
-        items = self.iterated(self.expr(node.iter, env, frame), node.iter)
+        items = self.iterate(self.expr(node.iter, env, frame), node.iter)
 
         def body(env: Env) -> Env | None:
             self.bind(node.target, items, env, frame)
             return self.block(node.body, env, frame)
 
-        after = self._looped(env, body, frame)
+        after = self._loop(env, body, frame)
         return self.block(node.orelse, after, frame)
 
     def _while(self, node: ast.While, env: Env, frame: Frame) -> Env | None:
         def body(env: Env) -> Env | None:
             self.expr(node.test, env, frame)
-            return self.block(node.body, self._narrowed(node.test, env, True), frame)
+            return self.block(node.body, self._narrow(node.test, env, True), frame)
 
-        after = self._looped(env, body, frame)
+        after = self._loop(env, body, frame)
         return self.block(node.orelse, after, frame)
 
-    def _looped(self, env: Env, body: Callable[[Env], Env | None], frame: Frame) -> Env:
+    def _loop(self, env: Env, body: Callable[[Env], Env | None], frame: Frame) -> Env:
         for _ in range(5):
             frame.loops.append([])
             ends = [body(dict(env)), *frame.loops[-1]]
             frame.loops.pop()
             after = env
             for end in ends:
-                after = _joined(after, end) or env
+                after = _join(after, end) or env
             if after == env:
                 return env
             env = after
@@ -334,13 +335,13 @@ class Inference:
         if after is not None:
             after = self.block(node.orelse, after, frame)
         for handler in node.handlers:
-            caught = dict(_joined(before, after) or before)
+            caught = dict(_join(before, after) or before)
             caught.update({name: value for name, value in env.items() if name not in caught})
             if handler.type is not None:
                 self.expr(handler.type, caught, frame)
             if handler.name:
                 caught[handler.name] = of(("made", "exception"))
-            after = _joined(after, self.block(handler.body, caught, frame))
+            after = _join(after, self.block(handler.body, caught, frame))
         if after is None:
             self.block(node.finalbody, dict(before), frame)
             return None
@@ -359,10 +360,10 @@ class Inference:
                     self.expr(part, here, frame)
             if case.guard is not None:
                 self.expr(case.guard, here, frame)
-            after = _joined(after, self.block(case.body, here, frame))
+            after = _join(after, self.block(case.body, here, frame))
         return after
 
-    def _deleted(self, node: ast.Delete, env: Env, frame: Frame) -> Env:
+    def _delete(self, node: ast.Delete, env: Env, frame: Frame) -> Env:
         for target in node.targets:
             if isinstance(target, ast.Name):
                 env.pop(target.id, None)
@@ -417,7 +418,7 @@ class Inference:
         self._read_defaults(function, env, frame)
         value: Value = of(("function", function))
         for decorator in reversed(node.decorator_list):
-            value = self._decorated(decorator, function, value, env, frame)
+            value = self._decorate(decorator, function, value, env, frame)
         if frame.owner is not None:
             frame.owner.methods[node.name] = function
             self.by_name.setdefault(node.name, [])
@@ -454,7 +455,7 @@ class Inference:
             if default is not None:
                 self.put((function, arg.arg), self.expr(default, env, frame))
 
-    def _decorated(self, node: ast.expr, function: Function, value: Value, env: Env, frame: Frame) -> Value:
+    def _decorate(self, node: ast.expr, function: Function, value: Value, env: Env, frame: Frame) -> Value:
         self.expr(node, env, frame)
         called = node.func if isinstance(node, ast.Call) else node
         name = self.full(called) or ast.unparse(called)
@@ -521,7 +522,7 @@ class Inference:
         elif isinstance(target, ast.Attribute):
             self._bind_attribute(self.expr(target.value, env, frame), target.attr, value)
         elif isinstance(target, ast.Starred):
-            self.put(("items", target), self.iterated(value, target))
+            self.put(("items", target), self.iterate(value, target))
             self.bind(target.value, of(("list", target)), env, frame)
         elif isinstance(target, ast.Tuple | ast.List):
             self._unpack(target, value, env, frame)
@@ -537,7 +538,7 @@ class Inference:
             if kind(atom) == "tuple" and len(atom[1]) == count and not starred:
                 parts = [union(part, inner) for part, inner in zip(parts, atom[1], strict=True)]
             else:
-                each = self.iterated(of(atom), target)
+                each = self.iterate(of(atom), target)
                 parts = [union(part, each) for part in parts]
         for item, part in zip(target.elts, parts, strict=True):
             if isinstance(item, ast.Starred):
@@ -572,7 +573,7 @@ class Inference:
                 self.put(("items", atom[1]), value)
 
     def _escape(self, value: Value) -> None:
-        """Functions that someone outside of the project gets may be called with anything."""
+        """Marks functions that code outside of the project gets: it may call them with anything."""
         for atom in value:
             if kind(atom) in ("function", "bound"):
                 atom[1].is_open = True
@@ -581,7 +582,7 @@ class Inference:
     # expressions
 
     def expr(self, node: ast.expr, env: Env, frame: Frame, load: bool = False) -> Value:
-        """What an expression may be; also noted at the node."""
+        """What an expression may be. This is also added to the node's `means`."""
         value: Value = self._EXPRESSIONS.get(type(node), Inference._other)(self, node, env, frame)
         node.means = value  # type: ignore[attr-defined]
         return value
@@ -608,7 +609,7 @@ class Inference:
         is_device = SPELLING.fullmatch(pattern) and any(not isinstance(p, ast.Constant) for p in node.values)
         return of(("spelling", pattern, node)) if is_device else STR
 
-    def _formatted(self, node: ast.FormattedValue, env: Env, frame: Frame) -> Value:
+    def _format(self, node: ast.FormattedValue, env: Env, frame: Frame) -> Value:
         self.expr(node.value, env, frame)
         if node.format_spec is not None:
             self.expr(node.format_spec, env, frame)
@@ -695,7 +696,7 @@ class Inference:
             return union(held, loose)
         return UNKNOWN if cls.foreign() else loose
 
-    def _called(self, node: ast.Call, env: Env, frame: Frame) -> Value:
+    def _call_by_name(self, node: ast.Call, env: Env, frame: Frame) -> Value:
         func = node.func
         values = [self.expr(arg, env, frame) for arg in node.args]
         named = {k.arg: self.expr(k.value, env, frame) for k in node.keywords}
@@ -785,7 +786,7 @@ class Inference:
             self.put(key, values[-1])
             return NONE if name != "setdefault" else self.get(key)
         if name in ("extend", "update") and values:
-            self.put(key, self.iterated(values[0], node) if kind(owner) == "list" else self._held(values[0]))
+            self.put(key, self.iterate(values[0], node) if kind(owner) == "list" else self._items_of(values[0]))
             return NONE
         if name in ("pop", "get", "popleft"):
             return union(self.get(key), *values[1:], NONE if name == "get" else NOTHING)
@@ -796,7 +797,7 @@ class Inference:
             return of(("list", node))
         return UNKNOWN
 
-    def _held(self, value: Value) -> Value:
+    def _items_of(self, value: Value) -> Value:
         return union(NOTHING, *(self.get(("items", a[1])) if kind(a) in ("list", "dict") else UNKNOWN for a in value))
 
     def _method_of_parser(
@@ -838,7 +839,7 @@ class Inference:
         return UNKNOWN
 
     def _like(self, sources: Value) -> Value:
-        """The gradient of a tensor is one, and of anything else like that."""
+        """What a gradient is: a tensor where the sources are tensors, else not known."""
         return TENSOR if only(sources, ("tensor",)) else UNKNOWN
 
     def _call(
@@ -861,7 +862,7 @@ class Inference:
             return self.get((method, "return"))
         self._escape(union(NOTHING, *values, *named.values()))
         if sort == "module":
-            return knowledge.called(callee[1]) or UNKNOWN
+            return knowledge.output_of(callee[1]) or UNKNOWN
         return UNKNOWN
 
     def _instantiate(self, cls: Class, node: ast.Call, values: list[Value], named: dict[str | None, Value]) -> Value:
@@ -874,14 +875,14 @@ class Inference:
     def _pass(
         self, function: Function, node: ast.Call, values: list[Value], named: dict[str | None, Value], skips: bool
     ) -> None:
-        """The arguments of a call get into the parameters."""
+        """Puts the arguments of a call into the parameters of the function."""
         function.has_callers = True
         wanted = function.positional[1 if skips else 0 :]
         for i, (arg, value) in enumerate(zip(node.args, values, strict=True)):
             if isinstance(arg, ast.Starred):
                 for name in wanted[i:]:
-                    self.put((function, name), self.iterated(value, arg))
-                self.put(("items", (function, "*")), self.iterated(value, arg))
+                    self.put((function, name), self.iterate(value, arg))
+                self.put(("items", (function, "*")), self.iterate(value, arg))
                 break
             if i < len(wanted):
                 self.put((function, wanted[i]), value)
@@ -903,7 +904,7 @@ class Inference:
         if full.startswith("builtins."):
             return self._call_builtin(full[9:], node, values, named, frame)
         if full.endswith("multiprocessing.spawn") and values:
-            return self._spawned(node, values, named)
+            return self._spawn(node, values, named)
         everything = union(NOTHING, *values, *named.values())
         self._escape(everything)
         if full in CHOOSERS:
@@ -914,7 +915,7 @@ class Inference:
         if full in knowledge.LOADERS:
             dataset = values[0] if values else named.get("dataset", UNKNOWN)
             collated = named.get("collate_fn", named.get("batchify_fn"))
-            item = UNKNOWN if collated else self._collated(self._item_of(dataset, node))
+            item = UNKNOWN if collated else self._collate(self._item_of(dataset, node))
             self.put(("items", node), item)
             return of(("list", node))
         if full in knowledge.TENSOR_SETS:
@@ -931,7 +932,7 @@ class Inference:
             return of(("made", full))
         return values[0] if found == of("same") and values else found
 
-    def _spawned(self, node: ast.Call, values: list[Value], named: dict[str | None, Value]) -> Value:
+    def _spawn(self, node: ast.Call, values: list[Value], named: dict[str | None, Value]) -> Value:
         """torch.multiprocessing.spawn calls a function with a rank, and then with `args`."""
         args = named.get("args", values[1] if len(values) > 1 else tuple_of([]))
         for atom in values[0]:
@@ -964,12 +965,12 @@ class Inference:
 
         return union(NOTHING, *(one(atom) for atom in dataset))
 
-    def _collated(self, value: Value) -> Value:
+    def _collate(self, value: Value) -> Value:
         def one(atom: Atom) -> Value:
             if kind(atom) in ("tensor", "array", "int", "float", "bool"):
                 return TENSOR
             if kind(atom) == "tuple":
-                return tuple_of([self._collated(inner) for inner in atom[1]])
+                return tuple_of([self._collate(inner) for inner in atom[1]])
             return UNKNOWN
 
         return union(NOTHING, *(one(atom) for atom in value))
@@ -986,26 +987,26 @@ class Inference:
         if name in ("iter", "reversed"):
             return first
         if name == "next":
-            return self.iterated(first, node)
+            return self.iterate(first, node)
         if name == "getattr":
             return UNKNOWN
         items: Value | None = None
         if name == "range":
             items = INT
         elif name in ("list", "tuple", "set", "sorted", "frozenset"):
-            items = self.iterated(first, node)
+            items = self.iterate(first, node)
         elif name == "enumerate":
-            items = tuple_of([INT, self.iterated(first, node)])
+            items = tuple_of([INT, self.iterate(first, node)])
         elif name == "zip":
             if any(isinstance(arg, ast.Starred) for arg in node.args):
                 items = UNKNOWN
             else:
-                items = tuple_of([self.iterated(value, node) for value in values])
+                items = tuple_of([self.iterate(value, node) for value in values])
         elif name == "map":
-            each = [self.iterated(value, node) for value in values[1:]]
+            each = [self.iterate(value, node) for value in values[1:]]
             call = getattr(
                 node, "mapped", None
-            )  # one for all time, because lists are known by the call that makes them
+            )  # always the same node, because a list is known by the call that makes it
             if call is None:
                 call = node.mapped = ast.copy_location(ast.Call(node.func, node.args[1:], []), node)  # type: ignore[attr-defined]
             items = self._call_all(first, call, each, {}, frame)
@@ -1016,15 +1017,15 @@ class Inference:
             self.put(("items", node), union(NOTHING, *named.values(), UNKNOWN if values else NOTHING))
             return of(("dict", node))
         if name in ("abs", "sum", "max", "min"):
-            inner = first if name == "abs" or len(values) > 1 else self.iterated(first, node)
+            inner = first if name == "abs" or len(values) > 1 else self.iterate(first, node)
             return (
                 union(inner, *values[1:]) if name in ("max", "min") else union(inner, INT if name == "sum" else NOTHING)
             )
         self._escape(union(NOTHING, *values, *named.values()))
         return UNKNOWN
 
-    def iterated(self, value: Value, node: ast.AST) -> Value:
-        """What a loop over it gives."""
+    def iterate(self, value: Value, node: ast.AST) -> Value:
+        """What the variable of a loop over this value may be."""
 
         def one(atom: Atom) -> Value:
             sort = kind(atom)
@@ -1074,9 +1075,9 @@ class Inference:
 
     def _operation(self, node: ast.BinOp, env: Env, frame: Frame) -> Value:
         left, right = self.expr(node.left, env, frame), self.expr(node.right, env, frame)
-        return self._operated(node.op, left, right, node)
+        return self._operate(node.op, left, right, node)
 
-    def _operated(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
+    def _operate(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
         if not left or not right:
             return NOTHING
         if only(left, ("tensor",)) or only(right, ("tensor",)):
@@ -1089,9 +1090,9 @@ class Inference:
         if only(left, ("array", *_NUMBERS)) and only(right, ("array", *_NUMBERS)):
             return ARRAY
         if only(left, ("list", "tuple")) and (only(right, ("list", "tuple", "int"))):
-            self.put(("items", node), self.iterated(left, node))
+            self.put(("items", node), self.iterate(left, node))
             if not only(right, ("int",)):
-                self.put(("items", node), self.iterated(right, node))
+                self.put(("items", node), self.iterate(right, node))
             return of(("list", node))
         return UNKNOWN
 
@@ -1101,7 +1102,7 @@ class Inference:
         for part in node.values:
             values.append(self.expr(part, here, frame))
             if isinstance(node.op, ast.And):
-                here = self._narrowed(part, here, True)
+                here = self._narrow(part, here, True)
                 frame.has_gpu = frame.has_gpu or only(values[-1], ("available",))
         frame.has_gpu = before
         if isinstance(node.op, ast.And) and any(only(value, ("available",)) for value in values):
@@ -1133,16 +1134,16 @@ class Inference:
         test = self.expr(node.test, env, frame)
         before = frame.has_gpu
         frame.has_gpu = before or only(test, ("available",))
-        yes = self.expr(node.body, self._narrowed(node.test, env, True), frame)
+        yes = self.expr(node.body, self._narrow(node.test, env, True), frame)
         frame.has_gpu = before or _denies_gpu(node.test)
-        no = self.expr(node.orelse, self._narrowed(node.test, env, False), frame)
+        no = self.expr(node.orelse, self._narrow(node.test, env, False), frame)
         frame.has_gpu = before
         return union(yes, no)
 
     def _display(self, node: ast.List | ast.Set, env: Env, frame: Frame) -> Value:
         for item in node.elts:
             value = self.expr(item, env, frame)
-            self.put(("items", node), self.iterated(value, item) if isinstance(item, ast.Starred) else value)
+            self.put(("items", node), self.iterate(value, item) if isinstance(item, ast.Starred) else value)
         return of(("list", node))
 
     def _tuple(self, node: ast.Tuple, env: Env, frame: Frame) -> Value:
@@ -1157,18 +1158,18 @@ class Inference:
             if key is not None:
                 self.expr(key, env, frame)
             value = self.expr(item, env, frame)
-            self.put(("items", node), value if key is not None else self._held(value))
+            self.put(("items", node), value if key is not None else self._items_of(value))
         return of(("dict", node))
 
     def _comprehension(self, node: Any, env: Env, frame: Frame) -> Value:
         inside = dict(env)
         owner, frame.owner = frame.owner, frame.owner
         for generator in node.generators:
-            items = self.iterated(self.expr(generator.iter, inside, frame), generator.iter)
+            items = self.iterate(self.expr(generator.iter, inside, frame), generator.iter)
             self._bind_inside(generator.target, items, inside, frame)
             for test in generator.ifs:
                 self.expr(test, inside, frame)
-                inside = self._narrowed(test, inside, True)
+                inside = self._narrow(test, inside, True)
         frame.owner = owner
         if isinstance(node, ast.DictComp):
             self.expr(node.key, inside, frame)
@@ -1178,14 +1179,14 @@ class Inference:
         return of(("list", node))
 
     def _bind_inside(self, target: ast.expr, value: Value, env: Env, frame: Frame) -> None:
-        """Names of a comprehension are its own: no cell gets them."""
+        """Binds a name of a comprehension, which nothing outside of it can read."""
         target.means = value  # type: ignore[attr-defined]
         if isinstance(target, ast.Name):
             env[target.id] = value
         elif isinstance(target, ast.Tuple | ast.List):
             same = [a for a in value if kind(a) == "tuple" and len(a[1]) == len(target.elts)]
             for i, item in enumerate(target.elts):
-                parts = [a[1][i] for a in same] if len(same) == len(value) else [self.iterated(value, target)]
+                parts = [a[1][i] for a in same] if len(same) == len(value) else [self.iterate(value, target)]
                 self._bind_inside(item, union(NOTHING, *parts), env, frame)
         elif isinstance(target, ast.Starred):
             self._bind_inside(target.value, UNKNOWN, env, frame)
@@ -1202,13 +1203,13 @@ class Inference:
         self.bind(node.target, value, env, frame)
         return value
 
-    def _starred(self, node: ast.Starred, env: Env, frame: Frame) -> Value:
+    def _star(self, node: ast.Starred, env: Env, frame: Frame) -> Value:
         return self.expr(node.value, env, frame)
 
-    def _awaited(self, node: ast.Await, env: Env, frame: Frame) -> Value:
+    def _await(self, node: ast.Await, env: Env, frame: Frame) -> Value:
         return self.expr(node.value, env, frame)
 
-    def _yielded(self, node: ast.Yield, env: Env, frame: Frame) -> Value:
+    def _yield(self, node: ast.Yield, env: Env, frame: Frame) -> Value:
         value = self.expr(node.value, env, frame) if node.value else NONE
         if frame.function is not None:
             self.put(("items", (frame.function, "yield")), value)
@@ -1235,20 +1236,20 @@ class Inference:
         return ""
 
     _STATEMENTS: Final[dict[type, Any]] = {
-        ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated_assign, ast.AugAssign: _augmented,
-        ast.Return: _returned, ast.Raise: _raised, ast.If: _if, ast.For: _for, ast.AsyncFor: _for, ast.While: _while,
+        ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated_assign, ast.AugAssign: _augment,
+        ast.Return: _return, ast.Raise: _raise, ast.If: _if, ast.For: _for, ast.AsyncFor: _for, ast.While: _while,
         ast.With: _with, ast.AsyncWith: _with, ast.Try: _try, ast.Import: _import, ast.ImportFrom: _import_from,
-        ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.ClassDef: _class, ast.Delete: _deleted,
+        ast.FunctionDef: _function, ast.AsyncFunctionDef: _function, ast.ClassDef: _class, ast.Delete: _delete,
         ast.Match: _match, ast.Break: _left_loop, ast.Continue: _left_loop,
         **({ast.TryStar: _try} if hasattr(ast, "TryStar") else {}),
     }  # fmt: skip
     _EXPRESSIONS: Final[dict[type, Any]] = {
-        ast.Constant: _constant, ast.JoinedStr: _text, ast.FormattedValue: _formatted, ast.Name: _name,
-        ast.Attribute: _attribute, ast.Call: _called, ast.Subscript: _subscript, ast.BinOp: _operation,
+        ast.Constant: _constant, ast.JoinedStr: _text, ast.FormattedValue: _format, ast.Name: _name,
+        ast.Attribute: _attribute, ast.Call: _call_by_name, ast.Subscript: _subscript, ast.BinOp: _operation,
         ast.BoolOp: _boolean, ast.UnaryOp: _not, ast.Compare: _comparison, ast.IfExp: _choice, ast.List: _display,
         ast.Set: _display, ast.Tuple: _tuple, ast.Dict: _dict, ast.ListComp: _comprehension,
         ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _comprehension,
-        ast.Lambda: _lambda, ast.NamedExpr: _walrus, ast.Starred: _starred, ast.Await: _awaited, ast.Yield: _yielded,
+        ast.Lambda: _lambda, ast.NamedExpr: _walrus, ast.Starred: _star, ast.Await: _await, ast.Yield: _yield,
     }  # fmt: skip
 
 
@@ -1298,7 +1299,7 @@ def is_model(atom: Atom) -> bool:
     return kind(atom) == "instance" and bool(atom[1].foreign() & knowledge.BASES)
 
 
-def _joined(one: Env | None, other: Env | None) -> Env | None:
+def _join(one: Env | None, other: Env | None) -> Env | None:
     if one is None or other is None:
         return one if other is None else other
     if one is other:
@@ -1307,7 +1308,7 @@ def _joined(one: Env | None, other: Env | None) -> Env | None:
 
 
 def _denies_gpu(test: ast.expr) -> bool:
-    """`not torch.cuda.is_available()`, or a name for it."""
+    """Whether a test is `not torch.cuda.is_available()`, or a name for that."""
     if not isinstance(test, ast.UnaryOp) or not isinstance(test.op, ast.Not):
         return False
     return only(getattr(test.operand, "means", NOTHING), ("available",))
@@ -1324,7 +1325,7 @@ def _named_kinds(node: ast.expr) -> set[str] | None:
 
 
 def _counts_gpus(node: ast.Compare, inference: Inference) -> bool:
-    """`device_count() > 0`, and what else is true only where there is a GPU."""
+    """Whether a test is `device_count() > 0`, or another one that is true only where there is a GPU."""
     if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Gt | ast.GtE) or not isinstance(node.left, ast.Call):
         return False
     bound = node.comparators[0]
@@ -1334,7 +1335,7 @@ def _counts_gpus(node: ast.Compare, inference: Inference) -> bool:
 
 
 def _selected_tab(test: ast.expr, unit: Unit) -> bool | None:
-    """Whether a tab is one of `tab.selected("mxnet", "jax")`; None if that is not what is asked."""
+    """For a test such as `tab.selected("mxnet", "jax")`: whether this tab is one of those. None for any other test."""
     if unit.tab is None or not isinstance(test, ast.Call) or ast.unparse(test.func) != "tab.selected":
         return None
     names = [arg.value for part in test.args for arg in ast.walk(part) if isinstance(arg, ast.Constant)]

@@ -1,4 +1,4 @@
-"""What calls and attributes of packages outside of the project give, as tables. What is in no table is not known."""
+"""Tables of what calls and attributes of packages outside of the project give. What is in no table is not known."""
 
 from __future__ import annotations
 
@@ -218,12 +218,12 @@ _MADE: Final[dict[tuple[str, str], Value]] = {
 
 
 def attribute(made: str, name: str) -> Value | None:
-    """An attribute of what a call gave."""
+    """What an attribute is of a value that the call `made` gave."""
     return _MADE.get((made, name))
 
 
 def result(full: str) -> Value | None:
-    """What calling a full name gives; None if no table knows."""
+    """What a call of a function or class with this full name gives; None if no table has it."""
     found = _CALLS.get(full)
     if found is not None:
         return found
@@ -243,7 +243,7 @@ def result(full: str) -> Value | None:
     return None
 
 
-def called(full: str) -> Value | None:
+def output_of(full: str) -> Value | None:
     """What a layer of a framework gives when it is called."""
     root, _, name = full.rpartition(".")
     if name in _SEVERAL or root not in MODULES:

@@ -1,4 +1,4 @@
-"""What lint tells: hits of the rules that are selected, but for what comments ignore and what was there before."""
+"""The findings of lint: what the selected rules hit, without what comments ignore and what a baseline has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ _SECTION: Final = re.compile(r"^\s*\[tool\.xdevice\b", re.MULTILINE)
 
 
 class OptionError(Exception):
-    """What was asked for cannot be done: a code that does not exist, a file that cannot be read, a revision."""
+    """An option that cannot be followed: a code that does not exist, a file that cannot be read, an unknown
+    revision."""
 
 
 class Change(NamedTuple):
@@ -55,12 +56,12 @@ class Finding:
     text: str = field(compare=False, default="")
     end: tuple[int, int] = field(compare=False, default=(0, 0))
     cell: int | None = field(compare=False, default=None)
-    lines: range = field(compare=False, default=range(0))  # of the whole statement
+    lines: range = field(compare=False, default=range(0))  # the lines of the whole statement
     fix: tuple[Change, ...] = field(compare=False, default=())
 
 
 class Choice(NamedTuple):
-    """Which codes are told, in which files."""
+    """Which codes are looked for, and in which files."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ def _matches(path: str, glob: str) -> bool:
 
 
 def codes(text: str, of: str) -> tuple[str, ...]:
-    """The codes, or beginnings of codes, of an option or a comment.
+    """The codes that an option or a comment lists, whole or their beginnings.
 
     Raises:
         OptionError: one of them begins no code.
@@ -93,7 +94,7 @@ def codes(text: str, of: str) -> tuple[str, ...]:
 # what a project has set
 
 
-def configured(root: Path) -> Choice:
+def configure(root: Path) -> Choice:
     """What `[tool.xdevice]` of the nearest pyproject.toml says: select, ignore, per-file-ignores.
 
     Raises:
@@ -119,9 +120,9 @@ def configured(root: Path) -> Choice:
         raise OptionError(f"{file}: [tool.xdevice] has select, ignore and per-file-ignores, not {', '.join(unknown)}")
     per_file = given.get("per-file-ignores", {})
     return Choice(
-        _listed(given.get("select", []), f"{file}: select"),
-        _listed(given.get("ignore", []), f"{file}: ignore"),
-        tuple((glob, _listed(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
+        _list_codes(given.get("select", []), f"{file}: select"),
+        _list_codes(given.get("ignore", []), f"{file}: ignore"),
+        tuple((glob, _list_codes(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
     )
 
 
@@ -129,7 +130,7 @@ def _has_pyproject(folder: Path) -> bool:
     return (folder / "pyproject.toml").is_file()
 
 
-def _listed(given: Any, of: str) -> tuple[str, ...]:
+def _list_codes(given: Any, of: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(code, str) for code in given):
         raise OptionError(f"{of} is a list of codes, such as ['XD202'], not {given!r}")
     return codes(" ".join(given), of)
@@ -144,7 +145,7 @@ def needs_engine(choice: Choice) -> bool:
 
 
 def findings(source: Source, choice: Choice) -> list[Finding]:
-    """What is to be told of a file, in order; what two tabs of a text share is told once.
+    """The findings in a file, in order. A finding that two tabs share comes once.
 
     Raises:
         OptionError: a comment names a code that does not exist.
@@ -152,9 +153,9 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     found = {finding for module in source.modules for finding in _all(module)}
     chosen = [finding for finding in sorted(found) if choice.takes(finding.code, source.path)]
     ignores = list(_ignores(source))
-    told = [finding for finding in chosen if not _ignored(finding, ignores)]
+    told = [finding for finding in chosen if not _is_ignored(finding, ignores)]
     if choice.takes("XD401", source.path):
-        told += _unused(source, ignores, choice)
+        told += _unused_ignores(source, ignores, choice)
     return sorted(told)
 
 
@@ -174,7 +175,7 @@ def _all(module: Module) -> Iterator[Finding]:
 
 
 class _Spans:
-    """The lines of the statement that a node stands in, and of a compound one those of its head."""
+    """For a node the lines of its statement; for a compound statement those of its head."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -197,9 +198,9 @@ def _heads(tree: ast.Module) -> Iterator[tuple[int, int]]:
 
 
 def with_fixes(found: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """The findings, with what `port` would write where that mends one; of notebooks nothing is said."""
+    """The findings, each with the edits by which `port` would mend it; notebooks get none."""
     changes: dict[object, tuple[Source, Site]] = {}
-    for source, site in _rewritten(examined):  # a site of a method begins at its name, as a finding does not
+    for source, site in _rewritten(examined):  # a site begins at the name of the method, a finding at the whole call
         changes["start", site.file, site.line, column(source, site.line, site.col)] = source, site
         changes["end", site.file, site.end[0], column(source, *site.end)] = source, site
     for one in found:
@@ -231,7 +232,7 @@ def _at(source: Source, offset: int) -> tuple[int, int]:
 
 @dataclass
 class _Ignore:
-    line: int  # of the file, as the next two
+    line: int  # a line of the file, as the next two
     lines: range
     cell: int | None
     codes: tuple[str, ...]
@@ -263,14 +264,14 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
         return
     parts = [(1, source.text.decode())] if source.cells is None else [(c.line, c.text) for c in source.cells]
     for first, text in parts:
-        # what is left of a cell for IPython has no findings either where it is not Python
+        # a cell that is not Python has no findings, even without its lines for IPython
         with suppress(tokenize.TokenError, SyntaxError):
             for token in tokenize.generate_tokens(io.StringIO(text).readline):
                 if token.type == tokenize.COMMENT:
                     yield first + token.start[0] - 1, token.string
 
 
-def _ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
+def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
     hit = False
     for one in ignores:
         touches = one.lines.start < finding.lines.stop and finding.lines.start < one.lines.stop
@@ -279,8 +280,9 @@ def _ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
     return hit
 
 
-def _unused(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
-    """Whether a code that is not looked for would be found is not known, so a comment for it is not told."""
+def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
+    """Findings for comments that ignore nothing. A comment with a code that is not selected may be needed, so it counts
+    as used."""
     for one in ignores:
         looked_for = [code for code in one.codes if choice.takes(_first(code), source.path)]
         if not one.used and (looked_for or (not one.codes and not choice.select)):
@@ -301,14 +303,14 @@ def _first(beginning: str) -> str:
 
 
 def baseline(told: Iterable[Finding]) -> str:
-    """What is there now, as a file: by path, code and the text of the line, so that lines may move."""
+    """The findings as a file, by path, code and text of the line, so that they are known again when lines move."""
     counts = Counter((one.path, one.code, one.text) for one in told)
     rows = [{"path": p, "code": c, "line": text, "count": n} for (p, c, text), n in sorted(counts.items())]
     return json.dumps({"version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
 def beyond(told: Iterable[Finding], file: Path) -> list[Finding]:
-    """What is told beyond a baseline: of equal lines, those that come last.
+    """The findings that the baseline does not have; of equal lines the last ones are new.
 
     Raises:
         OptionError: the file cannot be read, or is not a baseline.
@@ -327,8 +329,8 @@ def beyond(told: Iterable[Finding], file: Path) -> list[Finding]:
     return new
 
 
-def added(told: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
-    """What stands in lines that were added since a revision, and in files that Git does not know yet.
+def only_added(told: Iterable[Finding], revision: str, root: Path) -> list[Finding]:
+    """The findings in lines that were added since a revision, and in files that Git does not have yet.
 
     Raises:
         OptionError: Git does not know the revision, or is not there.

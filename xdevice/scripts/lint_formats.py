@@ -29,13 +29,13 @@ def text(found: Sequence[Finding]) -> str:
 def github(found: Sequence[Finding]) -> str:
     """Annotations of a workflow of GitHub."""
     return "".join(
-        f"::error file={_escaped(one.path)},line={one.line},col={one.col},endLine={one.end[0]},"
-        f"title={one.code}::{_escaped(one.message, is_value=False)}\n"
+        f"::error file={_escape(one.path)},line={one.line},col={one.col},endLine={one.end[0]},"
+        f"title={one.code}::{_escape(one.message, is_value=False)}\n"
         for one in found
     )
 
 
-def _escaped(text: str, is_value: bool = True) -> str:
+def _escape(text: str, is_value: bool = True) -> str:
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if is_value else text
 
@@ -57,10 +57,10 @@ def sarif(found: Sequence[Finding]) -> str:
     driver = {"name": "xdevice", "version": __version__, "rules": rules}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": [_result(one) for one in found]}
     document = {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-    return _written(document)
+    return _write(document)
 
 
-def _written(document: object) -> str:
+def _write(document: object) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -110,7 +110,7 @@ class Hit:
 
 
 def hits(module: Module) -> Iterator[Hit]:
-    """What the rules find in a module, in no order."""
+    """The findings of all rules in a module, in no order."""
     view = _View(module.tree)
     is_test = _TESTS.search(module.source.path) is not None
     for node in view.nodes:
@@ -142,7 +142,7 @@ class _View:
         self.words = {_last(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute | ast.keyword)}
 
     def full(self, node: ast.AST) -> str:
-        """The full name of what an import has brought; empty for anything else."""
+        """The full name of an imported thing; empty for anything else."""
         if isinstance(node, ast.Name):
             return self.imports.get(node.id) or _CONVENTIONS.get(node.id, "")
         if isinstance(node, ast.Attribute):
@@ -151,7 +151,8 @@ class _View:
         return ""
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Each node around a node, up to its function, from the inside, and its child that holds the node."""
+        """Each node around a node, from the inside up to its function, with the child through which it holds the
+        node."""
         while node in self.parents:
             child, node = node, self.parents[node]
             yield node, child
@@ -159,14 +160,14 @@ class _View:
                 return
 
     def is_guarded(self, node: ast.AST) -> bool:
-        """Whether a test that speaks of devices decides if a node runs."""
+        """Whether the node runs only if a test that mentions devices says so."""
         return any(
             isinstance(outer, ast.If | ast.IfExp) and child is not outer.test and _speaks_of_devices(outer.test)
             for outer, child in self.above(node)
         )
 
     def framework(self) -> str:
-        """The one framework that the module imports, else an empty text."""
+        """The one framework that the module imports; empty if there are none or several."""
         names = {name.partition(".")[0] for name in self.imports.values()} & _FRAMEWORKS
         return names.pop() if len(names) == 1 else ""
 
@@ -184,7 +185,7 @@ class _View:
 
 
 def _last(node: ast.AST) -> str:
-    """The last name of an expression, or the text that it is."""
+    """The last name of an expression, or the text of a literal."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.Attribute):
@@ -199,7 +200,7 @@ def _speaks_of_devices(test: ast.expr) -> bool:
 
 
 def _text_of(node: ast.AST | None, pattern: re.Pattern[str] = _TEXT) -> str:
-    """The device text that an expression is, else an empty one."""
+    """The text of a literal that names a device, else ""."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.fullmatch(node.value):
         return node.value
     return ""
@@ -268,7 +269,7 @@ def _host_read(view: _View, call: ast.Call) -> Found:
 
 
 def _is_on_host(node: ast.expr) -> bool:
-    """`x.numpy().tolist()` reads once."""
+    """Whether a read reads again what is on the host already, as the second one in `x.numpy().tolist()` does."""
     return any(isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node))
 
 
@@ -288,7 +289,7 @@ def _thrown_away(view: _View, statement: ast.Expr) -> Found:
     call = statement.value
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return
-    means = getattr(call.func.value, "means", None)  # what the engine has found, where it was asked
+    means = getattr(call.func.value, "means", None)  # the engine's inference, if it has run
     if _method(call) in ("to", "cpu", "cuda", "as_in_ctx", "as_in_context") and means == _A_TENSOR:
         yield "XD212", f"`.{_method(call)}()` gives a new tensor, and leaves this one where it is"
 
@@ -310,7 +311,7 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
     return isinstance(parent, ast.arg | ast.AnnAssign) and parent.annotation is node
 
 
-def _compared(view: _View, node: ast.Compare) -> Found:
+def _compare(view: _View, node: ast.Compare) -> Found:
     sides = [node.left, *node.comparators]
     if len(sides) != 2:
         return
@@ -356,7 +357,7 @@ def _too_late(view: _View, node: ast.Assign) -> Found:
         yield "XD214", f"{late[0]} was imported before, and may have read it already; set it above the import"
 
 
-def _timed(view: _View, node: ast.BinOp) -> Found:
+def _time(view: _View, node: ast.BinOp) -> Found:
     if not (isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call) and isinstance(node.right, ast.Name)):
         return
     if view.full(node.left.func) not in _CLOCKS or view.framework() in ("", "tensorflow"):
@@ -369,7 +370,7 @@ def _timed(view: _View, node: ast.BinOp) -> Found:
 
 
 def _since(view: _View, node: ast.AST, name: str) -> Iterator[ast.stmt]:
-    """The statements from where a clock was read into a name to where it is read again, in one block."""
+    """The statements between two readings of a clock in one block, of which the first one sets `name`."""
     for outer, child in view.above(node):
         body = getattr(outer, "body", None)
         if not isinstance(body, list) or child not in body:
@@ -386,9 +387,9 @@ _BY_TYPE: Final[dict[type[ast.AST], tuple[Callable[[_View, Any], Found], ...]]] 
     ast.Call: (_hard_coded, _cuda_method, _load, _early_copy, _one_of_several, _host_read, _ends_with),
     ast.Attribute: (_name_of_vendor,),
     ast.Name: (_name_of_vendor,),
-    ast.Compare: (_compared,),
+    ast.Compare: (_compare,),
     ast.With: (_copies_nothing,),
     ast.Assign: (_too_late,),
-    ast.BinOp: (_timed,),
+    ast.BinOp: (_time,),
     ast.Expr: (_thrown_away,),
 }

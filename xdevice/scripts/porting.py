@@ -1,4 +1,4 @@
-"""The new text of a file: which edits are made, and where `import xdevice` and `set_backend` go."""
+"""The new text of a file: its edits, and where `import xdevice` and `set_backend` are inserted."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _frameworks(tree: ast.Module) -> set[str]:
 
 
 def _is_shared(source: Source, line: int, tab: str | None) -> bool:
-    """Whether a cell belongs to other tabs, too, so that no framework may be named in it."""
+    """Whether a line belongs to other tabs too, so that no framework may be named in it."""
     if tab is None or source.cells is None:
         return False
     cell = next((cell for cell in reversed(source.cells) if cell.line <= line), None)

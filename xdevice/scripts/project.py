@@ -1,4 +1,4 @@
-"""The modules of a call as one project: which module an import means, which functions and classes they define."""
+"""All modules that are examined together: which module an import means, and what each of them defines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Function:
         self.positional = [arg.arg for arg in [*a.posonlyargs, *a.args]]
         self.keywords = [arg.arg for arg in a.kwonlyargs]
         self.args = [*a.posonlyargs, *a.args, *a.kwonlyargs]
-        self.assigned = _assigned(self.node)
+        self.assigned = _collect_assigned(self.node)
         self.globals = {name for node in self.assigned.nodes if isinstance(node, ast.Global) for name in node.names}
 
     @property
@@ -133,7 +133,7 @@ class _Assigned(ast.NodeVisitor):
     visit_YieldFrom = visit_Yield  # noqa: N815
 
 
-def _assigned(node: Any) -> _Assigned:
+def _collect_assigned(node: Any) -> _Assigned:
     found = _Assigned()
     for statement in node.body if isinstance(node.body, list) else [node.body]:
         found.visit(statement)
@@ -144,7 +144,7 @@ def _assigned(node: Any) -> _Assigned:
 
 
 class Project:
-    """All modules of a call, and which of them an import means."""
+    """All modules that are examined together, and which of them an import means."""
 
     def __init__(self, modules: Iterable[Module]) -> None:
         self.units: list[Unit] = []
@@ -160,8 +160,8 @@ class Project:
                 self.by_tail.setdefault(unit.full.split(".")[-1], []).append(unit)
 
     def find(self, name: str, asker: Unit) -> Unit | None:
-        """The module that `import name` means in a module: one beside it first, then one of that full name, then the
-        only one whose path ends so."""
+        """The module that `import name` means in the module `asker`: one beside it, else one with that full name, else
+        the only one whose path ends so."""
         tail = name.split(".")
         if tail[0] in FRAMEWORKS:
             return None

@@ -1,4 +1,4 @@
-"""What was found, as one document: equal input gives equal bytes, wherever the project lies."""
+"""The findings as one document: equal input gives equal bytes, wherever the project lies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 
 
 def document(examined: Examined) -> dict[str, Any]:
-    """The report as JSON has it: lines and columns from 1, in characters; files by path, sites by position."""
+    """The report as a dict for JSON: lines and columns from 1, in characters; files by path, sites by position."""
     return {
         "tool": "xdevice",
         "version": __version__,
@@ -49,8 +49,8 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
     return {"sites": len(sites)} | {v: verdicts[v] for v in VERDICTS} | {grade: grades[grade] for grade in GRADES}
 
 
-def ported(total: dict[str, int]) -> float | None:
-    """The share of what calls for a change that is rewritten; None where nothing does."""
+def share_ported(total: dict[str, int]) -> float | None:
+    """The share of the sites to change that are rewritten; None if there are none."""
     asked = total["rewritten"] + total["open"]
     return total["rewritten"] / asked if asked else None
 

@@ -1,4 +1,4 @@
-"""From what is known of a module to its sites: each way of `idioms` is a function here that gives a verdict."""
+"""The sites of a module: each function here, which `idioms` names, gives the verdict on one kind of use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .inference import SPELLING, is_model
 from .knowledge import IN_PLACE, framework_of
 from .project import Scope
 from .sites import Edit, Grade, Site, Verdict
-from .values import NOTHING, Value, kind, known, may_be, only
+from .values import NOTHING, Value, is_known, kind, may_be, only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,14 +42,14 @@ _LOGS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
 
 @dataclass
 class Finding:
-    """What a rule says of one use: with `edits` and a grade it can be rewritten."""
+    """The verdict on one use. With `edits` and a grade it can be rewritten."""
 
     verdict: Verdict
     why: str
     code: str = ""
     grade: Grade | None = None
     edits: tuple[Edit, ...] = ()
-    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # uses inside that are part of this one
+    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # nodes inside that are no sites of their own
 
 
 def _open(why: str, code: str = "") -> Finding:
@@ -70,7 +70,7 @@ class Rules:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.order: list[ast.AST] = []
         _walk(unit.tree, self.parents, self.order)
-        names = _imported(unit, inference)
+        names = _imports_of(unit, inference)
         self.uses = {framework for name in names if (framework := framework_of(name)) is not None}
         names |= {node.id for node in self.order if isinstance(node, ast.Name)}
         self.others = {name.split(".")[0] for name in names} & idioms.OTHER_ARRAYS
@@ -100,7 +100,7 @@ class Rules:
             finding = _open("TorchScript compiles this function, and knows no other module", "XD167")
         position = node.lineno, node.col_offset
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and idiom.name.startswith("."):
-            position = self.source.position(self._dot(node.func))  # of calls on one line each has its own
+            position = self.source.position(self._dot(node.func))  # several calls on one line have a position each
         return Site(
             self.source.path, *position, idiom.name, finding.code or idiom.code, self._framework(node), finding.verdict,
             finding.grade, finding.why or idiom.why, (where.end_lineno or 0, where.end_col_offset or 0),
@@ -115,7 +115,7 @@ class Rules:
 
     def _idiom(self, node: ast.AST) -> tuple[Idiom, Finding] | None:
         if not hasattr(node.value if isinstance(node, ast.keyword) else node, "means"):
-            return None  # never reached: after a return, or what is selected in other tabs
+            return None  # never reached: it is after a return, or in other tabs
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.keyword):
@@ -123,7 +123,7 @@ class Rules:
         if isinstance(node, ast.IfExp):
             return self._chosen_text(node)
         if isinstance(node, ast.Compare):
-            return self._compared(node)
+            return self._compare(node)
         if isinstance(node, ast.Attribute) and node.attr in idioms.WHERE and isinstance(node.ctx, ast.Load):
             return self._where(node)
         return None
@@ -131,7 +131,7 @@ class Rules:
     def _call(self, node: ast.Call) -> tuple[Idiom, Finding] | None:
         full = self.full(node.func)
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None  # what a function is given is its caller's to choose
+            return None  # a parameter: the caller chooses it
         idiom = idioms.CALLS.get(full)
         if idiom is not None:
             return idiom, getattr(self, f"_{idiom.way}")(node, idiom)
@@ -159,12 +159,12 @@ class Rules:
     def _none(self, node: ast.Call, idiom: Idiom) -> Finding:
         return Finding("neutral", idiom.why) if idiom.code == "XD152" else _open(idiom.why)
 
-    def _renamed(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _rename(self, node: ast.Call, idiom: Idiom) -> Finding:
         if any(isinstance(arg, ast.Starred) for arg in node.args) or any(k.arg is None for k in node.keywords):
             return _open("stars hide the arguments", "XD166")
         if idiom.text == "xdevice.to_numpy" and (len(node.args) != 1 or node.keywords):
             return _open("to_numpy takes one argument", "XD166")
-        return self._done("proven", "the name says it", self._named(node, idiom.text))
+        return self._rewrite("proven", "the name says it", self._name(node, idiom.text))
 
     def _whole(self, node: ast.Call, idiom: Idiom) -> Finding:
         if node.args or node.keywords:
@@ -179,7 +179,7 @@ class Rules:
         )
         if " " in text and not loose and not (isinstance(parent, ast.IfExp) and parent.test is node):
             text = f"({text})"
-        return self._done("proven", "the name says it", self._replaced(node, text))
+        return self._rewrite("proven", "the name says it", self._replace(node, text))
 
     def _torch_device(self, node: ast.Call, idiom: Idiom) -> Finding:
         if len(node.args) == 2 and not node.keywords and _literal(node.args[0]) in ("cuda", "cpu"):
@@ -203,8 +203,9 @@ class Rules:
         return self._without_index(node, finding, _is_bare(argument))
 
     def _without_index(self, node: ast.Call, finding: Finding, is_gpu: bool) -> Finding:
-        """The native object of a GPU has an index, which a text shows, and which set_device does not change. Where
-        that matters, a device without one is made of its kind."""
+        """Deals with a device without an index: xdevice's native one has an index, which shows in texts, and which
+        `set_device` does not change. Where either matters, the replacement is made of the kind alone, or the site is
+        open."""
         in_text = node in self.text_origins
         if not in_text and not self.sets_current:
             return finding
@@ -217,16 +218,16 @@ class Rules:
         if not isinstance(root, ast.Name) or self.full(root) != "torch":
             return _open("flows into text, or follows set_device, and torch has another name here", "XD169")
         why = "flows into text" if in_text else "follows set_device"
-        edits = self._replaced(node, f"{root.id}.device(xdevice.native.gpu().type)")
-        return self._done("proven", f"{finding.why}; without an index, because it {why}", edits)
+        edits = self._replace(node, f"{root.id}.device(xdevice.native.gpu().type)")
+        return self._rewrite("proven", f"{finding.why}; without an index, because it {why}", edits)
 
     def _device_of_text(self, node: ast.Call, argument: ast.expr) -> Finding:
         text = _literal(argument)
         if text is not None and SPELLING.fullmatch(text):
             name, _, index = text.partition(":")
             maker = "cpu" if name.lower() == "cpu" else "gpu"
-            return self._done(
-                "proven", "a text that names it", self._replaced(node, f"xdevice.native.{maker}({index})")
+            return self._rewrite(
+                "proven", "a text that names it", self._replace(node, f"xdevice.native.{maker}({index})")
             )
         if text is not None:
             return (
@@ -243,23 +244,25 @@ class Rules:
             if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
                 inner = self.module.segment(part.value) if self._is_exact(part.value) else None
                 if inner is not None and not self._has_sites(part.value):
-                    edits = self._replaced(node, f"xdevice.native.gpu({inner})")
+                    edits = self._replace(node, f"xdevice.native.gpu({inner})")
                     return self._index_grade(part.value, edits)
         if isinstance(argument, ast.IfExp) and self._is_choice(argument):
-            return self._done("proven", "the usual choice", self._replaced(node, "xdevice.native.try_gpu()"), argument)
+            return self._rewrite(
+                "proven", "the usual choice", self._replace(node, "xdevice.native.try_gpu()"), argument
+            )
         means = _means(argument)
-        edits = self._named(node, "xdevice.native.device")
+        edits = self._name(node, "xdevice.native.device")
         if only(means, _DEVICES) or (only(means, (*_DEVICES, "str")) and "str" not in means):
-            return self._done("proven", "the argument is a device or names one", edits)
+            return self._rewrite("proven", "the argument is a device or names one", edits)
         if only(means, _NUMBERS):
-            edits = self._named(node, "xdevice.native.gpu")
-            return self._done("proven", "the argument is a number", edits)
+            edits = self._name(node, "xdevice.native.gpu")
+            return self._rewrite("proven", "the argument is a number", edits)
         if only(means, ("str", *_DEVICES)):
-            return self._done("proven", "the argument is a text, and one that names no device raises", edits)
-        return self._done("safe", "the argument is not proven to name a device", edits, code="XD161")
+            return self._rewrite("proven", "the argument is a text, and one that names no device raises", edits)
+        return self._rewrite("safe", "the argument is not proven to name a device", edits, code="XD161")
 
     def _is_choice(self, node: ast.IfExp) -> bool:
-        """`"cuda" if torch.cuda.is_available() else "cpu"`, and nothing else."""
+        """Whether an expression is just `"cuda" if torch.cuda.is_available() else "cpu"`."""
         asks = isinstance(node.test, ast.Call) and self.full(node.test.func) in (
             "torch.cuda.is_available", "torch.accelerator.is_available",
         )  # fmt: skip
@@ -270,92 +273,94 @@ class Rules:
             return _open("arguments that the neutral word does not have", "XD166")
         if not getattr(node, "has_gpu", False):
             return _open("no test shows that there is one, and without one it is None", "XD170")
-        finding = self._done("proven", "a test has shown that there is one", self._replaced(node, idiom.text))
+        finding = self._rewrite("proven", "a test has shown that there is one", self._replace(node, idiom.text))
         return self._without_index(node, finding, True)
 
-    def _indexed(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _index(self, node: ast.Call, idiom: Idiom) -> Finding:
         if (node.keywords and [k.arg for k in node.keywords] != ["device_id"]) or len(node.args) + len(
             node.keywords
         ) > 1:
             return _open("arguments that the neutral word does not have", "XD166")
-        edits = self._named(node, idiom.text)
+        edits = self._name(node, idiom.text)
         if node.keywords:
             value, _ = self._span(node.keywords[0].value)
             start, _ = self._span(node.keywords[0])
             edits = (*edits, self._edit(node, start, value, ""))
         if not node.args and not node.keywords:
-            return self._done("proven", "the name says it", edits)
+            return self._rewrite("proven", "the name says it", edits)
         return self._index_grade(node.args[0] if node.args else node.keywords[0].value, edits)
 
     def _index_grade(self, argument: ast.expr, edits: tuple[Edit, ...]) -> Finding:
         if isinstance(argument, ast.Starred):
             return _open("stars hide the arguments", "XD166")
         if only(_means(argument), _NUMBERS):
-            return self._done("proven", "the index is a number", edits)
-        return self._done("safe", "the index is not proven to be a number", edits, code="XD161")
+            return self._rewrite("proven", "the index is a number", edits)
+        return self._rewrite("safe", "the index is not proven to be a number", edits, code="XD161")
 
     def _scope(self, node: ast.Call, idiom: Idiom) -> Finding:
         if not isinstance(self.parents.get(node), ast.withitem):
             return _open("TensorFlow's helper gives a scope, where a neutral device is needed", "XD164")
         if idiom.text:
-            return self._done("proven", "a scope, as a neutral device is", self._named(node, idiom.text))
+            return self._rewrite("proven", "a scope, as a neutral device is", self._name(node, idiom.text))
         text = _literal(node.args[0]) if len(node.args) == 1 and not node.keywords else None
         match = re.fullmatch(r"/?(?:device:)?([CG])PU(?::(\d+))?", text or "", re.IGNORECASE)
         if match is None:
             return _open("not a text that names one device", "XD165")
         maker = "cpu" if match[1] in "cC" else "gpu"
-        return self._done("proven", "a text that names it", self._replaced(node, f"xdevice.{maker}({match[2] or ''})"))
+        return self._rewrite(
+            "proven", "a text that names it", self._replace(node, f"xdevice.{maker}({match[2] or ''})")
+        )
 
-    def _listed(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _list(self, node: ast.Call, idiom: Idiom) -> Finding:
         wanted = _literal(node.args[0]) if len(node.args) == 1 and not node.keywords else None
         parent = self.parents.get(node)
         if wanted is None or wanted.lower() != "gpu":
             return _open("lists devices in the framework's own way", "XD155")
         counted = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id == "len"
         if counted and parent is not None:
-            return self._done("proven", "only its length is used", self._replaced(parent, "xdevice.num_gpus()"))
+            return self._rewrite("proven", "only its length is used", self._replace(parent, "xdevice.num_gpus()"))
         if isinstance(parent, ast.If | ast.UnaryOp) or (isinstance(parent, ast.IfExp) and parent.test is node):
-            return self._done(
-                "proven", "only asked whether there is one", self._replaced(node, "xdevice.num_gpus() > 0")
+            return self._rewrite(
+                "proven", "only asked whether there is one", self._replace(node, "xdevice.num_gpus() > 0")
             )
         is_indexed = isinstance(parent, ast.Subscript) and only(_means(parent.slice), _NUMBERS)
         if is_indexed and parent is not None and self.full(node.func) == "jax.devices":
             begin, end = self._span(parent.slice)  # type: ignore[attr-defined]
             start, stop = self._span(parent)
             edits = (self._edit(parent, start, begin, "xdevice.native.gpu("), self._edit(parent, end, stop, ")"))
-            return self._done("proven", "one of the list", edits)
+            return self._rewrite("proven", "one of the list", edits)
         return _open("a list of the framework's own objects", "XD155")
 
     def _put(self, node: ast.Call, idiom: Idiom) -> Finding:
         if len(node.args) != 2 or node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
             return _open("not the form device_put(x, device)", "XD166")
         if only(_means(node.args[1]), _DEVICES):
-            return self._done("proven", "the argument is a device", self._named(node, idiom.text))
-        return self._done(
-            "safe", "the argument is not proven to be a device", self._named(node, idiom.text), code="XD161"
+            return self._rewrite("proven", "the argument is a device", self._name(node, idiom.text))
+        return self._rewrite(
+            "safe", "the argument is not proven to be a device", self._name(node, idiom.text), code="XD161"
         )
 
-    def _placed(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _place(self, node: ast.Call, idiom: Idiom) -> Finding:
         is_alone = isinstance(self.parents.get(node), ast.Expr)
         if is_alone and len(node.args) == 1 and not node.keywords and only(_means(node.args[0]), _DEVICES):
-            return self._done("proven", "the argument is a device", self._named(node, idiom.text))
+            return self._rewrite("proven", "the argument is a device", self._name(node, idiom.text))
         return _open("its result is used, or the argument is not proven to be a device")
 
-    def _waited(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _wait(self, node: ast.Call, idiom: Idiom) -> Finding:
         if not isinstance(self.parents.get(node), ast.Expr):
             return _open("its result is used", "XD163")
         if node.keywords or len(node.args) > 1:
             return _open("arguments that the neutral word does not have", "XD166")
-        edits = self._named(node, idiom.text)
+        edits = self._name(node, idiom.text)
         if not node.args or only(_means(node.args[0]), _DEVICES):
-            return self._done("proven", "the name says it", edits)
+            return self._rewrite("proven", "the name says it", edits)
         if only(_means(node.args[0]), _NUMBERS):
             begin, _ = self._span(node.args[0])
-            edits = (*edits, self._edit(node, begin, begin, "xdevice.gpu("), self._closed(node, node.args[0]))
-            return self._done("proven", "the index is a number", edits)
-        return self._done("safe", "the argument is not proven to be a device", edits, code="XD161")
+            edits = (*edits, self._edit(node, begin, begin, "xdevice.gpu("), self._close(node, node.args[0]))
+            return self._rewrite("proven", "the index is a number", edits)
+        return self._rewrite("safe", "the argument is not proven to be a device", edits, code="XD161")
 
-    def _loaded(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _load(self, node: ast.Call, idiom: Idiom) -> Finding:
         named = {k.arg: k for k in node.keywords}
         devices = node.args[1] if len(node.args) > 1 else named["ctx_list"].value if "ctx_list" in named else None
         if (
@@ -366,17 +371,17 @@ class Rules:
             return _open("not the form split_and_load(data, ctx_list)", "XD166")
         if "batch_axis" in named and _number(named["batch_axis"].value) != 0:
             return _open("split_batch splits the first axis", "XD166")
-        edits = list(self._named(node, idiom.text))
+        edits = list(self._name(node, idiom.text))
         for old, new in (("ctx_list", "devices"), ("even_split", "even")):
             if old in named:
                 start, _ = self._span(named[old])
                 edits.append(self._edit(node, start, start + len(old), new))
         if "batch_axis" in named:
-            edits.append(self._dropped(node, named["batch_axis"]))
+            edits.append(self._drop(node, named["batch_axis"]))
         data = _means(node.args[0])
         if only(data, ("tensor",)) or not may_be(data, ("array", "list", "tuple")):
-            return self._done("proven", "what MXNet splits, and a list of its devices", tuple(edits))
-        return self._done("safe", "the batch is not proven to be a tensor", tuple(edits), code="XD162")
+            return self._rewrite("proven", "what MXNet splits, and a list of its devices", tuple(edits))
+        return self._rewrite("safe", "the batch is not proven to be a tensor", tuple(edits), code="XD162")
 
     def _split(self, node: ast.Call, idiom: Idiom) -> Finding:
         parent = self.parents.get(node)
@@ -388,21 +393,21 @@ class Rules:
         _, middle = self._span(node.args[1])
         _, end = self._span(node)
         edits = (
-            *self._named(node, f"zip(*{idiom.text}((", upto=1), self._edit(node, middle, middle + 0, ")"),
+            *self._name(node, f"zip(*{idiom.text}((", upto=1), self._edit(node, middle, middle + 0, ")"),
             self._edit(node, end - 1, end, "))"),
         )  # fmt: skip
-        return self._done("proven", "the name says it", edits)
+        return self._rewrite("proven", "the name says it", edits)
 
     def _memory(self, node: ast.Call, idiom: Idiom) -> Finding:
         _, end = self._span(node)
-        edits = (*self._named(node, "xdevice.memory"), self._edit(node, end - 1, end, f").{idiom.text}"))
+        edits = (*self._name(node, "xdevice.memory"), self._edit(node, end - 1, end, f").{idiom.text}"))
         if not node.args and not node.keywords:
             if self.sets_current:
                 return _open("after set_device this is another GPU than the first", "XD151")
-            edits = self._replaced(node, f"xdevice.memory(xdevice.gpu()).{idiom.text}")
-            return self._done("proven", "the name says it", edits)
+            edits = self._replace(node, f"xdevice.memory(xdevice.gpu()).{idiom.text}")
+            return self._rewrite("proven", "the name says it", edits)
         if len(node.args) == 1 and not node.keywords and only(_means(node.args[0]), _DEVICES):
-            return self._done("proven", "the argument is a device", edits)
+            return self._rewrite("proven", "the argument is a device", edits)
         return _open("the argument is not proven to be a device", "XD161")
 
     # methods
@@ -423,18 +428,18 @@ class Rules:
             return _open("after set_device this is another GPU than the first", "XD151")
         begin, _ = self._span(first)
         wrap = only(means, _NUMBERS)
-        edits = self._moved(node, begin, "xdevice.gpu(" if wrap else "")
+        edits = self._move(node, begin, "xdevice.gpu(" if wrap else "")
         if wrap:
-            edits = (*edits, self._closed(node, first))
+            edits = (*edits, self._close(node, first))
         if only(means, _DEVICES) or wrap:
-            return self._used("proven", node, edits)
+            return self._use("proven", node, edits)
         if (
             means
             and all(kind(atom) in ("str", "dtype", "float", "tensor", "module", "array") for atom in means)
             and "str" not in means
         ):
             return Finding("not a device", "the argument is something else")
-        return self._used("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
+        return self._use("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
 
     def _is_dtype(self, node: ast.expr) -> bool:
         full = self.full(node)
@@ -446,7 +451,7 @@ class Rules:
         )
 
     def _vendor(self, node: ast.Call, idiom: Idiom) -> Finding:
-        """`.cuda()` and `.cpu()`."""
+        """The verdict on `.cuda()` and `.cpu()`."""
         names = [k.arg for k in node.keywords]
         if (
             any(name not in ("non_blocking", "device") for name in names)
@@ -470,23 +475,23 @@ class Rules:
                 edits = (head, *self._gap(node, begin, start, f"{idiom.text}(), "))
             else:
                 edits = (head, *self._gap(node, begin, end - 1, f"{idiom.text}()"))
-            return self._used("proven", node, edits)
+            return self._use("proven", node, edits)
         start, _ = self._span(device)
         if names and names[0] == "device" and len(names) > 1 and names[1] != "non_blocking":
             return _open("arguments that the neutral word does not have", "XD166")
         means = _means(device)
         if only(means, _DEVICES):
-            return self._used("proven", node, (head, *self._gap(node, begin, start, "")))
+            return self._use("proven", node, (head, *self._gap(node, begin, start, "")))
         wraps = means and all(kind(atom) in ("int", "bool", "none") for atom in means)
         edits = (head, *self._gap(node, begin, start, f"{idiom.text}(" if wraps else ""))
         if wraps:
-            edits = (*edits, self._closed(node, device))
+            edits = (*edits, self._close(node, device))
         if only(means, _NUMBERS):
-            return self._used("proven", node, edits)
-        return self._used("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
+            return self._use("proven", node, edits)
+        return self._use("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
 
     def _read_around(self, node: ast.Call) -> Finding | None:
-        """`.cpu()` inside of `x.cpu().numpy()`, which reads from any device when it is rewritten."""
+        """The verdict on `.cpu()` in `x.cpu().numpy()`, which the rewritten read, of any device, does not need."""
         outer: ast.AST = node
         while True:
             attribute = self.parents.get(outer)
@@ -503,7 +508,7 @@ class Rules:
                 if read.grade is None:
                     return None
                 edits = self._cut(node, self._dot(node.func), self._span(node)[1])
-                return self._done(read.grade, "the read around it takes it from any device", edits, code=read.code)
+                return self._rewrite(read.grade, "the read around it takes it from any device", edits, code=read.code)
             if attribute.attr not in ("detach", "clone", "contiguous", "float", "squeeze", "double", "long", "flatten"):
                 return None
             outer = call
@@ -511,8 +516,8 @@ class Rules:
     def _cut(self, node: ast.Call, begin: int, end: int) -> tuple[Edit, ...]:
         return (self._edit(node, begin, end, ""),)
 
-    def _used(self, grade: Grade, node: ast.Call, edits: tuple[Edit, ...], why: str = "", code: str = "") -> Finding:
-        """A move whose result is used needs no more; where it is thrown away, the receiver has to be a model."""
+    def _use(self, grade: Grade, node: ast.Call, edits: tuple[Edit, ...], why: str = "", code: str = "") -> Finding:
+        """The verdict on a move: it can be rewritten if its result is used, or if what it moves is a model."""
         receiver = node.func.value  # type: ignore[attr-defined]
         means = _means(receiver)
         if not _is_thrown_away(node, self.parents):
@@ -521,14 +526,14 @@ class Rules:
                 if _is_proven(means)
                 else "the argument is a device, and the result is used"
             )
-            return self._done(grade, why or about, edits, code=code)
+            return self._rewrite(grade, why or about, edits, code=code)
         if means and all(_moves_in_place(atom) for atom in means):
-            return self._done(grade, why or "a model, which moves in place", edits, code=code)
+            return self._rewrite(grade, why or "a model, which moves in place", edits, code=code)
         name = ast.unparse(receiver).rpartition(".")[2].lower()
-        if re.fullmatch(r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*", name) and not known(
+        if re.fullmatch(r"(\w*_)?(net|model|module|encoder|decoder|generator|discriminator)\w*", name) and not is_known(
             means
         ):
-            return self._done(
+            return self._rewrite(
                 "likely", "the name says that it is a model; its result is thrown away", edits, code="XD163"
             )
         return _open("the result is thrown away, and the receiver is not proven to be a model", "XD163")
@@ -539,9 +544,9 @@ class Rules:
         device = node.args[0] if node.args else node.keywords[0].value
         if not only(_means(device), _DEVICES):
             return _open("a list of devices, or not proven to be one: replicate makes copies on several", "XD151")
-        return self._done("proven", "a model, which moves in place", self._moved(node, self._span(device)[0], ""))
+        return self._rewrite("proven", "a model, which moves in place", self._move(node, self._span(device)[0], ""))
 
-    def _copied(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _copy(self, node: ast.Call, idiom: Idiom) -> Finding:
         if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
             return _open("not the form copyto(device)", "XD166")
         means = _means(node.args[0])
@@ -549,10 +554,10 @@ class Rules:
             return Finding("not a device", "copies into another array")
         if not only(means, _DEVICES):
             return _open("the argument may be an array to write into", "XD161")
-        edits = self._moved(node, self._span(node.args[0])[0], "", "xdevice.copy_to(")
-        return self._done("proven", "the argument is a device", edits)
+        edits = self._move(node, self._span(node.args[0])[0], "", "xdevice.copy_to(")
+        return self._rewrite("proven", "the argument is a device", edits)
 
-    def _awaited(self, node: ast.Call, idiom: Idiom) -> Finding:
+    def _await(self, node: ast.Call, idiom: Idiom) -> Finding:
         if node.args or node.keywords:
             return _open("arguments that the neutral word does not have", "XD166")
         if not isinstance(self.parents.get(node), ast.Expr):
@@ -575,17 +580,17 @@ class Rules:
             *self._gap(node, self._dot(node.func), end - 1, "", comma=False),
         )
         if only(means, ("tensor",)):
-            return self._done("proven", "the receiver is a tensor", edits)
+            return self._rewrite("proven", "the receiver is a tensor", edits)
         if node.func.attr in idioms.ONLY_MXNET and self._is_mxnets(node.func.attr):
-            return self._done("proven", "only arrays of MXNet have this method", edits)
-        if known(means) and not may_be(means, ("tensor", "made", "array")):
+            return self._rewrite("proven", "only arrays of MXNet have this method", edits)
+        if is_known(means) and not may_be(means, ("tensor", "made", "array")):
             return Finding("not a device", "the receiver is something else")
-        return self._done(
+        return self._rewrite(
             "safe", "the receiver is not proven to be a tensor; anything else raises", edits, code="XD162"
         )
 
     def _is_mxnets(self, method: str) -> bool:
-        """Whether nothing else that this module knows has a method of this name."""
+        """Whether no other framework that this module imports has a method of this name."""
         return self.uses == {"mxnet"} and not self.inference.by_name.get(method) and not self.others
 
     def _listed_values(self, node: ast.Call, idiom: Idiom) -> Finding:
@@ -598,7 +603,7 @@ class Rules:
         begin, _ = self._span(node)
         dot = self._dot(node.func)
         edits = (self._edit(node, begin, begin, "xdevice.to_numpy("), self._edit(node, dot, dot + 1, ")."))
-        return self._done("proven", "the receiver is a tensor", edits)
+        return self._rewrite("proven", "the receiver is a tensor", edits)
 
     # what is no call
 
@@ -620,31 +625,31 @@ class Rules:
         if self.sets_current and ":" not in text:
             return idiom, _open("after set_device this is another GPU than the first", "XD151")
         index = text.partition(":")[2]
-        edits = self._replaced(node.value, f"xdevice.native.gpu({index})")
-        return idiom, self._done("proven", "a text that names it, for a function of the framework", edits)
+        edits = self._replace(node.value, f"xdevice.native.gpu({index})")
+        return idiom, self._rewrite("proven", "a text that names it, for a function of the framework", edits)
 
     def _chosen_text(self, node: ast.IfExp) -> tuple[Idiom, Finding] | None:
-        """`"cuda" if torch.cuda.is_available() else "cpu"`, used as text."""
+        """The verdict on `"cuda" if torch.cuda.is_available() else "cpu"` where it is used as text."""
         if not self._is_choice(node) or "torch" not in self.uses:
             return None
         idiom = idioms.Idiom('"cuda" if ... else "cpu"', "XD101", "chosen_text")
         indexed = _literal(node.body) == "cuda:0"
         if node.body in self.text_origins or node.orelse in self.text_origins or indexed:
             return idiom, Finding("open", "a text that is read as text, too", "XD169", consumed=(node.test,))
-        edits = self._replaced(node, "xdevice.native.try_gpu().type")
-        return idiom, self._done(
+        edits = self._replace(node, "xdevice.native.try_gpu().type")
+        return idiom, self._rewrite(
             "proven", "the same text, and right where the GPU is called something else", edits, node.test
         )
 
-    def _compared(self, node: ast.Compare) -> tuple[Idiom, Finding] | None:
-        """`device.type == "cuda"`."""
+    def _compare(self, node: ast.Compare) -> tuple[Idiom, Finding] | None:
+        """The verdict on `device.type == "cuda"`."""
         left = node.left
         if not isinstance(left, ast.Attribute) or left.attr not in ("type", "device_type") or len(node.ops) != 1:
             return None
         text = _literal(node.comparators[0])
         if not only(_means(left.value), ("device",)) or text not in ("cuda", "cpu", "gpu"):
             return None
-        idiom = idioms.Idiom(f".{left.attr} == {text}", "XD112", "compared")
+        idiom = idioms.Idiom(f".{left.attr} == {text}", "XD112", "compare")
         if text == "cpu":
             return idiom, Finding("neutral", "a CPU is called cpu everywhere", consumed=(left,))
         return idiom, Finding(
@@ -664,7 +669,7 @@ class Rules:
 
     # edits
 
-    def _done(self, grade: Grade, why: str, edits: tuple[Edit, ...], *consumed: ast.AST, code: str = "") -> Finding:
+    def _rewrite(self, grade: Grade, why: str, edits: tuple[Edit, ...], *consumed: ast.AST, code: str = "") -> Finding:
         return Finding("rewritten", why, code, grade, edits, consumed)
 
     def _span(self, node: ast.AST) -> tuple[int, int]:
@@ -673,22 +678,22 @@ class Rules:
     def _edit(self, node: ast.AST, start: int, end: int, text: str) -> Edit:
         return Edit(start, -self._span(node)[1], end, text)
 
-    def _replaced(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
+    def _replace(self, node: ast.AST, text: str) -> tuple[Edit, ...]:
         return (self._edit(node, *self._span(node), text),)
 
-    def _named(self, node: ast.Call, text: str, upto: int = 0) -> tuple[Edit, ...]:
-        """The name of what is called, replaced; with its bracket if `upto` is 1."""
+    def _name(self, node: ast.Call, text: str, upto: int = 0) -> tuple[Edit, ...]:
+        """The edit that replaces the name of what is called; with its bracket if `upto` is 1."""
         start, end = self._span(node.func)
         if upto:
             end = self._after(end, b"(") + 1
         return (self._edit(node, start, end, text),)
 
     def _dot(self, func: Any) -> int:
-        """Where the dot of `value.attr` is: behind the value's own brackets, and comments."""
+        """The position of the dot in `value.attr`, behind the brackets and comments of the value."""
         return self._after(self._span(func.value)[1], b".")
 
     def _after(self, at: int, mark: bytes) -> int:
-        """The next place of a mark that is not in a comment."""
+        """The next position of a mark that is not in a comment."""
         text = self.source.text
         while text[at : at + 1] != mark:
             if text[at : at + 1] == b"#":
@@ -696,12 +701,12 @@ class Rules:
             at += 1
         return at
 
-    def _moved(self, node: ast.Call, argument: int, text: str, word: str = "xdevice.to_device(") -> tuple[Edit, ...]:
+    def _move(self, node: ast.Call, argument: int, text: str, word: str = "xdevice.to_device(") -> tuple[Edit, ...]:
         start, _ = self._span(node)
         return (self._edit(node, start, start, word), *self._gap(node, self._dot(node.func), argument, text))
 
     def _gap(self, node: ast.Call, dot: int, end: int, text: str, comma: bool = True) -> tuple[Edit, ...]:
-        """From the dot of `.to(` to its argument: what Python reads there goes, and comments and lines stay."""
+        """The edit that takes away all from the dot of `.to(` to the argument, but for comments and line ends."""
         between = self.source.text[dot:end].decode()
         kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
         mark = "," if comma else ""
@@ -709,8 +714,8 @@ class Rules:
             return (self._edit(node, dot, end, f"{mark}{'  ' if kept.startswith('#') else ''}{kept}{text}"),)
         return (self._edit(node, dot, end, f"{mark}{' ' if comma else ''}{text}"),)
 
-    def _closed(self, node: ast.Call, argument: ast.expr) -> Edit:
-        """A bracket more behind an argument: with the bracket of the call if nothing is between them."""
+    def _close(self, node: ast.Call, argument: ast.expr) -> Edit:
+        """The edit that closes one more bracket behind an argument, before a comma that follows it."""
         _, end = self._span(argument)
         at = end
         while self.source.text[at : at + 1] in b") \t" and at < self._span(node)[1] - 1:
@@ -720,8 +725,8 @@ class Rules:
         comma = self._after(end, b",")
         return self._edit(node, comma, comma + 1, "),")
 
-    def _dropped(self, node: ast.Call, keyword: ast.keyword) -> Edit:
-        """A keyword argument taken out, with the comma before it."""
+    def _drop(self, node: ast.Call, keyword: ast.keyword) -> Edit:
+        """The edit that takes out a keyword argument and the comma before it."""
         start, end = self._span(keyword)
         while self.source.text[start : start + 1] != b",":
             start -= 1
@@ -730,7 +735,7 @@ class Rules:
     # what forbids an edit
 
     def _is_located(self, node: ast.AST) -> bool:
-        """Before Python 3.12 the positions inside of f-strings may be wrong."""
+        """Whether the positions of a node can be trusted: before Python 3.12 those inside of f-strings may be wrong."""
         inside = any(isinstance(around, ast.JoinedStr) for around in self._around(node))
         return not inside or self._is_exact(node)
 
@@ -771,10 +776,10 @@ class Rules:
 
 
 def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
-    """Where the devices were chosen that flow into text somewhere in the project."""
+    """The expressions that choose devices which the project somewhere puts into a text."""
     found: set[ast.AST] = set()
 
-    def seen(node: ast.AST) -> None:
+    def collect(node: ast.AST) -> None:
         for atom in getattr(node, "means", NOTHING):
             if kind(atom) in ("device", "spelling") and atom[2] is not None:
                 found.add(atom[2])
@@ -786,28 +791,28 @@ def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
         for node in ast.walk(unit.tree):
             if isinstance(node, ast.FormattedValue):
                 if not SPELLING.fullmatch(str(getattr(node.value, "value", ""))):
-                    seen(node.value)
+                    collect(node.value)
             elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.Add):
                 if only(_means(node.left), ("str", "spelling")) or only(_means(node.right), ("str", "spelling")):
-                    seen(node.left)
-                    seen(node.right)
+                    collect(node.left)
+                    collect(node.right)
             elif isinstance(node, ast.Compare):
                 for part in (node.left, *node.comparators):
-                    seen(part)
+                    collect(part)
             elif isinstance(node, ast.Call):
                 name = inference.full(node.func).removeprefix("builtins.")
                 method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
                 if name in _TELLS or method in _LOGS:
                     for part in (*node.args, *(k.value for k in node.keywords)):
-                        seen(part)
+                        collect(part)
                 if method in ("startswith", "endswith", "split", "replace", "lower", "find", "partition"):
-                    seen(node.func.value)  # type: ignore[attr-defined]
+                    collect(node.func.value)  # type: ignore[attr-defined]
                 for k in node.keywords:
                     if k.arg == "device_type":
-                        seen(k.value)
+                        collect(k.value)
                 if idioms.CALLS.get(name, _NO_IDIOM).code == "XD154":
                     for part in node.args:
-                        seen(part)
+                        collect(part)
     return found
 
 
@@ -815,7 +820,7 @@ _NO_IDIOM: Final = idioms.Idiom("", "", "")
 
 
 def _walk(node: ast.AST, parents: dict[ast.AST, ast.AST], order: list[ast.AST]) -> None:
-    """Parents, and all nodes with the outer ones first."""
+    """Notes the parent of each node, and all nodes with the outer ones first."""
     stack = [node]
     while stack:
         current = stack.pop()
@@ -829,7 +834,7 @@ def _means(node: ast.AST) -> Value:
     return getattr(node, "means", NOTHING)
 
 
-def _imported(unit: Unit, inference: Inference) -> set[str]:
+def _imports_of(unit: Unit, inference: Inference) -> set[str]:
     """The full names of what a module imports, anywhere in it."""
     found = set()
     for node in ast.walk(unit.tree):
@@ -858,7 +863,7 @@ def _is_bare(node: ast.AST) -> bool:
 
 
 def _has_index(node: ast.AST) -> bool:
-    """Whether a text names a device as the native object prints it."""
+    """Whether a text names a device with its index, as the framework prints it."""
     if isinstance(node, ast.JoinedStr):
         return True
     text = _literal(node)
@@ -873,7 +878,7 @@ def _is_proven(means: Value) -> bool:
 
 def _moves_in_place(atom: Any) -> bool:
     if kind(atom) == "tensor":
-        return True  # throwing the result away does nothing, in either spelling
+        return True  # with the result thrown away, neither spelling does anything
     if kind(atom) == "module":
         return str(atom[1]).startswith(IN_PLACE)
     return is_model(atom)

@@ -1,9 +1,12 @@
-"""What is found: a site is one use of a device idiom, with one verdict."""
+"""A site: one use of a device idiom, with one verdict."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]
@@ -59,6 +62,21 @@ class Edit:
     rank: int
     end: int
     text: str
+
+
+def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
+    """`text` with the edits made, which may not overlap; everything outside of them stays byte for byte.
+
+    Raises:
+        ValueError: two edits overlap, which is an error of ours: the sites of a file are made to nest.
+    """
+    parts, at = [], 0
+    for edit in sorted(set(edits)):
+        if edit.start < at:
+            raise ValueError(f"{edit} overlaps the edit before it, which ends at {at}")
+        parts += [text[at : edit.start], edit.text.encode()]
+        at = edit.end
+    return b"".join([*parts, text[at:]])
 
 
 @dataclass(order=True)

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from .edits import splice
-from .sites import Edit
+from .sites import Edit, splice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,14 +44,14 @@ class UnreadableError(Exception):
 
 @dataclass(eq=False)
 class Module:
-    """What Python would run of a source: a script, a notebook, or one tab of a text."""
+    """What Python would run of a file: a script, a notebook, or one tab of a d2l text."""
 
     source: Source
     tab: str | None
     tree: ast.Module
 
     def segment(self, node: ast.AST) -> str:
-        """The text of a node as it is written."""
+        """The source text of a node."""
         return self.source.text[slice(*self.span(node))].decode()
 
     def span(self, node: ast.AST) -> tuple[int, int]:
@@ -63,7 +62,7 @@ class Module:
 
 @dataclass(eq=False)
 class Cell:
-    """Some lines of a source: from `line`, with the text, and the tabs they belong to (none: to all)."""
+    """Lines of a file from `line` on, with their text, and the tabs that they belong to (none: all)."""
 
     line: int
     text: str
@@ -80,9 +79,9 @@ class Source:
     encoding: str = "utf-8"
     cells: list[Cell] | None = None  # None: a script
     modules: list[Module] = field(default_factory=list)
-    broken: list[tuple[int, str]] = field(default_factory=list)  # lines of cells that are not Python, and why
-    default_tabs: tuple[str, ...] = ()  # of cells without a mark
-    tokens: list[_Token] = field(default_factory=list)  # of a notebook: the strings that the text was made of
+    broken: list[tuple[int, str]] = field(default_factory=list)  # (line, why) of cells that are not Python
+    default_tabs: tuple[str, ...] = ()  # the tabs that a cell without a mark belongs to
+    tokens: list[_Token] = field(default_factory=list)  # of a notebook: the strings of JSON that `text` is made of
 
     def __post_init__(self) -> None:
         self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
@@ -102,7 +101,7 @@ class Source:
 
     @property
     def newline(self) -> str:
-        """The first end of a line, which added lines get too."""
+        """The end of the first line, which is used for added lines too."""
         match = _NEWLINE.search(self.text)
         return match[0].decode() if match else "\n"
 
@@ -115,8 +114,8 @@ class Source:
         cell = max(i for i, cell in enumerate(self.cells, 1) if cell.line <= line)
         return self.raw.decode("utf-8-sig").count("\n", 0, token.start) + 1, cell
 
-    def written(self, edits: Iterable[Edit]) -> bytes:
-        """The file with the edits made; without edits it is `raw`."""
+    def rewrite(self, edits: Iterable[Edit]) -> bytes:
+        """The bytes of the file with the edits made; `raw` if there are none."""
         edits = sorted(set(edits))
         if not edits:
             return self.raw
@@ -127,8 +126,8 @@ class Source:
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
 
-def found(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files of a call: those named, and those in the folders named, in order."""
+def files_in(paths: Iterable[Path]) -> Iterator[Path]:
+    """The files to read: those named, and those in the folders named, in order."""
     for path in paths:
         if not path.is_dir():
             yield path
@@ -155,7 +154,8 @@ def read(path: Path, shown: str) -> Source:
 
 
 def parse(raw: bytes, shown: str) -> Source:
-    """As `read`, of bytes; the suffix of `shown` says what they are, and that of a script is the default."""
+    """As `read`, of bytes. The suffix of `shown` says whether they are a notebook or a d2l text; else they are a
+    script."""
     try:
         if shown.endswith(".ipynb"):
             return _notebook(raw, shown)
@@ -178,7 +178,7 @@ def _script(raw: bytes, shown: str) -> Source:
 
 def _tree(text: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes in strings, which are not ours to judge
+        warnings.simplefilter("ignore")  # warnings about escapes in strings are for the file's author
         flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(text, "<script>", "exec", flags, dont_inherit=True)
     assert isinstance(tree, ast.Module)
@@ -191,7 +191,7 @@ def _tree(text: str) -> ast.Module:
 def _text_with_tabs(raw: bytes, shown: str) -> Source:
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
-    source.cells = list(_fenced(source))
+    source.cells = list(_fences(source))
     if not source.cells:
         return source
     default = source.default_tabs = _default_tabs(source.cells)
@@ -202,7 +202,7 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
     return source
 
 
-def _fenced(source: Source) -> Iterator[Cell]:
+def _fences(source: Source) -> Iterator[Cell]:
     lines = [source.line_text(i + 1) for i in range(len(source.starts))]
     begin = None
     for number, line in enumerate(lines, 1):
@@ -238,7 +238,7 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class _Token:
-    """A string of a notebook's file: where it stands, and where what it says begins in `Source.text`.
+    """A string in a notebook's file: its position there, and where its content begins in `Source.text`.
 
     `last` is the end of the string before it in the same list, or None.
     """
@@ -286,7 +286,7 @@ def _value(token: object) -> object:
 
 
 def _json(text: str, at: int) -> tuple[object, int]:
-    """The value that begins at a place, with strings as tokens that know theirs, and where it ends."""
+    """The JSON value at a position, with `_Token`s for its strings, and where it ends."""
     at = _space(text, at)
     if text[at] in "[{":
         return _container(text, at)
@@ -344,7 +344,7 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
 
 
 def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
-    """The lines of a text as the strings of a list, as the strings of this file are written."""
+    """The lines of a text as strings in JSON, in the style of those around them in the file."""
     token = tokens[at]
     is_ascii = file[token.start : token.end].isascii()
     parts = value.splitlines(keepends=True) if token.is_listed else [value]
@@ -359,17 +359,17 @@ def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
 
 
 def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
-    """The module of some cells; of cells that are not Python it is told instead."""
+    """Adds the module that some cells make; cells that are not Python are noted in `broken`."""
     readable = [(cell, _python(cell.text)) for cell in cells]
     try:
-        tree = _tree(_joined(readable))
+        tree = _tree(_join(readable))
     except SyntaxError:
         readable = [(cell, text) for cell, text in readable if _parses(source, cell, text)]
-        tree = _tree(_joined(readable))
+        tree = _tree(_join(readable))
     source.modules.append(Module(source, tab, tree))
 
 
-def _joined(cells: Iterable[tuple[Cell, str]]) -> str:
+def _join(cells: Iterable[tuple[Cell, str]]) -> str:
     lines: list[str] = []
     for cell, text in cells:
         lines += [""] * (cell.line - 1 - len(lines))
@@ -378,7 +378,7 @@ def _joined(cells: Iterable[tuple[Cell, str]]) -> str:
 
 
 def _python(text: str) -> str:
-    """A cell with the lines for IPython taken out: `pass` stands for them, so that blocks keep a body."""
+    """A cell with `pass` in the place of the lines for IPython, so that blocks keep a body."""
     if not any(mark in text for mark in "%!?"):
         return text
     try:

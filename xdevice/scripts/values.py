@@ -45,13 +45,13 @@ _LONGEST: Final = 12
 
 
 def union(*values: Value) -> Value:
-    """What may be any of these. Beside "anything" only atoms with an identity stay: calls of functions have to be
-    followed, and uses of devices seen, whatever else a value may be. So values only ever grow towards that."""
+    """What may be any of these. Beside "anything" only functions and uses of devices are kept, which have to be
+    followed whatever else the value may be. So values only ever grow towards "anything"."""
     whole = values[0].union(*values[1:])
     if ANYTHING in whole or len(whole) > _MOST:
         return frozenset(atom for atom in whole if type(atom) is tuple and atom[0] in _LASTING) | UNKNOWN
     if len(whole) > 1 and sum(type(atom) is tuple and atom[0] == "tuple" for atom in whole) > 1:
-        return _merged(whole)
+        return _merge(whole)
     return whole
 
 
@@ -60,7 +60,7 @@ def kind(atom: Atom) -> str:
 
 
 def only(value: Value, kinds: Iterable[str]) -> bool:
-    """Whether it is known to be of these kinds, and of no other."""
+    """Whether a value is known to be of these kinds, and of no other."""
     return bool(value) and all(kind(atom) in kinds for atom in value)
 
 
@@ -68,7 +68,7 @@ def may_be(value: Value, kinds: Iterable[str]) -> bool:
     return any(kind(atom) in kinds for atom in value)
 
 
-def known(value: Value) -> bool:
+def is_known(value: Value) -> bool:
     return bool(value) and ANYTHING not in value
 
 
@@ -77,7 +77,7 @@ def of(*atoms: Atom) -> Value:
 
 
 def tuple_of(values: Iterable[Value]) -> Value:
-    """A tuple, with what is in it; tuples in tuples in tuples are not followed."""
+    """A tuple with these values in it; what is in the third tuple of nested ones is "anything"."""
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return frozenset([("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))])
 
@@ -87,8 +87,8 @@ def _is_deep(value: Value) -> bool:
     return len(inside) > _MOST or any(kind(atom) == "tuple" for inner in inside for atom in inner)
 
 
-def _merged(value: Value) -> Value:
-    """Tuples of one length as one: else what takes turns in them would never end to grow."""
+def _merge(value: Value) -> Value:
+    """Makes one of all tuples with the same length: a loop that swaps values would else give new ones without end."""
     lengths: dict[int, list[tuple[Value, ...]]] = {}
     for atom in value:
         if kind(atom) == "tuple":

@@ -14,6 +14,8 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
+from xdevice.base import devices
+from xdevice.base.devices import Device
 from xdevice.containers import strangers
 from xdevice.containers.looks import PLAIN
 from xdevice.containers.trees import Tree, batch, refilled, replaced, walked
@@ -26,10 +28,9 @@ from . import leaves
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from xdevice.base.devices import Device
     from xdevice.containers.strangers import Stranger
     from xdevice.containers.trees import Walked
-    from xdevice.core.owned import Owned
+    from xdevice.contract.backend import Owned
 
     from .leaves import Location
 
@@ -46,28 +47,30 @@ _movable = registry.movable
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     """`to_device` and `copy_to` of what is neither a tensor nor a model."""
-    is_copy = one is leaves.copy
-    tensors, walk = batch(x), None
+    is_copy, place = one is leaves.copy, devices.plain(target)
+    tensors, walk, found = batch(x), None, None
     if tensors is None:
         walk = walked(x, whole=True, once=True)
         tensors = _only_tensors(walk)
-    away = _away(tensors, target, is_copy) if tensors is not None else None
-    if away is not None and not away:
-        return x
-    found = None
-    if away is None or _has_host_bound(away):
+    away = _away(tensors, place, is_copy) if tensors is not None else None
+    if tensors is None or away is None or (away and _has_host_bound(away)):
         walk = walk or walked(x, whole=True, once=True)
         found = _Sorted(x, walk)
         found.require_container(verb)
-        away = _away(found.tensors, target, is_copy)
+        tensors = found.tensors
+        away = _away(tensors, place, is_copy)
+    if place is not target:  # a word for hardware is meant for what is there already, too
+        _require_all(tensors, target, x)
+    if found is None and not away:
+        return x
     _check(x, found, away, target, is_copy)
     undo: Undo = []
     try:
-        done = found.moved_before(target, one, undo) if found is not None else {}
+        done = found.moved_before(place, one, undo) if found is not None else {}
         for backend, some in away.items():
-            _move(backend, some, target, one, done)
+            _move(backend, some, place, one, done)
         if found is not None:
-            found.move_strangers(target, is_copy, done, undo)
+            found.move_strangers(place, is_copy, done, undo)
         return replaced(walk, done) if walk is not None else refilled(x, done)
     except BaseException as error:
         for step in reversed(undo):
@@ -78,8 +81,8 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
 def check_copies(x: Any, places: Iterable[Device]) -> None:
     """Raises if `x` cannot be copied to one of these places."""
     found = _Sorted(x)
-    for place in places:
-        _check(x, found, _away(found.tensors, place, True), place, True)
+    for target in places:
+        _check(x, found, _away(found.tensors, devices.plain(target), True), target, True)
 
 
 def where(x: Any) -> set[Device] | None:
@@ -208,7 +211,7 @@ class _Sorted:
 
     def check(self, target: Device, is_copy: bool) -> None:
         """Raises for what is not a tensor."""
-        tree = self.tree
+        tree, place = self.tree, devices.plain(target)
         for _, value, backend, kind in self.owned:
             if kind == "tensor" or id(value) in self.data:
                 continue
@@ -219,11 +222,11 @@ class _Sorted:
             if stranger.moves:
                 _require(stranger, target, self.x, stranger.x)
             elif is_copy:
-                raise stranger.refusal(tree.path(i) or "it", target)
-            elif not stranger.is_on(target):
+                raise stranger.refusal(tree.path(i) or "it", place)
+            elif not stranger.is_on(place):
                 left = stranger.without(self._ids_of_models())
-                if not left.is_on(target):
-                    raise left.refusal(tree.path(i) or "it", target)
+                if not left.is_on(place):
+                    raise left.refusal(tree.path(i) or "it", place)
         if is_copy:
             self._refuse_shared()
 
@@ -328,6 +331,11 @@ def _check(x: Any, found: _Sorted | None, away: _ByBackend, target: Device, is_c
         found.check(target, is_copy)
         if away and not is_copy and found.models():
             found.tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
+
+
+def _require_all(tensors: _ByType, target: Device, x: Any) -> None:
+    for cls, some in tensors.items():
+        _require(registry.kind_of(cls).backend, target, x, some[0])  # type: ignore[union-attr]
 
 
 def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> None:

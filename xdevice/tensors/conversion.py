@@ -31,11 +31,10 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     """`x` as a tensor of another framework, on the same device; in the same memory where both can work in it.
 
     Values, dtype, shape and device stay, bit for bit. The result never requires grad, and no gradient flows through.
+    While two tensors share memory, only read it; docs/reference/conversion.md says why, and what is always copied.
 
     Args:
-        x: a tensor, or a container of tensors (dict, list, tuple, dataclass, ...), which keeps its type: a tensor that
-            appears twice stays one tensor, and what is not a tensor passes through. A scalar of NumPy, which its
-            `x.sum()` gives, becomes a tensor without dimensions, and for "numpy" stays what it is.
+        x: a tensor, or a container of tensors, which keeps its type; what is not a tensor passes through.
         backend: the target: "torch", "tensorflow", "paddle", "mxnet", "jax", "numpy", an alias or a `Backend`.
         copy: None shares memory where that is correct, else copies. True always copies. False shares or raises.
 
@@ -48,34 +47,18 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
     | jax | C-contiguous at a multiple of 64 bytes | all else |
     | numpy | any layout; gives an array that is not writable | |
 
-    Some sources are always copied: a 0-d tensor of TensorFlow, which keeps its constants for later ones; a
-    read-only array of NumPy; a tensor of PyTorch with a lazy conjugate or negative; and what lies on a device that the
-    two frameworks do not share, such as MXNet's `cpu(1)`. A tensor of the target framework is returned as it is, or
-    detached if it requires grad. A tensor without elements has no memory to share: a new one is made, also
-    with `copy=False`.
-
-    Shared memory lives as long as either side does. While both are in use, only read it, on both sides, and never
-    write into memory that TensorFlow or JAX owns or was given: docs/reference/conversion.md says why. What is pending
-    on `x` is waited for first; work that is launched on either side later is not ordered with the other side's.
-
     Raises:
-        BufferError: with `copy=False`, where the memory cannot be shared (a `SharingError`).
-        DTypeError: a dtype that the target lacks, or would narrow (JAX without 64-bit); an 8-bit float.
-        DeviceNotFoundError: a device that the target lacks: NumPy has no GPU. Move `x` first.
-        NotATensorError: neither a tensor nor a container, or a model: `xdevice.convert_state` takes its weights.
-        ContainerError: an object that holds tensors and is not known as a container.
-        UnsupportedError: a sparse tensor, a masked array, a tensor spread over devices, or what stands for one in a
-            traced or mapped function (`jax.jit`, `torch.vmap`).
+        SharingError: with `copy=False`, where the memory cannot be shared; it is a `BufferError`.
+        DTypeError, DeviceNotFoundError: the target lacks the dtype or device, or would narrow the dtype.
+        NotATensorError, ContainerError: not a tensor; a container of an unknown type.
+        UnsupportedError: a sparse tensor, a masked array, or what stands for a tensor in a traced function.
         BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: another `copy`.
 
     Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or a way through the host.
 
     Example:
-        >>> import numpy as np
-        >>> x = xdevice.ones(2, 3)
-        >>> y = xdevice.convert(x, "numpy")
-        >>> type(y).__name__, y.shape, y.dtype.name
-        ('ndarray', (2, 3), 'float32')
+        >>> type(xdevice.convert(xdevice.ones(2, 3), "numpy")).__name__
+        'ndarray'
     """
     if copy is not None and type(copy) is not bool:
         raise ArgumentError(
@@ -165,7 +148,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
 
 
 def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
-    """Whether a glance is enough to see that the target cannot work in the memory of `x`."""
+    """Whether address and strides alone show that the target cannot work in the memory of `x`."""
     takes = target.takes()
     if takes is None:
         return True
@@ -183,7 +166,7 @@ def _is_hopeless(source: Backend, x: Any, target: Backend) -> bool:
 
 
 def _shared(source: Backend, x: Any, target: Backend, device: Device, dtype: str) -> Any:
-    """`x` in the target's hands; raises `BufferError` where that would be wrong."""
+    """A tensor of the target in the memory of `x`; raises `BufferError` where that would be wrong."""
     takes = target.takes()
     if takes is None:
         raise BufferError(f"{target.name} {target.version} cannot take memory over")
@@ -247,7 +230,7 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             return _copied_on_host(source, x, target, dtype)
         try:
             compact = source.compact(x)
-            source.finish(compact)  # on a GPU it is still being written
+            source.finish(compact)  # on a GPU the copy is still being written
             return _shared(source, compact, target, device, dtype)
         except (BufferError, UnsupportedError):
             pass  # only the way through the host is left
@@ -258,7 +241,8 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
 
 
 def _copied_on_host(source: Backend, x: Any, target: Backend, dtype: str) -> Any:
-    """By NumPy, which asks for huge pages from 4 MB on: the first use of others takes longer than a copy."""
+    """A copy made by NumPy, which asks for huge pages from 4 MB on: first using other memory takes longer than a
+    copy."""
     host = registry.load("numpy")
     return target.from_buffer(host.compact(_host_view(source, x, host, dtype)))
 

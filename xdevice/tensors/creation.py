@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xdevice.contract import Backend
-    from xdevice.core.owned import Owned
+    from xdevice.contract.backend import Owned
 
 _KEPT = frozenset(DTYPES) - {"float64"}
 """What an array keeps where no dtype is named."""
@@ -35,34 +35,15 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
         data: numbers, a NumPy array, a tensor of any backend (through the host), or nested lists of these, which are
             stacked as NumPy stacks arrays.
         device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
-        dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64, Python
-            floats and float64 arrays float32, Python complex numbers complex64, and other arrays keep their dtype.
-            JAX without 64-bit has int32 for int64.
+        dtype: "float32", `np.float32`, `torch.float32`, `float`, ...; without it Python ints become int64 (int32 on
+            JAX without 64-bit), Python floats and float64 arrays float32, Python complex numbers complex64, and other
+            arrays keep their dtype.
 
-    What `dtype` makes of a number:
-
-    | to | a number becomes | does not fit |
-    |---|---|---|
-    | an integer | what `int()` gives: 1.9 becomes 1, -0.5 becomes 0 | what is out of range then, infinity, NaN |
-    | a float, complex | the nearest one there is: 2**53 + 1 as float64 becomes 2**53 | what is beyond the largest |
-    | bool | False if it is 0, else True, NaN too | |
-
-    Complex numbers fit into complex dtypes and bool only, whatever their imaginary part.
+    docs/reference/api/creation.md says what `dtype` makes of a number, and which numbers do not fit.
 
     Raises:
-        DTypeError: a dtype that the backend lacks, data that is not numbers (text, objects, structured arrays, a masked
-            array in a list), or a value that does not fit.
-        DeviceNotFoundError: as `to_device`.
-        UnsupportedError: a masked array, or a tensor that `to_numpy` refuses.
-
-    | backend | gives |
-    |---|---|
-    | torch | `torch.Tensor` |
-    | tensorflow | `tf.Tensor` (eager) |
-    | mxnet | `mx.np.ndarray` |
-    | paddle | `paddle.Tensor` |
-    | jax | `jax.Array` |
-    | numpy | `np.ndarray` |
+        DTypeError: a dtype that the backend lacks, data that is not numbers, or a value that does not fit.
+        DeviceNotFoundError: as `to_device`. UnsupportedError: a masked array, or what `to_numpy` refuses.
 
     Costs one copy on the host and one to the device.
 
@@ -73,14 +54,14 @@ def tensor(data: Any, device: object = None, dtype: object = None) -> Any:
     """
     backend = selection.current()
     place = place_for(backend, device)
-    if dtype is None and not floats.asked() and (name := _taken_as_it_is(data)):
+    if dtype is None and not floats.setting() and (name := _taken_as_it_is(data)):
         require_dtype(backend, name, "the dtype", "say another", may_narrow=True)
         return backend.from_numpy(data, place)
     data = _with_arrays(data)
     array = _host_array(data)
     wanted = dtype_name(dtype) if dtype is not None else floats.usual(_default_dtype(data, array))
     require_dtype(backend, wanted, "the dtype", "say another", may_narrow=True)
-    return backend.from_numpy(floats.moved(_cast(_exact(data, array, wanted), wanted)), place)
+    return backend.from_numpy(floats.jitter(_cast(_exact(data, array, wanted), wanted)), place)
 
 
 def ones(*shape: int | Sequence[int], device: object = None, dtype: object = None) -> Any:
@@ -206,7 +187,7 @@ def item(x: Any) -> Any:
         return value
     if array.dtype.kind not in "fV" or array.dtype.names is not None:
         raise DTypeError(f"item gives a number, and {shown(x)} holds {array.dtype}")
-    return float(value)  # of an extension type such as bfloat16, which gives a scalar of its own
+    return float(value)  # extension types such as bfloat16 have scalars of their own
 
 
 def as_numbers(backend: Backend, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
@@ -252,8 +233,7 @@ def _full(shape: tuple[int | Sequence[int], ...], value: float, device: object, 
 
 def place_for(backend: Backend, device: object) -> Device:
     place = scopes.current() or CPU if device is None else devices.parse(device)
-    backend.require(place)
-    return place
+    return backend.require(place)
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, ...]:
@@ -264,7 +244,7 @@ def shape_of(shape: tuple[int | Sequence[int], ...], dtype: str) -> tuple[int, .
     whole = tuple(size.__index__() for size in sizes)
     nbytes = host_dtype(dtype).itemsize
     for size in whole:
-        nbytes *= size or 1  # frameworks wrap around, or refuse, also where there are no elements
+        nbytes *= size or 1  # a 0 does not count: frameworks overflow, or refuse, also where there are no elements
     if nbytes > _MOST_BYTES:
         raise ShapeError(f"{dtype} of the shape {shown(whole)} would take 2**63 bytes or more, which nothing can hold")
     return whole
@@ -276,13 +256,13 @@ def listed(value: Any) -> tuple[Any, ...]:
         return (value,)
     try:
         return tuple(value)
-    except TypeError:  # a tensor without dimensions, which may stand for an int
+    except TypeError:  # a tensor without dimensions counts as one int
         return (value,)
 
 
 def _with_arrays(data: Any, levels: int = 64) -> Any:
-    """Nested lists with arrays in place of tensors, some of which NumPy itself reads number by number, or not at all:
-    those of MXNet, on a GPU, with a gradient, of bfloat16."""
+    """Nested lists with arrays in the place of tensors. NumPy itself would read some of those number by number, or not
+    at all: MXNet's, those on a GPU, with a gradient, or of bfloat16."""
     if not isinstance(data, list | tuple) or not levels:
         return data
     classes = set(map(type, data))
@@ -292,7 +272,7 @@ def _with_arrays(data: Any, levels: int = 64) -> Any:
 
 
 def _taken_as_it_is(data: Any) -> str | None:
-    """The dtype of an array that becomes a tensor of the same dtype; None for what has to be looked at."""
+    """The dtype of an array that becomes a tensor of that dtype; None if it has to be looked at."""
     import numpy
 
     if type(data) is not numpy.ndarray or not data.dtype.isnative:
@@ -366,7 +346,7 @@ def _is_whole(data: Any) -> bool:
 
 
 def _is_number(data: Any) -> bool:
-    """Whether data is numbers of Python in lists."""
+    """Whether data is Python numbers, or lists of them."""
     if isinstance(data, list | tuple):
         return all(map(_is_number, data))
     return isinstance(data, int | float)
@@ -379,12 +359,12 @@ def _holds_arrays(data: Any) -> bool:
 
 
 def _depth(data: Any) -> int:
-    """How deep lists are nested. An array that has more dimensions is made of arrays, and not of numbers."""
+    """How deeply lists are nested. If NumPy's array has more dimensions, there are arrays in them."""
     return 1 + _depth(data[0]) if isinstance(data, list | tuple) and data else 0
 
 
 def _holds_masked(data: Any) -> bool:
-    """Whether there is a masked array in lists, which NumPy makes an array of without its mask."""
+    """Whether a masked array is in the lists: NumPy would drop its mask."""
     if isinstance(data, list | tuple):
         return any(map(_holds_masked, data))
     mask = getattr(type(data), "mask", None)
@@ -392,7 +372,7 @@ def _holds_masked(data: Any) -> bool:
 
 
 def _exact(data: Any, array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    """The array, or the objects that it is made of, where NumPy has rounded large ints to float64 beside a float."""
+    """The array; as objects if NumPy has rounded large ints to float64 because a float is beside them."""
     if not (isinstance(data, list | tuple) and array.dtype.name == "float64" and host_dtype(name).kind in "iu"):
         return array
     import numpy
@@ -419,7 +399,7 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             if array.dtype.kind == "O" and name == "bfloat16":  # ml_dtypes does not take ints beyond int64 and uint64
                 array = array.astype("float64")
             cast = array.astype(target)
-        except OverflowError as error:  # of a Python int
+        except OverflowError as error:  # a Python int is too large
             raise DTypeError(f"a value of {shown(array)} does not fit into {name}: {error}") from error
         if (numpy.isinf(cast) & (array.dtype.kind == "O" or numpy.isfinite(array))).any():
             raise DTypeError(f"a value of {shown(array)} does not fit into {name}; name a wider dtype")
@@ -427,11 +407,11 @@ def _cast(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Numbers as integers, cut off at the point; `DTypeError` if one is then out of range."""
+    """Numbers as integers, without their fractions; raises `DTypeError` if one is out of range."""
     import numpy
 
     if array.dtype.kind == "f":
-        array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))  # holds the limits' powers of 2
+        array = numpy.trunc(array.astype(numpy.promote_types(array.dtype, "float64")))  # holds the limits
     elif array.dtype.kind == "O":
         try:
             array = numpy.asarray(numpy.frompyfunc(int, 1, 1)(array), "object")
@@ -442,7 +422,7 @@ def _whole(array: np.ndarray[Any, Any], target: np.dtype[Any]) -> np.ndarray[Any
         least, most = array.min(), array.max()
         if array.dtype.kind != "f":
             fits = limits.min <= int(least) and int(most) <= limits.max
-        else:  # not so for NaN
+        else:  # false for NaN
             fits = bool(least >= array.dtype.type(limits.min) and most < array.dtype.type(2.0) ** _bits(limits))
         if not fits:
             what = f"{least}" if array.size == 1 else f"a value between {least} and {most}"

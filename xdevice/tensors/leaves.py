@@ -48,7 +48,7 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
 
 
 def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], error: BaseException) -> None:
-    """A model where it was before the move that failed; where that cannot be, the error is told what has moved."""
+    """Moves a model back after a move that failed; if that fails too, a note on the error says what has moved."""
     homes = {place for _, place in before}
     try:
         if len(homes) == 1 and list(backend.model_devices(model)) != before:
@@ -92,7 +92,7 @@ def stage(backend: Backend, x: Any, target: Device) -> Any:
 
 
 def another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
-    """What was made of `x`, if it was: a class of the user's may say of itself that it is its own copy."""
+    """What was made of `x`, checked not to be `x`: a user's class may return itself as its copy."""
     if made is x:
         raise backend.unsupported(
             f"{verb} a {type(x).__qualname__} whose class gives the very object back",

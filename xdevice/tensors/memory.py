@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from xdevice.base import devices
-from xdevice.contract import ring
 from xdevice.core import selection
+from xdevice.cuda import ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ def memory(device: object) -> Memory:
         >>> xdevice.memory("cpu")._fields
         ('total', 'free', 'allocated', 'peak', 'pinned')
     """
-    place = devices.parse(device)
     backend = selection.current()
-    backend.require(place)
+    place = backend.require(devices.parse(device))
     found = backend.memory(place)
     return found._replace(pinned=ring.held()) if place.kind == "cpu" else found
 
@@ -82,7 +81,6 @@ def reset_peak(device: object) -> None:
         ...     print("xdevice.memory(device).allocated" in str(error))
         True
     """
-    place = devices.parse(device)
     backend = selection.current()
-    backend.require(place)
+    place = backend.require(devices.parse(device))
     backend.reset_peak(place)

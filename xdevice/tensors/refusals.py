@@ -7,6 +7,8 @@ from xdevice.errors import DTypeError, NotATensorError, UnsupportedError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from typing import Any
+
     from xdevice.contract import Backend
 
 
@@ -21,7 +23,7 @@ def refuse_non_container(x: object, verb: str) -> None:
 
 
 def traced(backend: Backend, name: str) -> UnsupportedError:
-    """The error for a symbol, which only `to_device` and `copy_to` take."""
+    """The error for a traced tensor, which only `to_device` and `copy_to` take."""
     return UnsupportedError(
         f"{name} stands for a tensor while {backend.name} traces a function, so it has no values and no device "
         f"yet; do this outside of the traced function. to_device and copy_to work inside, or say why not"
@@ -46,3 +48,10 @@ def require_dtype(
     elif not (loads and dtype in backend.short_floats):
         there = ", ".join(name for name in DTYPES if name in backend.dtypes)
         raise DTypeError(f"{what} is {dtype}, and {backend.name} supports {there}; {instead}")
+
+
+def lack_of_memory(backend: Backend, variable: Any) -> str | None:
+    """Why a variable cannot take values, such as being on meta; None if it can."""
+    if backend.device_of(variable).kind != "meta":
+        return None
+    return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'

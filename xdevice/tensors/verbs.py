@@ -6,7 +6,7 @@ from functools import partial
 
 from xdevice.base import devices
 from xdevice.base.devices import CPU
-from xdevice.base.devices import Device as Device  # with what `with device:` does
+from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
@@ -87,17 +87,18 @@ def gpu(index: int = 0) -> Device:
 
 
 def num_gpus() -> int:
-    """How many GPUs the selected backend sees. Starts none: no CUDA context, no JAX backend. NumPy has 0.
+    """How many GPUs the selected backend sees, or TPUs if it has no GPU. Starts no CUDA context. NumPy has 0.
 
     Example:
         >>> xdevice.num_gpus() >= 0
         True
     """
-    return selection.current().count("gpu")
+    backend = selection.current()
+    return backend.count("gpu") or backend.count("tpu")
 
 
 def try_gpu(i: int = 0) -> Device:
-    """`gpu:i` if the selected backend has it, else `cpu:0`. Costs under 1 us and starts nothing.
+    """`gpu:i` if the selected backend has it, else `cpu:0`; `tpu:i` where it has TPUs and no GPU. Costs under 1 us.
 
     Raises:
         DeviceError: `i` is negative, a bool, or not an int. (d2l's own `try_gpu(-1)` gives a device that does not
@@ -109,17 +110,24 @@ def try_gpu(i: int = 0) -> Device:
     """
     if type(i) is not int or i < 0:
         i = _index(i)
-    return devices.of("gpu", i) if selection.current().count("gpu") > i else CPU
+    backend = selection.current()
+    if backend.count("gpu") > i:
+        return devices.of("gpu", i)
+    if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
+        return devices.of("tpu", i)  # else the program would move JAX off what it computes on
+    return CPU
 
 
 def try_all_gpus() -> list[Device]:
-    """All GPUs of the selected backend, else `[cpu:0]`: a list that is never empty. Starts nothing.
+    """All GPUs of the selected backend, else all TPUs, else `[cpu:0]`: a list that is never empty.
 
     Example:
         >>> len(xdevice.try_all_gpus()) >= 1
         True
     """
-    return [devices.of("gpu", i) for i in range(selection.current().count("gpu"))] or [CPU]
+    backend = selection.current()
+    kind = "gpu" if backend.count("gpu") else "tpu"
+    return [devices.of(kind, i) for i in range(backend.count(kind))] or [CPU]
 
 
 def _index(i: object) -> int:
@@ -137,54 +145,27 @@ def _index(i: object) -> int:
 def to_device(x: T, device: object, non_blocking: bool = False) -> T:
     """`x` on a device: the same object if it is there already, else a new tensor; models move in place.
 
-    Values, dtype, shape and `requires_grad` stay, gradients flow through the move (on MXNet inside `record()`), and
-    the source keeps its place. Each tensor decides its backend for itself, whatever is selected.
+    Values, dtype, shape and `requires_grad` stay, and gradients flow through the move (on MXNet inside `record()`).
+    Each tensor decides its backend for itself, whatever is selected. docs/reference/devices.md lists which containers
+    and objects are known, and says what `non_blocking` does on each backend.
 
     Args:
-        x: a tensor, a model, an object that moves itself, or a container of these. Models, which come back as the same
-            object, are torch `Module` and `Optimizer`, Paddle `Layer` and `Optimizer`, Gluon `Block` and `Trainer`,
-            Keras `Layer`, `Model`, `Variable` and `Optimizer`, `tf.Module` and `tf.Variable`. Objects that move
-            themselves have a method for it (`to` on PyTorch and Paddle, `as_in_ctx` on MXNet): a `TensorDict`, a
-            `PackedSequence`, a graph's `Data`; some move in place. Containers are dict, list, tuple, namedtuple,
-            dataclass, attrs class, pydantic model, set, pytree of JAX, what `xdevice.register` was told of, ..., also
-            nested. They keep their type, a tensor that appears twice stays one tensor, and what is not a tensor passes
-            through, as do NumPy arrays and tensors of texts beside tensors of another backend. A scalar of NumPy counts
-            as a tensor on cpu:0 on its own, and as a number in a container.
+        x: a tensor, a model or optimizer, an object with a method of its own for it, such as a `TensorDict`, or a
+            container of these, also nested. Containers keep their type, a tensor that stands in two places stays one,
+            and what is not a tensor passes through.
         device: any spelling that `xdevice.device` takes.
-        non_blocking: True returns before the copy is done, where the framework can. The first use of the result waits,
-            on the host or on the GPU, so that nobody reads what has not arrived. Do not write into the source before
-            `xdevice.sync()`, or an `Event` that was recorded after the call, says that the copy is done. Models,
-            objects that move themselves, and what gradients flow through have arrived on return.
-
-    With `non_blocking=True` the call returns
-
-    | backend | from the host to a GPU | from a GPU to the host |
-    |---|---|---|
-    | torch (CUDA) | at once if the tensor is pinned, else once it has been read | at once; the result is pinned |
-    | jax, mxnet | at once | at once |
-    | tensorflow, paddle | as with False: when the copy is done | likewise |
-
-    On PyTorch what comes to the host is of a subclass of `torch.Tensor` until it is used. C++ code that asks for its
-    memory before that fails. The first such copy imports PyTorch's compiler, which took 2.4 s on a CPU with 2 cores.
+        non_blocking: True returns before the copy is done, where the framework can. The first use of the result waits.
+            Do not write into the source before `xdevice.sync()`.
 
     Raises:
-        DeviceNotFoundError: the device does not exist on a tensor's backend; raised before anything has moved.
-        DeviceError: not a device. NotATensorError: nothing that could move.
-        NotBuiltError: a model without variables yet. ContainerError: a container that contains itself, or cannot be
-            rebuilt, or that holds an object whose tensors would stay behind, or one too large to search; the error says
-            what to write instead.
+        DeviceNotFoundError: a tensor's backend lacks the device. DeviceError: not a device. Nothing has moved then.
+        NotATensorError, NotBuiltError: nothing that could move; a model without variables yet.
+        ContainerError: a container that cannot be rebuilt, or an object whose tensors would stay behind.
 
-    A move that fails half way takes back the models that have moved; where that fails too, a note on the error says
-    which have.
-
-    Costs less than the framework's own call where there is nothing to do, else one copy. Large ones between ordinary
-    memory and an NVIDIA GPU go through a ring of 64 MB of page-locked memory, some 2 to 20 times as fast as by the
-    framework's own call, but on TensorFlow only to the GPU (docs/explanation/performance.md); `xdevice.free_pinned()`
-    gives it back.
+    Costs less than the framework's own call where there is nothing to do, else one copy of each tensor.
 
     Example:
-        >>> x = xdevice.ones(2, 3)
-        >>> xdevice.to_device(x, "cpu") is x
+        >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
         True
     """
     if type(device) is Device:
@@ -222,14 +203,13 @@ def copy_to(x: T, device: object) -> T:
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
     owner = _movable.get(type(x))
     if owner is not None:
-        owner.require(target)
-        return one(owner, "tensor", x, target)
+        return one(owner, "tensor", x, owner.require(target))
     if trees.known.get(id(type(x))) is None:
         array = registry.as_array(x)
         found = registry.kind_of(type(array))
         if found is not None:
-            found.backend.require(target)
-            return x if array is not x else one(*found, x, target)  # a scalar of NumPy: nobody can write into it
+            place = found.backend.require(target)
+            return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
     return contents.transfer(x, target, one, verb)
 
 
@@ -300,7 +280,7 @@ def same_device(*xs: object) -> bool:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
             except UnsupportedError:
-                pass  # of the last ones, when the first ones tell
+                pass  # the loop below may decide by the first ones
     first = None
     for x in xs:
         probe = _probes.get(type(x))
@@ -316,7 +296,7 @@ def same_device(*xs: object) -> bool:
 
 def _same_device(xs: tuple[object, ...]) -> bool:
     found = _where(xs)
-    if found is None or len(found) > 1:  # some may be of texts, which do not count
+    if found is None or len(found) > 1:  # tensors of texts do not count
         found = {place for _, place, _ in _argument_places(xs, {})}
     return len(found) <= 1
 

@@ -9,7 +9,8 @@ A third party's test file is three lines, and pytest does the rest::
 
 The suite runs where tensors begin, `home`, and for all that crosses devices with a second one, `other`: by default on
 cpu:0 with the first GPU or what the adapter's samples make, and again on gpu:0 with gpu:1 where there are GPUs, real or
-virtual. What the samples of an adapter do not have is skipped with its name, so read the skips.
+virtual. What an adapter lacks is skipped by the capability's name, and listed at the end of the run with the methods to
+write. What its samples do not have is skipped with its name too, so read the skips.
 docs/reference/adapters.md says what each method is held to.
 """
 

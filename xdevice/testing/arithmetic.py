@@ -13,6 +13,7 @@ from xdevice.contract import arithmetic
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, in_thread
+from .capabilities import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class Arithmetic(Suite):
-    """An adapter may refuse a namespace by name; one that it gives is whole."""
+    """An adapter may refuse to give a namespace, by name; if it gives one, all kernels are there."""
 
+    @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:
         try:
             kernels = self.adapter.namespace()
@@ -31,7 +33,7 @@ class Arithmetic(Suite):
         assert not missing, f"namespace() lacks {', '.join(missing)}"
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
-        in_thread(lambda: self.compute(x), self.patience)  # what it may turn on for a thread ends with that
+        in_thread(lambda: self.compute(x), self.patience)  # settings that it makes per thread end with that
 
     def compute(self, x: Any) -> None:
         try:
@@ -49,6 +51,7 @@ class Arithmetic(Suite):
 
     # gradients, of sums of numbers: what every framework computes
 
+    @needs("Gradients")
     def test_gradients_are_right_or_refused(self) -> None:
         self.needs_kernels()
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
@@ -91,6 +94,7 @@ class Arithmetic(Suite):
         grad = getattr(x, "grad", None)
         return self.samples.requires_grad(x), None if grad is None else self.adapter.to_numpy(grad).tolist()
 
+    @needs("Gradients")
     def test_gradients_nest_or_are_refused(self) -> None:
         self.needs_kernels()
         x = self.make(2.0)

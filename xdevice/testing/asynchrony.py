@@ -13,9 +13,9 @@ import pytest
 
 import xdevice
 from xdevice.base import devices
-from xdevice.contract import Backend
 
 from .base import Suite, assert_same, in_thread, need
+from .capabilities import needs
 from .values import plain, telling
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Planned(Exception):  # noqa: N818  # it is nobody's error
-    """What a check raises."""
+    """The exception that a check raises on purpose."""
 
 
-def refused(ask: Callable[[], object]) -> str | None:
-    """What the error says by which an adapter declines; None if it does not."""
+def refusal_of(ask: Callable[[], object]) -> str | None:
+    """The text of the `UnsupportedError` that a call raises; None if it raises none."""
     said = None
     try:
         ask()
@@ -74,17 +74,13 @@ class Waiting(Suite):
             with pytest.raises(Exception) as raised:
                 xdevice.sync(*targets)
             assert not isinstance(raised.value, xdevice.XDeviceError)
-            del x, raised  # whose traceback keeps the work alive, which would fail every other sync()
+            del x, raised  # their traceback keeps the work alive: every later sync() would raise its error
 
     # blocking
 
     def blocks(self) -> None:
-        """Skips where the adapter's own method declines, and says what to use instead."""
-        assert type(self.adapter).blocking is not Backend.blocking, (
-            "write blocking(): a context; nullcontext() where each operation ends before the next line runs. Where "
-            "nothing can make it end, raise self.unsupported('blocking mode', 'what to do instead')"
-        )
-        refusal = refused(self.block)
+        """Skips where the adapter declines, and says what to use instead."""
+        refusal = refusal_of(self.block)
         if refusal is not None:
             pytest.skip(refusal)
 
@@ -92,6 +88,7 @@ class Waiting(Suite):
         with self.adapter.blocking():
             pass
 
+    @needs("blocking")
     def test_blocking_leaves_nothing_under_way(self) -> None:
         self.needs_kernels()
         self.blocks()
@@ -105,14 +102,14 @@ class Waiting(Suite):
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.blocking():
             with xdevice.blocking():
-                assert self.worked().is_done(), "the work is under way inside of blocking mode"
-            assert self.worked().is_done(), "an inner block has ended the outer one"
+                assert self.work().is_done(), "the work is under way inside of blocking mode"
+            assert self.work().is_done(), "an inner block has ended the outer one"
         self.expect_planned(xdevice.blocking())
-        work = self.worked()
+        work = self.work()
         assert not work.is_done(), "blocking mode has stayed"
         xdevice.sync()
 
-    def worked(self) -> Any:
+    def work(self) -> Any:
         return self.samples.long_work(self.here())
 
     def expect_planned(self, scope: Any) -> None:
@@ -123,6 +120,7 @@ class Waiting(Suite):
         with pytest.raises(Planned):
             fails()
 
+    @needs("blocking")
     def test_blocking_raises_errors_at_their_line(self) -> None:
         self.blocks()
         if not self.samples.can_block:
@@ -141,10 +139,11 @@ class Streams(Suite):
 
     def skips_without(self, make: Callable[[Device], object]) -> None:
         """Skips where the adapter says that it has no such thing, and what to use instead."""
-        refusal = refused(lambda: make(self.here()))
+        refusal = refusal_of(lambda: make(self.here()))
         if refusal is not None:
             pytest.skip(refusal)
 
+    @needs("Streams")
     def test_a_stream_holds_the_work_of_its_block(self) -> None:
         self.streams()
         here = self.here()
@@ -171,6 +170,7 @@ class Streams(Suite):
         with pytest.raises(Planned):
             fails()
 
+    @needs("Streams")
     def test_streams_wait_for_each_other(self) -> None:
         self.streams()
         for way in ("stream", "event"):
@@ -192,10 +192,11 @@ class Streams(Suite):
 
     def test_events_are_there_or_refused(self) -> None:
         for place in self.places():
-            there_is_none = refused(lambda place=place: self.adapter.new_event(place))  # type: ignore[misc]
-            asked = refused(lambda place=place: self.adapter.require_events(place))  # type: ignore[misc]
+            there_is_none = refusal_of(lambda place=place: self.adapter.new_event(place))  # type: ignore[misc]
+            asked = refusal_of(lambda place=place: self.adapter.require_events(place))  # type: ignore[misc]
             assert (asked is None) is (there_is_none is None), f"{place}: {asked!r}, and new_event: {there_is_none!r}"
 
+    @needs("Streams")
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
         self.streams()
         start, middle, end = (xdevice.Event(self.here()) for _ in range(3))
@@ -213,6 +214,7 @@ class Streams(Suite):
         assert 0 <= tail < whole
         assert start.elapsed(middle) + tail == pytest.approx(whole, abs=0.01)
 
+    @needs("Streams")
     def test_kept_memory_is_not_given_away(self) -> None:
         self.streams()
         x, expected = self.pending()
@@ -233,6 +235,7 @@ class Streams(Suite):
         self.streams()
         self.skips_without(self.adapter.new_graph)
 
+    @needs("Streams", "Graphs")
     def test_a_graph_does_the_work_again(self) -> None:
         self.graphs()
         x = xdevice.copy_to(self.make(plain("float32")), self.home)
@@ -257,6 +260,7 @@ class Streams(Suite):
         side.sync()
         assert_same(xdevice.to_numpy(z), plain("float32") * 20, "a replay on another stream")
 
+    @needs("Streams", "Graphs")
     def test_a_graph_holds_the_work_of_one_device(self) -> None:
         self.graphs()
         there = self.there_with_values()
@@ -264,11 +268,11 @@ class Streams(Suite):
         with pytest.raises(xdevice.DeviceMismatchError):
             xdevice.capture(lambda: self.samples.add(far, far), self.here())
         with pytest.raises(Planned):
-            xdevice.capture(self.planned, self.here())
+            xdevice.capture(self.fail, self.here())
         x, expected = self.pending()
         assert_same(xdevice.to_numpy(x), expected, "after a capture that failed")
 
-    def planned(self) -> None:
+    def fail(self) -> None:
         raise Planned
 
 
@@ -356,11 +360,12 @@ class Side(Suite):
 
     # prefetch
 
+    @needs("stage")
     def test_prefetch_gives_every_batch_as_it_was(self) -> None:
         arrays = self.odd_arrays()
         for target in self.places():
             batches = [{"x": self.make(array, array.dtype.name), "name": name} for name, array in arrays.items()]
-            if isinstance(batches[0]["x"], np.ndarray):  # of which prefetch makes tensors, and float32 of float64
+            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, float32 of float64
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
             got = list(xdevice.prefetch(batches, target))
@@ -373,6 +378,7 @@ class Side(Suite):
                 assert xdevice.device_of(x) is target
                 self.assert_holds(x, telling(name), f"NumPy's {name} to {target}")
 
+    @needs("stage")
     def test_prefetched_batches_can_be_computed_with(self) -> None:
         self.needs_kernels()
         array = plain("float32")
@@ -385,6 +391,7 @@ class Side(Suite):
             for i, x in enumerate(found):
                 assert_same(xdevice.to_numpy(x), array * np.float32(2 * i), f"batch {i} on {target}")
 
+    @needs("stage")
     def test_prefetch_has_read_its_source_when_it_goes_on(self) -> None:
         for target in self.places():
             buffer = np.zeros((64, 65), "float32")
@@ -406,6 +413,7 @@ class Side(Suite):
     def can_be_written(self) -> bool:
         return self.computes and self.adapter.can_write(self.make())
 
+    @needs("stage")
     def test_staged_memory_is_nobody_elses(self) -> None:
         for target in self.places():
             source = np.full((64, 65), 2.0, "float32")
@@ -418,6 +426,7 @@ class Side(Suite):
             if target is devices.CPU and self.can_be_written():
                 self.assert_apart(staged[1], tensor)
 
+    @needs("stage")
     def test_prefetch_raises_what_its_source_raises(self) -> None:
         def source() -> Iterator[Any]:
             yield plain("float32")
@@ -428,6 +437,7 @@ class Side(Suite):
         with pytest.raises(Planned, match="in the source"):
             next(batches)
 
+    @needs("stage")
     def test_a_prefetch_that_is_broken_off_ends_its_thread(self) -> None:
         before = threading.active_count()
         batches = xdevice.prefetch((plain("float32") for _ in range(1000)), self.home)
@@ -442,6 +452,7 @@ class Side(Suite):
             time.sleep(0.005)
         assert threading.active_count() <= before, f"threads are left: {threading.enumerate()}"
 
+    @needs("stage")
     def test_a_loader_of_the_framework_is_iterated(self) -> None:
         arrays = [plain("float32") + i for i in range(5)]
         before = threading.active_count()
@@ -474,7 +485,7 @@ def _inside(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, 
 class Seeing(Suite):
     """Transfers and memory."""
 
-    def watched(self) -> None:
+    def require_transfers(self) -> None:
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
@@ -483,15 +494,16 @@ class Seeing(Suite):
         by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
         return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
 
+    @needs("watch")
     def test_reads_are_seen(self) -> None:
-        self.watched()
+        self.require_transfers()
         self.needs_kernels()
         x = self.make(2.5)
         reads = self.reads(x)
         with xdevice.transfers() as log:
             for read in reads:
                 read()
-        with xdevice.transfers() as none, self.here():  # elsewhere TensorFlow would move it to add
+        with xdevice.transfers() as none, self.here():  # outside of here() TensorFlow would copy x to add
             xdevice.device_of(x)
             self.samples.add(x, x)
         assert [record.kind for record in log] == ["read"] * len(reads), list(log)
@@ -501,8 +513,9 @@ class Seeing(Suite):
             assert record.physical is (self.here().kind != "cpu")
         assert not list(none), "nothing is read or moved"
 
+    @needs("watch")
     def test_moves_are_seen(self) -> None:
-        self.watched()
+        self.require_transfers()
         there = self.there_with_values()
         x = self.make()
         with xdevice.transfers() as log:
@@ -513,8 +526,9 @@ class Seeing(Suite):
         for record in log:
             assert (record.source, record.destination, record.nbytes) == (self.here(), there, 24)
 
+    @needs("watch")
     def test_a_forbidden_transfer_does_not_happen(self) -> None:
-        self.watched()
+        self.require_transfers()
         self.needs_kernels()
         x = self.make(2.5)
         reads = self.reads(x)
@@ -529,6 +543,7 @@ class Seeing(Suite):
             read()
         assert not list(log), "a block that has ended goes on seeing"
 
+    @needs("memory")
     def test_memory_is_told(self) -> None:
         self.needs_kernels()
         count = 1 << 20
@@ -561,7 +576,7 @@ class Seeing(Suite):
     def assert_peak(self, device: Any) -> None:
         high = xdevice.memory(device).peak
         assert high is not None
-        if refused(lambda: xdevice.reset_peak(device)) is not None:
+        if refusal_of(lambda: xdevice.reset_peak(device)) is not None:
             return
         low = xdevice.memory(device)
         assert low.peak is not None

@@ -16,6 +16,7 @@ from xdevice.base.dtypes import host_dtype
 from xdevice.core import scopes  # noqa: F401  # says what `with device:` does, also in a check that is run alone
 
 from . import values
+from .capabilities import described, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,12 +37,12 @@ class Failure(NamedTuple):
     home: str = ""
 
 
-def _absent(reason: str, **_: Any) -> None:
+def _skip(reason: str, **_: Any) -> None:
     pytest.skip(reason)
 
 
 def once(test: Callable[..., None]) -> Callable[..., None]:
-    """Marks a check that is the same wherever tensors begin."""
+    """Marks a check that does not depend on the device that tensors begin on, and so runs on one only."""
     test.runs_once = True  # type: ignore[attr-defined]
     return test
 
@@ -69,30 +70,35 @@ class Suite:
             metafunc.parametrize("place", _homes(type(self), metafunc.function), scope="function")
 
     @pytest.fixture(autouse=True)
-    def _selected(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    def _select(self, place: str, request: pytest.FixtureRequest) -> Iterator[None]:
         self.home = place
-        if not self.has_home():
-            # by one line for all checks: pytest gives each skip of a fixture a line, in which the others are lost
-            request.node.obj = partial(_absent, f"{self.backend} has no {place} here")
+        absent = lacking(self.adapter, request.function)
+        request.node.user_properties += [
+            ("xdevice lacks", f"{self.backend} lacks {described(name)}") for name in absent
+        ]
+        if absent or not self.has_home():
+            # skips from one line of code: pytest counts those of a fixture one by one, which hides the others
+            reason = f"lacks {', '.join(absent)}" if absent else f"has no {place} here"
+            request.node.obj = partial(_skip, f"{self.backend} {reason}")
             yield
             return
-        with self.selected():
+        with self.select():
             yield
 
     def has_home(self) -> bool:
-        """Whether the device exists where the tensors begin."""
+        """Whether this machine has the device that the tensors begin on."""
         self.samples.other_device()
         return self.adapter.has(self.here())
 
     @contextmanager
-    def selected(self) -> Iterator[None]:
-        """What every check runs in: the second device made, the backend selected."""
+    def select(self) -> Iterator[None]:
+        """Every check runs inside of this: the backend is selected, and the second device made."""
         self.home = self.home or HOMES[0]
         self.second()
         with xdevice.use(self.backend):
             if not self.computes:
                 with suppress(Exception):
-                    xdevice.sync()  # what earlier checks have started, for which there are no kernels
+                    xdevice.sync()  # waits for the work of earlier checks, for which this device has no kernels
             try:
                 yield
             finally:
@@ -122,7 +128,7 @@ class Suite:
         return devices.parse(self.home)
 
     def places(self) -> list[Device]:
-        """Where tensors begin, and the second device if it holds values."""
+        """The device that tensors begin on, and the second device if its tensors have values."""
         second = self.second()
         return [self.here(), *([second] if second is not None and self.holds_values(second) else [])]
 
@@ -145,11 +151,11 @@ class Suite:
         return xdevice.tensor(data, device=self.home, dtype=dtype)
 
     def dtypes(self) -> list[str]:
-        """The dtypes that come out: JAX without 64-bit refuses int64 and float64."""
+        """The dtypes that the framework makes: JAX without 64-bit refuses int64 and float64."""
         return [name for name in sorted(self.adapter.dtypes) if self.adapter.dtype_refusal(name) is None]
 
     def odd_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """What `odd_tensors` hold."""
+        """The arrays that `odd_tensors` are made of."""
         found = {name: values.telling(name) for name in self.dtypes()}
         found["0-d"] = np.array(-1 / 3, "float32")
         found["empty"] = np.zeros((2, 0), dtype="float32")
@@ -163,7 +169,7 @@ class Suite:
         return found
 
     def odd_tensors(self) -> dict[str, Any]:
-        """Tensors of every dtype with values that tell, and of the shapes that copies get wrong."""
+        """Tensors of every dtype with extreme values, and of shapes that copies easily get wrong."""
         arrays = self.odd_arrays()
         found = {name: self.make(array, array.dtype.name) for name, array in arrays.items()}
         with self.here():  # TensorFlow slices on the GPU where there is one
@@ -174,12 +180,12 @@ class Suite:
         return found
 
     def plain_tensors(self) -> dict[str, Any]:
-        """Tensors of every dtype with numbers that sums and means are exact of, and one without axes or elements."""
+        """Tensors of every dtype whose sums and means are exact, one without axes, and one without elements."""
         found = {name: self.make(values.plain(name), dtype=name) for name in self.dtypes()}
         return {**found, "0-d": self.make(-1.5), "empty": self.make(np.zeros((2, 0), dtype="float32"))}
 
     def pending(self) -> tuple[Any, np.ndarray[Any, Any]]:
-        """A tensor whose computation may be under way, and what it will hold."""
+        """A tensor that may still be computed, and the array that it will equal."""
         self.needs_kernels()
         array = values.plain("float32")
         x = self.make(array)
@@ -189,14 +195,15 @@ class Suite:
     # comparing
 
     def assert_holds(self, x: Any, array: np.ndarray[Any, Any], name: str = "") -> None:
-        """A tensor has this dtype, this shape and these values, bit for bit; a device without data has no values."""
+        """A tensor has the dtype, shape and values of an array, bit for bit; on a device without data only dtype and
+        shape."""
         assert tuple(x.shape) == array.shape, f"{name}: shape {tuple(x.shape)}, expected {array.shape}"
         held = self.adapter.tensor_of(x) if self.adapter.classify(type(x)) == "model" else x
         if self.holds_values(self.adapter.device_of(held)):
             assert_same(self.adapter.to_numpy(held), array, name)
 
     def assert_equal(self, actual: Any, expected: Any, name: str = "") -> None:
-        """Same dtype, shape and values, bit for bit; values are not asked of a device without data."""
+        """Two tensors have one dtype, shape and values, bit for bit; on a device without data only dtype and shape."""
         there = self.holds_values(xdevice.device_of(actual)) and self.holds_values(xdevice.device_of(expected))
         assert tuple(actual.shape) == tuple(expected.shape), name
         assert str(actual.dtype) == str(expected.dtype), name
@@ -212,7 +219,7 @@ class Suite:
 
     @classmethod
     def failures(cls, *names: str) -> list[Failure]:
-        """Runs the checks of these names, or all, without pytest, and gives what did not hold. A skip holds nothing."""
+        """Runs the checks of these names, or all, without pytest, and gives those that failed. A skip is no failure."""
         failed = []
         for name in names or [name for name in dir(cls) if name.startswith("test_")]:
             test = getattr(cls, name)
@@ -231,7 +238,9 @@ def _homes(cls: type[Suite], test: Any) -> tuple[str, ...]:
 
 def _failure(suite: Suite, name: str, arguments: tuple[Any, ...]) -> list[Failure]:
     try:
-        with suite.selected():
+        with suite.select():
+            if absent := lacking(suite.adapter, getattr(suite, name)):
+                pytest.skip(f"{suite.backend} lacks {', '.join(absent)}")
             getattr(suite, name)(*arguments)
     except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
         return [Failure(name, error, suite.home)]
@@ -249,7 +258,7 @@ def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     """Two arrays are of one dtype and one shape, and equal bit for bit."""
     assert actual.dtype == expected.dtype, f"{name}: {actual.dtype}, expected {expected.dtype}"
     assert actual.shape == expected.shape, f"{name}: shape {actual.shape}, expected {expected.shape}"
-    if actual.tobytes() != expected.tobytes():  # kept short: pytest would compare the bytes
+    if actual.tobytes() != expected.tobytes():  # no `assert`, for which pytest would print the bytes
         raise AssertionError(f"{name}: {actual} is not {expected}")
 
 
@@ -260,7 +269,7 @@ def need(value: Any, what: str) -> Any:
 
 
 def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
-    """What a function gives in a thread of its own."""
+    """What a function returns when it is run in a thread of its own."""
     found: list[Any] = []
     errors: list[BaseException] = []
 
@@ -280,7 +289,7 @@ def in_thread(function: Callable[[], Any], patience: float = 60) -> Any:
 
 
 def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
-    """What a function gives for each argument, in threads of their own at the same time."""
+    """What a function returns for each argument, run in as many threads at the same time."""
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(len(arguments)) as pool:

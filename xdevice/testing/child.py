@@ -1,4 +1,4 @@
-"""What the conformance suite asks of a fresh process. Each function prints its answer as one line of JSON."""
+"""Questions that the conformance suite asks a fresh process. Each function prints its answer as one line of JSON."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def load(name: str) -> None:
     for thread in threads:
         thread.join()
     seen["loaded in threads"] = sum(backend is xdevice.backend(name) for backend in loaded)
-    seen["other backends"] = sorted({backend.name for backend in registry.loaded()} - {name, "numpy"})
-    seen["started by counting"] = _started(name)
+    seen["other backends"] = sorted({backend.name for backend in registry.list_loaded()} - {name, "numpy"})
+    seen["started by counting"] = _list_started(name)
     seen["works in the main thread"] = _work(name)
     results: list[Any] = []
     worker = threading.Thread(target=lambda: results.append(_work(name)))
@@ -53,7 +53,7 @@ def load(name: str) -> None:
 
 
 class _Watched:
-    """A lock that tells whether somebody has asked for it."""
+    """A lock that notes whether it was acquired."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -81,12 +81,12 @@ def fork(name: str) -> None:
 
 
 def end(name: str, place: str) -> None:
-    """A process that ends while a prefetch is under way."""
+    """Ends the process while a prefetch is under way."""
     global _unfinished
     with xdevice.use(name):
         batches = xdevice.prefetch(_batches(), place)
         first = xdevice.to_numpy(next(batches)).tolist()
-    _unfinished = batches  # it lives as long as the process
+    _unfinished = batches  # kept alive to the end of the process
     print(json.dumps({"first batch": first}), flush=True)
 
 
@@ -101,7 +101,7 @@ def _batches() -> Iterator[Any]:
 
 
 def virtual(name: str) -> None:
-    """What two virtual GPUs are like."""
+    """What is true of two virtual GPUs."""
     os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)  # it may ask for another number
     try:
         xdevice.virtual_gpus(2, force=True)
@@ -120,8 +120,8 @@ def virtual(name: str) -> None:
     print(json.dumps(seen))
 
 
-def _started(name: str) -> list[str]:
-    """The GPUs that counting, asking about devices and an unused event have started, where the adapter can tell."""
+def _list_started(name: str) -> list[str]:
+    """The GPUs that the framework has started after counting, asking about devices, and an unused event."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)
@@ -140,7 +140,7 @@ def _root(name: str) -> str:
 
 
 def _work(name: str) -> float:
-    """1 + 1 by way of creating, copying and reading; large enough for the framework to use its threads."""
+    """Computes 1 + 1 by creating, copying and reading tensors that are large enough for the framework's threads."""
     with xdevice.use(name) as backend:
         x = xdevice.tensor([1.0] * 100_000)
         y = backend.samples().add(x, xdevice.copy_to(x, "cpu"))
@@ -165,7 +165,7 @@ def _floats(name: str) -> list[str]:
 
 
 def _in_fork(work: Callable[[], str]) -> str:
-    """What `work` gives in a forked child: its text, the name of its error, or how the child ended."""
+    """What `work` returns in a forked child: its text, the name of its error, or how the child ended."""
     read, write = os.pipe()
     with warnings.catch_warnings():
         # JAX and Python 3.12 warn of any fork; here it is the thing under test

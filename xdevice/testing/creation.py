@@ -15,12 +15,13 @@ from xdevice.contract import dlpack
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, assert_same, cast, in_thread, need, once
+from .capabilities import needs
 from .values import FLOATS, aligned_and_not, odd_sources, plain, telling
 
 _RANDOM = ("float16", "bfloat16", "float32", "float64")
 
 
-def _named(dtype: object) -> str:
+def _name_of(dtype: object) -> str:
     try:
         return dtype_name(dtype)
     except xdevice.DTypeError:
@@ -49,8 +50,8 @@ class Creation(Suite):
             assert xdevice.to_numpy(self.make(data)).dtype.name == expected, data
         for name in self.dtypes():
             own = self.make([1], dtype=name).dtype
-            assert _named(own) == name, (
-                f"x.dtype of {name} is {own!r}, which is read as {_named(own)}: say what it is in dtype_names"
+            assert _name_of(own) == name, (
+                f"x.dtype of {name} is {own!r}, which is read as {_name_of(own)}: say what it is in dtype_names"
             )
 
     def test_a_dtype_that_is_not_there_is_refused(self) -> None:
@@ -149,7 +150,7 @@ class Creation(Suite):
         x, expected = self.pending()
         xdevice.sync(x)
         assert_same(xdevice.to_numpy(x), expected)
-        for take in (self.adapter.to_numpy, self.adapter.peek, lambda x: self.exported(self.adapter.detached(x))):
+        for take in (self.adapter.to_numpy, self.adapter.peek, lambda x: self.export(self.adapter.detached(x))):
             work = self.samples.long_work(self.here())
             if work is None:
                 return
@@ -176,15 +177,15 @@ class Creation(Suite):
     def test_creators_place_where_they_are_told(self) -> None:
         places = [self.home] + ([str(self.second())] if self.second() else [])
         for place in places:
-            for x in self.created(place):
+            for x in self.create(place):
                 assert str(xdevice.device_of(x)) == place
                 assert tuple(x.shape) == (2, 3)
 
     def test_creators_place_on_cpu_0_by_default(self) -> None:
-        for x in self.created(None):
+        for x in self.create(None):
             assert xdevice.device_of(x) is devices.CPU
 
-    def created(self, place: str | None) -> list[Any]:
+    def create(self, place: str | None) -> list[Any]:
         found = [xdevice.tensor(((1, 2, 3), (4, 5, 6)), device=place)]
         if self.computes:
             found += [f(2, 3, device=place) for f in (xdevice.ones, xdevice.zeros, xdevice.rand)]
@@ -329,6 +330,7 @@ class Creation(Suite):
         assert_same(np.asarray(host), array)
         assert_same(np.asarray(back), array)
 
+    @needs("Conversion")
     def test_memory_is_described_as_it_is(self) -> None:
         for name, x in self.odd_tensors().items():
             detached = self.adapter.detached(x)
@@ -336,12 +338,12 @@ class Creation(Suite):
             if 0 in tuple(x.shape) or layout is None:
                 continue
             assert layout[0] == need(self.samples.address(detached), "addresses"), f"{name}: another address"
-            lent = self.exported(detached) if self.adapter.shares(self.here()) else None
+            lent = self.export(detached) if self.adapter.shares(self.here()) else None
             if lent is not None:
                 is_forward = min(lent.strides, default=0) >= 0
                 assert layout == (lent.address, lent.is_compact(), is_forward), name
 
-    def exported(self, x: Any) -> dlpack.Lent | None:
+    def export(self, x: Any) -> dlpack.Lent | None:
         self.adapter.finish(x)
         try:
             with self.adapter.lending(x):
@@ -349,10 +351,11 @@ class Creation(Suite):
         except (BufferError, UnsupportedError):
             return None
 
+    @needs("Conversion")
     def test_memory_is_shared_only_where_others_can_see_it(self) -> None:
         for place in self.places():
             x = xdevice.to_device(self.make(), place)
-            lent = self.exported(self.adapter.detached(x)) if self.adapter.shares(place) else None
+            lent = self.export(self.adapter.detached(x)) if self.adapter.shares(place) else None
             if lent is not None:
                 kinds = (dlpack.CPU,) if place is devices.CPU else dlpack.GPUS
                 assert lent.device[0] in kinds, f"{place} is not where DLPack says: {lent.device}"
@@ -360,6 +363,7 @@ class Creation(Suite):
                 assert lent.shape == list(x.shape)
         assert self.adapter.shares(devices.CPU) in (True, False)
 
+    @needs("Conversion")
     def test_lending_lets_go(self) -> None:
         x = self.adapter.detached(self.make())
         with self.adapter.lending(x):
@@ -394,9 +398,10 @@ class Creation(Suite):
             self.assert_holds(compact, arrays[name], name)
             self.assert_apart(compact, x, name)
             is_asked = self.here() is not devices.CPU and self.adapter.shares(self.here())
-            lent = self.exported(compact) if is_asked else None
+            lent = self.export(compact) if is_asked else None
             assert lent is None or (lent.is_compact() and lent.address % 64 == 0), name
 
+    @needs("Conversion")
     @once
     def test_memory_is_adopted_in_place(self) -> None:
         takes = need(self.adapter.takes(), "memory of others that it takes over")

@@ -14,13 +14,15 @@ from xdevice.contract import layouts
 from xdevice.contract import optimizers as terms
 
 from .base import Suite, assert_same, need
+from .capabilities import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+@needs("Models")
 class Models(Suite):
-    def built(self) -> Iterator[tuple[str, Any]]:
+    def build(self) -> Iterator[tuple[str, Any]]:
         models = self.samples.models()
         if not models:
             pytest.skip(f"{self.backend} has no models")
@@ -31,7 +33,7 @@ class Models(Suite):
         return {name: xdevice.to_numpy(x) for name, x in self.samples.variables(model).items()}
 
     def test_a_model_that_is_there_is_left_alone(self) -> None:
-        for name, model in self.built():
+        for name, model in self.build():
             before = self.addresses(model)
             assert xdevice.device_of(model) is self.here(), name
             assert {device for _, device in self.adapter.model_devices(model)} <= {self.here()}, name
@@ -64,7 +66,7 @@ class Models(Suite):
 
     def test_a_copied_model_shares_nothing(self) -> None:
         for target in filter(None, (self.here(), self.second())):
-            for name, model in self.built():
+            for name, model in self.build():
                 before = self.values(model)
                 copied = xdevice.copy_to(model, target)
                 assert copied is not model, name
@@ -82,7 +84,7 @@ class Models(Suite):
 
     def test_a_parameter_beside_its_model_stays_its_parameter(self) -> None:
         there = self.there_with_values()
-        for (name, model), (_, twin) in zip(self.built(), self.built(), strict=True):
+        for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
             if not self.samples.variables(model):
                 continue
             alone, one = (next(iter(self.samples.variables(net).values())) for net in (twin, model))
@@ -95,7 +97,7 @@ class Models(Suite):
 
     def test_variables_are_those_of_the_state_dict(self) -> None:
         asked = 0
-        for (name, model), (_, twin) in zip(self.built(), self.built(), strict=True):
+        for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
             with suppress(xdevice.NotBuiltError):  # torch moves a lazy module, but it has no values
                 found = list(self.adapter.variables(model))
                 keys = [key for key, _ in found]
@@ -114,7 +116,7 @@ class Models(Suite):
         assert asked
 
     def linear(self) -> Any:
-        """One linear layer of three inputs and two outputs, and its variables."""
+        """A linear layer of three inputs and two outputs, and its variables."""
         return xdevice.to_device(need(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
@@ -123,6 +125,7 @@ class Models(Suite):
         assert len({name for name, _ in found}) == 2
         assert {device for _, device in self.adapter.model_devices(self.linear())} == {self.here()}
 
+    @needs("Layers")
     def test_a_layout_says_what_a_layer_computes(self) -> None:
         self.needs_kernels()
         net = self.linear()
@@ -153,6 +156,7 @@ class Models(Suite):
             covered = [name for part in parts for name in part.of]
             assert len(set(covered)) == len(covered), f"{kind}: a parameter twice: {covered}"
 
+    @needs("Operations", "Calls")
     def test_layers_without_parameters_say_what_they_are_set_to(self) -> None:
         net = xdevice.to_device(need(self.samples.settings(), "layers without parameters"), self.home)
         try:
@@ -183,13 +187,14 @@ class Models(Suite):
         except xdevice.UnsupportedError as error:
             pytest.skip(str(error))
 
+    @needs("Calls")
     def test_a_call_of_a_layer_is_seen_as_it_was(self) -> None:
         net = self.traceable()
         given = np.arange(6, dtype="float32").reshape(2, 3)
         with self.here():
             x = self.make(given)
             with suppress(Exception), self.adapter.calls(net):
-                net(self.make(given[:, :2]))  # which leaves nothing behind
+                net(self.make(given[:, :2]))  # a call that fails leaves no hook behind
             with self.adapter.calls(net) as seen:
                 y = net(x)
             made = xdevice.to_numpy(y)
@@ -203,6 +208,7 @@ class Models(Suite):
         for tensor, values in zip(tensors, (given, made), strict=True):
             np.testing.assert_array_equal(self.adapter.to_numpy(tensor), values)
 
+    @needs("Calls")
     def test_the_call_of_a_model_goes_through_one_function(self) -> None:
         net = self.traceable()
         called: list[Any] = []
@@ -219,6 +225,7 @@ class Models(Suite):
         assert [given is x for _, given in called] == [True], "once, however many layers are inside"
         assert result[1] == "told"
 
+    @needs("Calls")
     def test_a_model_is_called_without_its_gradients(self) -> None:
         net = self.traceable()
         with self.here():
@@ -301,7 +308,7 @@ class Models(Suite):
 
     def test_a_model_is_all_on_the_device_where_it_is(self) -> None:
         there = self.there()
-        for name, model in self.built():
+        for name, model in self.build():
             if not list(self.adapter.model_devices(model)):
                 continue
             assert self.adapter.is_all_on(model, self.here()), f"{name} is on {self.here()}"
@@ -312,7 +319,7 @@ class Models(Suite):
 
     def test_the_parts_of_a_copy_stand_for_those_of_the_model(self) -> None:
         for target in filter(None, (self.here(), self.second())):
-            for name, model in self.built():
+            for name, model in self.build():
                 parts = self.parts_to_hold(model)
                 copied = xdevice.copy_to([model, *parts], target)
                 its = self.parts_to_hold(copied[0])
@@ -328,7 +335,7 @@ class Models(Suite):
         assert {tuple(sorted(shape)) for shape in shapes} == {(2,), (2, 3)}, "a weight and a bias are among them"
 
     def parts_to_hold(self, model: Any) -> list[Any]:
-        """The parts that can be moved by themselves."""
+        """The parts of a model that can be moved by themselves."""
         parts = self.adapter.model_parts(model)
         return [part for part in parts if self.adapter.classify(type(part)) in ("tensor", "model")]
 
@@ -361,7 +368,7 @@ class Models(Suite):
         self.resumes(model, optimizer, step, x, y)
 
     def resumes(self, model: Any, optimizer: Any, step: Any, x: Any, y: Any) -> None:
-        """Written into another model and its optimizer, variables and state go on as they would have gone."""
+        """A model and an optimizer that are loaded with the state of others train on just as those do."""
         fresh, untrained, other_step = need(self.samples.optimized(), "an optimizer without state")
         xdevice.to_device(fresh, self.home)
         values = {name: self.adapter.to_numpy(value).copy() for name, value in self.adapter.variables(optimizer)}
@@ -385,6 +392,7 @@ class Models(Suite):
             place = self.adapter.device_of(x)
             self.adapter.write(x, self.adapter.from_numpy(np.array(values[name]), place))
 
+    @needs("Optimizers")
     def test_an_optimizer_says_what_it_computes(self) -> None:
         self.needs_kernels()
         model, optimizer, step = need(self.samples.optimized(), "an optimizer without state")
@@ -440,7 +448,7 @@ class Models(Suite):
 
     def test_a_lone_variable_is_read_as_its_tensor(self) -> None:
         asked = 0
-        for name, model in self.built():
+        for name, model in self.build():
             held = self.adapter.tensor_of(model)
             with suppress(xdevice.NotBuiltError):
                 is_alone = [label for label, _ in self.adapter.variables(model)] == [""]

@@ -89,7 +89,7 @@ class Moving(Suite):
             self.assert_apart(xdevice.to_device(moved, self.home), x, name)
 
     def test_large_tensors_move_whole_and_leave_their_source_free(self) -> None:
-        """What is written into the source at once is not in the copy, and what is read at once is there."""
+        """A write into the source right after the move is not in the copy, and a read right after it has the values."""
         pattern = np.resize(np.arange(251, dtype="uint8"), _LARGE)
         places = (self.here(), self.there_with_values())
         for source, target in (places, places[::-1]):

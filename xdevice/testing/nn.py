@@ -11,11 +11,13 @@ from xdevice.contract import nn as contract
 from xdevice.errors import UnsupportedError
 
 from .base import Suite, in_thread
+from .capabilities import needs
 
 
 class FunctionsOfLayers(Suite):
     """An adapter may refuse neural-network functions by name; if it gives any, all are there and right."""
 
+    @needs("nn")
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
         try:
             kernels = self.adapter.nn()
@@ -24,7 +26,7 @@ class FunctionsOfLayers(Suite):
         missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
-        in_thread(self.compute_in_use, self.patience)  # what it may turn on for a thread ends with that
+        in_thread(self.compute_in_use, self.patience)  # settings that it makes per thread end with that
 
     def compute_in_use(self) -> None:
         with xdevice.use(self.backend):

@@ -1,4 +1,4 @@
-"""Checks of threads, forks, loading and ending: what can be seen only in a fresh process is asked of one."""
+"""Checks that only a fresh process can answer: threads, forks, loading and ending."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import xdevice
-from xdevice.contract import Backend
 
-from .base import Suite, need, once, side_by_side
+from .base import Suite, once, side_by_side
+from .capabilities import needs
 
 
 class Processes(Suite):
@@ -64,17 +64,16 @@ class Processes(Suite):
         assert seen["child after loading"] in allowed, seen
         assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"
 
+    @needs("stage")
     def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
         seen = in_child("end", self.backend, self.child_setup, self.home)
         assert seen["first batch"] == [1.5, -2.5]
 
+    @needs("VirtualGpus")
     @once
     def test_virtual_gpus_are_devices_of_their_own(self) -> None:
         if "gpu" not in self.adapter.kinds:
             pytest.skip(f"{self.backend} has no GPUs")
-        if not self.adapter.virtual and type(self.adapter).make_virtual_gpus is Backend.make_virtual_gpus:
-            why = need(self.adapter.why_no_virtual_gpus(), "a reason why there are no virtual GPUs")
-            pytest.skip(f"{self.backend} has no virtual GPUs: {why}")
         seen = in_child("virtual", self.backend, self.child_setup)
         if "refused" in seen:
             pytest.skip(seen["refused"])

@@ -1,6 +1,6 @@
-"""One rank of the checks of several processes: `python -m xdevice.testing.ranks`, once for each, as a launcher would.
+"""One rank of the checks of several processes: `python -m xdevice.testing.ranks`, started as a launcher would.
 
-Prints what did not hold as one line of JSON. Every rank makes the numbers of all, so each knows what is right.
+Prints what failed as one line of JSON. Every rank makes the numbers of all, so each knows the right result.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Ranks:
     # what each rank holds
 
     def telling(self, rank: int, name: str) -> Array:
-        """Of the verbs that move: other bits on each rank."""
+        """For verbs that move values: an array of extremes, with other bits on each rank."""
         return np.roll(values.telling(name), rank).copy()
 
     def plain(self, rank: int, name: str) -> Array:
-        """Of the verbs that compute: small numbers, which every dtype adds exactly."""
+        """For verbs that compute: small numbers, which every dtype adds exactly."""
         return np.roll(values.plain(name), rank).copy()
 
     def tensor(self, array: Array, name: str) -> Any:
@@ -68,7 +68,7 @@ class Ranks:
     def sums(self, name: str) -> None:
         rows = self.all(self.plain, name)
         if name == "bool":
-            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name)))
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name)))
             return
         x = self.mine(self.plain, name)
         result = self.world.all_reduce(x)
@@ -79,7 +79,7 @@ class Ranks:
         rows = self.all(self.plain, name)
         x = self.mine(self.plain, name)
         if name not in values.FLOATS:
-            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(x, "mean"))
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(x, "mean"))
             return
         wide = [row.astype("complex128") for row in rows]
         self.near(self.world.all_reduce(x, "mean"), sum(wide) / len(wide), name, "mean")  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ class Ranks:
 
     def extremes(self, name: str) -> None:
         if name.startswith("complex"):
-            self.refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name), "max"))
+            self.assert_refused(xdevice.DTypeError, lambda: self.world.all_reduce(self.mine(self.plain, name), "max"))
             return
         rows = self.all(self.plain, name)
         for op, function in (("max", np.maximum), ("min", np.minimum)):
@@ -148,13 +148,13 @@ class Ranks:
         return self.tensor(one(self.world.rank, name), name)
 
     def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
-        """Written where it can be, else not."""
+        """The result is the input itself where that can be written; else the input is unchanged."""
         if self.backend.can_write(self.backend.detached(x)):
             assert result is x, f"{what}: another tensor, though it can be written"
         else:
             self.same(x, before, f"the input of {what}, which cannot be written")
 
-    def refused(self, error: type[Exception], call: Callable[[], object]) -> None:
+    def assert_refused(self, error: type[Exception], call: Callable[[], object]) -> None:
         try:
             call()
         except error:
@@ -166,7 +166,7 @@ CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers",
 
 
 def faults(world: World) -> Iterator[str]:
-    """What does not hold, as "sums of float16: ..."; what an engine refuses by name on all ranks is no fault."""
+    """What failed, as "sums of float16: ...". What an engine refuses by name on all ranks is no fault."""
     ranks = Ranks(world)
     for dtype in sorted(ranks.backend.dtypes):
         if ranks.backend.dtype_refusal(dtype) is not None:
@@ -187,8 +187,8 @@ refused: list[str] = []
 """What the engine has refused by name."""
 
 
-def trained(world: World) -> Iterator[str]:
-    """Whether a step of several processes, of uneven parts, is that of one."""
+def train(world: World) -> Iterator[str]:
+    """Whether a training step of several processes with uneven parts equals that of one."""
     for dtype, most in (("float32", 2e-7), ("float64", 1e-15)):
         if xdevice.backend().dtype_refusal(dtype) is not None or dtype not in xdevice.backend().dtypes:
             continue
@@ -214,7 +214,7 @@ def trained(world: World) -> Iterator[str]:
 
 
 def fails(world: World, how: str) -> dict[str, Any]:
-    """Rank 1 fails, and the others call something with it; gives what that raised, and after how long."""
+    """Rank 1 fails in this way, and the others call a verb; gives what that raised, and after how long."""
     x = xdevice.ones(4)
     calls: dict[str, Callable[[], object]] = {
         "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
@@ -255,7 +255,7 @@ def main() -> None:
             if how:
                 told = fails(world, how)
             else:
-                found = [*faults(world), *trained(world)]
+                found = [*faults(world), *train(world)]
                 told = {"rank": world.rank, "engine": world.engine, "faults": found, "refused": refused}
     except xdevice.PeerError as error:
         if error.why == "never joined":

@@ -1,4 +1,4 @@
-"""Checks of what data-parallel training stands on: splits, joins, leaves, writes and sums."""
+"""Checks of what data-parallel training needs: splits, joins, leaves, writes and sums."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import xdevice
 from xdevice.base.dtypes import dtype_name
 
 from .base import Suite, assert_same, cast, need
+from .capabilities import needs
 from .values import FLOATS, plain, quiet
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 class Several(Suite):
+    @needs("Replicas")
     def test_a_tensor_splits_and_joins(self) -> None:
         self.needs_kernels()
         arrays = {name: quiet(array) for name, array in self.odd_arrays().items()}
@@ -43,6 +45,7 @@ class Several(Suite):
             found = {xdevice.device_of(x) for x in (*parts, self.adapter.join(parts))}
             assert found == {place}, f"split() and join() of tensors on {place} give some on {found}"
 
+    @needs("Replicas")
     def test_gradients_flow_through_splits_and_joins(self) -> None:
         self.flows(lambda x: self.adapter.join(self.adapter.split(x * -2.5, [1, 1])))
         self.flows(lambda x: self.adapter.join(self.adapter.split(x, [2, 0])) * -2.5)
@@ -61,23 +64,25 @@ class Several(Suite):
             assert self.adapter.is_dense(x) is True, name
             assert self.adapter.is_host_bound(x) is False, name
 
+    @needs("Replicas")
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
         self.needs_kernels()
         arrays = self.odd_arrays()
         for target in filter(None, (self.here(), self.second())):
             for name, x in self.odd_tensors().items():
                 leaf = self.adapter.leaf(x, target)
-                held = self.held(leaf)
+                held = self.tensor_of(leaf)
                 assert xdevice.device_of(held) is target, name
                 self.assert_holds(held, arrays[name], name)
                 assert self.samples.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
                 if 0 not in tuple(x.shape) and self.holds_values(target):
                     assert self.samples.address(held) != need(self.samples.address(x), "addresses"), name
 
-    def held(self, leaf: Any) -> Any:
+    def tensor_of(self, leaf: Any) -> Any:
         held = self.adapter.tensor_of(leaf)
         return leaf if held is None else held
 
+    @needs("Replicas")
     def test_a_leaf_has_no_link_to_its_source(self) -> None:
         self.needs_kernels()
         need(self.samples.gradient(lambda x: x * 3, self.make()), "gradients")
@@ -85,13 +90,14 @@ class Several(Suite):
         if self.samples.requires_grad(source) is None:
             pytest.skip(f"{self.backend} does not mark tensors")
         for target in self.places():
-            leaf = self.held(self.adapter.leaf(source, target))
+            leaf = self.tensor_of(self.adapter.leaf(source, target))
             with target:
                 gradient = self.samples.gradient(lambda x: x * -2.5, leaf)
             assert_same(xdevice.to_numpy(gradient), np.full((2, 3), -2.5, "float32"))
             reached = getattr(source, "grad", None)
             assert reached is None or not xdevice.to_numpy(reached).any(), "the gradient reaches the source"
 
+    @needs("Replicas")
     def test_write_puts_values_into_the_memory_that_is_there(self) -> None:
         self.needs_kernels()
         arrays = self.odd_arrays()
@@ -109,7 +115,7 @@ class Several(Suite):
             has_address = self.adapter.tensor_of(leaf) is None and 0 not in tuple(x.shape)
             before = self.samples.address(leaf) if has_address else None
             self.adapter.write(leaf, value)
-            self.assert_holds(self.held(leaf), array, name)
+            self.assert_holds(self.tensor_of(leaf), array, name)
             self.assert_holds(value, array, f"{name}: the value")
             assert self.samples.requires_grad(leaf) is asks, name
             assert before is None or self.samples.address(leaf) == before, name
@@ -133,7 +139,7 @@ class Several(Suite):
         self.waits_only_for_memory()
 
     def assert_strides(self, x: Any, strides: tuple[int, ...], name: str) -> None:
-        """Each element is where the strides say: there the view of it alone begins."""
+        """Each element lies where the strides say, which is where a view of it alone begins."""
         first = self.samples.address(x)
         for axis, (size, step) in enumerate(zip(tuple(x.shape), strides, strict=True)):
             index = tuple(size - 1 if i == axis else 0 for i in range(len(strides)))
@@ -144,7 +150,7 @@ class Several(Suite):
                 assert memory[0] == first + (size - 1) * step, f"{name}: {strides}"
 
     def is_view(self, view: Any, x: Any, index: tuple[int, ...]) -> bool:
-        """Whether what is written into a slice is seen in the whole."""
+        """Whether writing into a slice changes the whole."""
         value = self.make(np.zeros((1,) * len(index)), dtype=dtype_name(x.dtype))
         before = self.adapter.to_numpy(x).tobytes()
         kept = xdevice.copy_to(view, self.home)
@@ -164,7 +170,8 @@ class Several(Suite):
             assert not self.is_view(view, x, (0,) * len(tuple(x.shape))), f"{name}: a view that shares memory"
 
     def waits_only_for_memory(self) -> None:
-        """Work of a tenth of a second is not done a moment later, unless the machine has halted: so three times."""
+        """Asking for an address waits for the computation only in frameworks that have no memory before. Tried three
+        times, as the machine may pause."""
         for _ in range(3):
             work = self.samples.long_work(self.here())
             if work is None or not self.adapter.can_write(work.result):
@@ -201,6 +208,7 @@ class Several(Suite):
         if not asked:
             pytest.skip("the samples do not have: a model that is one variable")
 
+    @needs("Replicas")
     def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
         self.needs_kernels()
         for name, x in self.plain_tensors().items():
@@ -219,6 +227,7 @@ class Several(Suite):
             total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
             assert xdevice.device_of(total) is place, f"of tensors on {place}, on {xdevice.device_of(total)}"
 
+    @needs("Replicas")
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
         self.needs_kernels()
         cases: list[tuple[str, list[float], float]] = [
@@ -234,6 +243,7 @@ class Several(Suite):
             xs = [self.make(cast([number] * 5, name), dtype=name) for number in numbers]
             self.assert_holds(self.adapter.total(xs, False), cast([expected] * 5, name), f"{name} {numbers}")
 
+    @needs("Replicas")
     def test_all_reduce_gives_both_devices_the_same(self) -> None:
         self.needs_kernels()
         places = (self.places() * 2)[:2]
@@ -266,6 +276,7 @@ class Several(Suite):
 
     # the verbs
 
+    @needs("Replicas")
     def test_a_batch_is_split_gathered_and_reduced(self) -> None:
         self.needs_kernels()
         places, arrays = (self.places() * 2)[:2], self.odd_arrays()
@@ -283,6 +294,7 @@ class Several(Suite):
         for one in sums:
             assert_same(xdevice.to_numpy(one), plain("float32") * len(sums))
 
+    @needs("Models")
     def test_replicas_are_models_of_their_own(self) -> None:
         self.needs_kernels()
         net = self.samples.network(3, 2)

@@ -18,7 +18,7 @@ _REAL = {"complex64": "float32", "complex128": "float64"}
 
 
 def telling(name: str) -> Array:
-    """A 3x4 array of a dtype with its extremes: odd bits, both zeros, NaNs that carry a sign and a number."""
+    """A 3x4 array of a dtype with extreme values: odd bits, both zeros, NaNs with a sign and a payload."""
     if name == "bool":
         return np.array([[0, 1, 1, 0], [1, 1, 0, 1], [0, 0, 0, 1]], dtype="bool")
     if name in FLOATS:
@@ -43,14 +43,14 @@ def _floats(name: str) -> Array:
     raw = numbers.view(bits)
     one = raw.dtype.type(1)
     nan = np.array(np.nan).astype(kind).view(bits)[()] & ~(one << raw.dtype.type(bits.itemsize * 8 - 1))
-    raw[9], raw[10] = one, nan | one  # the smallest number above zero; a NaN with a number
+    raw[9], raw[10] = one, nan | one  # the smallest number above zero, and a NaN with a payload
     raw[11] = nan | (one << raw.dtype.type(bits.itemsize * 8 - 1))
     shaped: Array = numbers.reshape(3, 4)
     return shaped
 
 
 def quiet(array: Array) -> Array:
-    """The array with 1 for its NaNs: what computes keeps no more of one than that it is one."""
+    """The array with 1 in the place of NaNs, whose bits arithmetic does not keep."""
     found = array.copy()
     if found.dtype.name == "bfloat16" or found.dtype.kind in "fc":
         found[np.isnan(found)] = 1

@@ -25,7 +25,7 @@ LATE: Final = 2.0
 
 
 class _Promise(NamedTuple):
-    """What the other rank raises, and in how many seconds."""
+    """The error that the other rank must raise, and within how many seconds."""
 
     error: str
     why: str | None
@@ -65,7 +65,7 @@ class SeveralProcesses:
         ranks = [
             _Rank(self.backend, self.engine, rank, self.size, port) for port in [_port()] for rank in range(self.size)
         ]
-        told = [rank.said(self.patience) for rank in ranks]
+        told = [rank.wait_for_report(self.patience) for rank in ranks]
         for rank in ranks:
             assert rank.status == 0, rank.printed[-3000:]
         found = [f"rank {one['rank']}, {one['engine']}: {fault}" for one in told for fault in one["faults"]]
@@ -80,7 +80,7 @@ class SeveralProcesses:
             ranks = [first]
         else:
             ranks = [_Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts) for rank in (0, 1)]
-        told = ranks[0].said(self.patience)
+        told = ranks[0].wait_for_report(self.patience)
         for rank in ranks[1:]:
             rank.end(2 if promise.error == "PeerError" else self.patience)
         assert (told.get("error"), told.get("why")) == (promise.error, promise.why), ranks[0].printed[-3000:]
@@ -107,15 +107,15 @@ class _Rank:
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
 
-    def said(self, patience: float) -> dict[str, Any]:
-        """What it has printed last as a line of JSON."""
+    def wait_for_report(self, patience: float) -> dict[str, Any]:
+        """The last line of JSON that it has printed."""
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
         return found
 
     def end(self, patience: float) -> None:
-        """Waits for it to end, and kills it after so many seconds."""
+        """Waits for the process to end, and kills it after `patience` seconds."""
         begun = time.monotonic()
         try:
             self.printed, _ = self._process.communicate(timeout=patience)

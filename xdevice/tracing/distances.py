@@ -20,7 +20,7 @@ OFF: Final = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-
 
 
 def limit(arrays: Sequence[Array]) -> float:
-    """How far off rounding alone may put these: as the coarsest of them may be."""
+    """The difference that rounding alone may make, for the coarsest dtype of these arrays."""
     return max((OFF[x.dtype.name] for x in arrays if x.dtype.name in OFF), default=OFF["float32"])
 
 
@@ -28,15 +28,14 @@ def limit(arrays: Sequence[Array]) -> float:
 
 
 def apart(actual: Array, expected: Array) -> float:
-    """The greatest difference; infinite where shapes differ, or what is not finite, or whole numbers."""
+    """The greatest difference; infinite where shapes differ, numbers are not finite, or whole numbers differ."""
     if actual.shape != expected.shape:
         return math.inf
     return _distance(actual, expected) if expected.size else 0.0
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """The same, but a part of what the rows of a batch have of their own too: outputs may be one for all inputs but for
-    a little."""
+    """As `apart`, but also as a part of how much the rows of a batch differ from each other, which may be little."""
     found = apart(actual, expected)
     if not found or not math.isfinite(found) or expected.ndim < 2 or len(expected) < 2:
         return found
@@ -48,12 +47,12 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
 
 
 def moved(x: Array, last: bool) -> Array:
-    """An image with its channels behind rows and columns, or before them."""
+    """An image with its channels moved to the end (`last`), or before rows and columns."""
     return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
 
 
 def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]) -> Array:
-    """An array with its channels where the other one has them. `ends` says of both models whether those are last."""
+    """`actual` with its channels where `expected` has them. `ends` says of each model whether they come last."""
     if None in ends or ends[0] == ends[1] or actual.ndim < 3 or not expected.size:
         return actual
     ways = [
@@ -66,8 +65,8 @@ def turned(actual: Array, expected: Array, ends: tuple[bool | None, bool | None]
 
 
 def error_of(actual: Array, expected: Array) -> float | None:
-    """The greatest difference, the channels moved to where the other has them; infinite where shapes cannot be brought
-    together; None where they may hold the same numbers in another order."""
+    """The greatest difference, with the channels where `expected` has them; infinite if shapes do not fit, None if they
+    may hold the same numbers in another order."""
     if not expected.size and not actual.size:
         return None
     found = [_distance(way, expected) for way in _orders(actual, expected.shape)]
@@ -78,13 +77,13 @@ def error_of(actual: Array, expected: Array) -> float | None:
 
 
 def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """The same of what a convolution takes: the zeros around an image may come from a layer before it."""
+    """As `error_of`, for the input of a convolution, around which a layer before may have put zeros."""
     found = error_of(actual, expected)
     return found if found != math.inf else error_of(_trimmed(actual), _trimmed(expected))
 
 
 def _trimmed(x: Array) -> Array:
-    """Without the zeros around it."""
+    """An image without the zeros around it."""
     for axis in range(1, x.ndim):
         used = numpy.flatnonzero((x != 0).any(axis=tuple(other for other in range(x.ndim) if other != axis)))
         if used.size:
@@ -93,7 +92,7 @@ def _trimmed(x: Array) -> Array:
 
 
 def layouts(x: Array) -> Iterator[Array]:
-    """As it is, and with its channels elsewhere."""
+    """The array as it is, and with its channels at the other end."""
     yield x
     if x.ndim > 2:
         yield numpy.moveaxis(x, 1, -1)

@@ -77,7 +77,7 @@ def arrays_of(inputs: Any) -> list[Array]:
 
 
 def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
-    """The inputs of another model's run as this one takes them: images have their channels where it has them."""
+    """The inputs as another model takes them: with the channels of images where it has them."""
     here, there = first.has_channels_last, _owner(model).has_channels_last(model)
     if here is None or there is None or here == there:
         return list(arrays)
@@ -85,7 +85,7 @@ def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
 
 
 def _is_image(x: Array, first: Run) -> bool:
-    """Three axes may be those of a sequence: the layer that takes it tells, behind what pads it perhaps."""
+    """Whether an input is an image; with three axes it may be a sequence, which the first layers tell."""
     if x.ndim != 3:
         return x.ndim > 3
     kinds = {layer.path: layer.kind for layer in first.backend.layers(first.trace.model)}
@@ -121,7 +121,7 @@ def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | 
             result = backend.infer(model, given)
         except XDeviceError:
             raise
-        except Exception as error:  # each framework and layer has its own
+        except Exception as error:  # each framework and layer raises errors of its own
             shapes = ", ".join(str(x.shape) for x in arrays)
             raise ArgumentError(
                 f"a {type(model).__name__} of {backend.name} failed on inputs= of the shape {shapes}, which are as the "

@@ -48,7 +48,7 @@ class Traced(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Where two runs part."""
+    """Where two runs differ first."""
 
     path: str
     """The layer of the expected model, or the one behind the gap; empty for a gap at the end."""
@@ -77,7 +77,8 @@ class _Gap(NamedTuple):
 def first_difference(
     actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
 ) -> Divergence | None:
-    """Where they first differ. With `strict`, where the greatest step up is, for the outputs are known to differ."""
+    """Where two runs differ first. With `strict`, which is for outputs that differ, the place where the error grows
+    most."""
     most = limit(expected)
     found, errors = [], []
     for step in steps(actual, expected, pairs):
@@ -149,7 +150,7 @@ def first_gradient(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer
 
 
 def limit(run: Traced) -> float:
-    """How far off a layer may be by rounding, as a part of its largest value."""
+    """The error that rounding may make in a layer, as a part of its largest value."""
     return distances.limit([x for call in run.calls for x in call.outputs[:1]])
 
 
@@ -158,7 +159,7 @@ def _end_error(actual: Traced, expected: Traced) -> float | None:
 
 
 def _greatest_step(errors: Sequence[float | None], floor: float) -> int:
-    """Which of the errors is furthest above those before it."""
+    """The index of the error that exceeds those before it by most."""
     before, found, most = floor, len(errors) - 1, 0.0
     for number, error in enumerate(errors):
         if error is None:
@@ -207,7 +208,7 @@ def _gap(
 def _between(
     run: Traced, before: LayerCall | None, behind: LayerCall | None, paired: Container[str]
 ) -> list[LayerCall]:
-    """The calls between two; where branches are called in another order, the one that made what the second takes."""
+    """The calls between two calls. If branches are called in another order, the call that made what `behind` takes."""
     end = _index(run, behind, -1)
     found = [call for call in run.calls[_index(run, before) + 1 : end] if call.path not in paired]
     if found or behind is None or not behind.inputs:
@@ -224,7 +225,7 @@ def _is_equal(one: Array, other: Array) -> bool:
 
 
 def _index(run: Traced, call: LayerCall | None, none: int = 0) -> int:
-    """Its place; before the first one, or behind the last."""
+    """The position of a call; `none` if there is no call."""
     if call is None:
         return len(run.calls) if none else -1
     return next(number for number, one in enumerate(run.calls) if one is call)
@@ -245,7 +246,7 @@ def _gap_place(actual: Traced, expected: Traced, gap: _Gap, error: float, most: 
 
 
 def _narrowed(gap: _Gap, most: float) -> tuple[list[LayerCall], list[LayerCall]]:
-    """What is behind the last calls in the gap that give the same."""
+    """The calls of a gap after the last ones whose outputs agree."""
     ours, theirs = gap.actual, gap.expected
     for number, call in enumerate(gap.expected):
         same = next((place for place, other in enumerate(ours) if _is_same(other.outputs, call.outputs, most)), None)

@@ -65,7 +65,7 @@ class Trace:
 
     @property
     def calls(self) -> list[LayerCall]:
-        """Those that have ended so far."""
+        """The calls that have ended so far."""
         if self._is_open or not self._read:
             self._read = self._host()
         return self._read
@@ -94,7 +94,7 @@ class Trace:
         return numpy.asarray(self._backend.to_numpy(x))
 
     def finish(self) -> None:
-        """No call will come."""
+        """Marks the trace as complete."""
         self._is_open = False
 
     def __len__(self) -> int:
@@ -138,34 +138,19 @@ def trace(model: Any) -> Iterator[Trace]:
 
     Young: it may change in a minor version.
 
+    Gives a `Trace`, whose `calls` say for each call of a layer its path, its inputs, its outputs, and the gradients of
+    the outputs if the block runs backward too. docs/reference/tracing.md says which calls count. It sees those of this
+    thread or task, and of tasks that `xdevice.parallel` starts. Traces may be nested; nothing stays on the model.
+
     Args:
         model: a built model of PyTorch, Paddle, Gluon or Keras.
 
-    Gives a `Trace`, whose `calls` say for each call of a layer its path, its inputs, its outputs, and the gradients
-    that have reached these, where the block runs backward too. A layer called n times has n calls. A layer whose
-    parameters `convert_state` knows is one call; any other layer is one if it has no layers inside. The activation that
-    a layer of Gluon or Keras has inside is a call of its own, and the layer's output is what it takes, as where the two
-    are written apart. What functions compute between layers has no call.
-
-    Values are copied at once, so that what works in place changes none. The calls of this thread or task are kept, and
-    those of the tasks that `xdevice.parallel` starts. Traces may be nested. Nothing stays on the model, also where the
-    block raises: then the calls that had ended by then are there.
-
-    | | what gives the gradients |
-    |---|---|
-    | torch, paddle | hooks on the outputs |
-    | mxnet | a function behind each layer: inside of `autograd.record`, outputs are new arrays in the same memory |
-    | tensorflow | each call of `tf.GradientTape.gradient` in the block is asked for those of the outputs too |
-
     Raises:
-        NotATensorError: not a model.
-        UnsupportedError: layers that a compiler hides: torch.compile, TorchScript, a hybridized Gluon block,
-            paddle.jit.to_static, tf.function, which Keras's `fit` and `predict` use without run_eagerly=True; PyTorch's
-            DataParallel over several devices.
-        NotBuiltError: it has no variables yet; call it once before.
+        NotATensorError: not a model. NotBuiltError: it has no variables yet; call it once before.
+        UnsupportedError: layers that a compiler hides (torch.compile, TorchScript, a hybridized Gluon block,
+            paddle.jit.to_static, tf.function), or PyTorch's DataParallel over several devices.
 
-    Costs a copy of every input and output: 1.2 to 2.6 times the processor's time of a plain pass, with one thread (a
-    small CNN, ResNet-18, a Transformer; forward and backward); a Gluon network of 4 ms forward and backward takes 14.
+    Costs a copy of every input and output: 1.2 to 2.6 times the processor's time of a plain pass.
 
     Example:
         >>> with xdevice.trace(xdevice.ones(2)):

@@ -24,7 +24,8 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def path_errors(what: str) -> Iterator[None]:
-    """What the system refuses, by the name that the user gave: its own errors name files that are made here."""
+    """Turns the system's errors in the block into `FilePathError`s that name the user's path: theirs may name a
+    temporary file."""
     from safetensors import SafetensorError
 
     try:
@@ -73,7 +74,7 @@ def target_of(path: str | os.PathLike[str]) -> str:
 
 
 def _mode(path: str) -> int | None:
-    """None if there is nothing."""
+    """The mode of a file; None if there is none."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -82,7 +83,8 @@ def _mode(path: str) -> int | None:
 
 @contextmanager
 def replacing(target: str) -> Iterator[str]:
-    """A name to write a file under, which then takes the target's place at once; if that fails nothing is left."""
+    """Gives a name to write a new file under, which takes the target's place at the end; after an error nothing is
+    left."""
     folder = os.path.dirname(target)
     with path_errors(f"{target!r:.1000} cannot be written, and the file is as it was"):
         _remove_leftovers(folder)
@@ -98,7 +100,7 @@ def replacing(target: str) -> Iterator[str]:
 
 
 def _permissions(target: str, own: str) -> int:
-    """The old file's mode, or that of a file made now: the umask can be read only by changing it for all threads."""
+    """The old file's mode, else that of a file made now: to read the umask one must change it for all threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 
@@ -122,10 +124,10 @@ def _own_folder(folder: str) -> Iterator[str]:
         own = tempfile.mkdtemp(_SUFFIX, _PREFIX, folder)
         probe = os.path.join(own, _PROBE)
         try:
-            with suppress(FileNotFoundError):  # it is gone already
+            with suppress(FileNotFoundError):  # another process has removed it
                 os.close(os.open(probe, os.O_CREAT | os.O_WRONLY, 0o666))
-            with _locked(own) as is_ours:
-                # until it was locked, another process may have taken it for a leftover, and emptied it
+            with _lock(own) as is_ours:
+                # before the lock was taken, another process may have removed the folder as a leftover
                 if is_ours is not False and os.path.exists(probe):
                     yield own
                     return
@@ -134,23 +136,23 @@ def _own_folder(folder: str) -> Iterator[str]:
 
 
 def _remove_leftovers(folder: str) -> None:
-    """What processes that were killed have left: their locks ended with them."""
+    """Removes what killed processes have left: the folders that no living process has locked."""
     import shutil
 
     for entry in os.scandir(folder):
         if not (entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX)):
             continue
-        with _locked(entry.path) as is_ours:
+        with _lock(entry.path) as is_ours:
             if is_ours:
                 shutil.rmtree(entry.path, ignore_errors=True)
         if is_ours:
-            with suppress(OSError):  # on Windows an open lock is still there
+            with suppress(OSError):  # Windows does not remove an open lock
                 os.unlink(os.path.join(entry.path, _LOCK))
                 os.rmdir(entry.path)
 
 
 @contextmanager
-def _locked(folder: str) -> Iterator[bool | None]:
+def _lock(folder: str) -> Iterator[bool | None]:
     """Whether the lock of a folder is ours in this block; None on a file system without locks."""
     from filelock import FileLock, Timeout
 

@@ -30,10 +30,10 @@ from xdevice.errors import (
     shown,
 )
 from xdevice.tensors.creation import place_for
-from xdevice.tensors.refusals import refuse_non_container, require_dtype, traced
+from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
 
 from .disk import path_text, replacing, target_of
-from .format import DTYPES, RESERVED, SHARED, SMALL, opened, read, read_all
+from .format import DTYPES, RESERVED, SHARED, SMALL, open_file, read, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -63,7 +63,7 @@ class _Variable(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """A variable, and the values that go into it."""
+    """A variable of `into`, and the entry of the file that goes into it."""
 
     name: str
     one: _Variable
@@ -76,47 +76,26 @@ class _Planned(NamedTuple):
 def save(path: Path, x: Any) -> None:
     """Writes tensors, or the variables of a model, into a safetensors file, which `load` reads on every backend.
 
-    The file is replaced atomically, once the new one is complete and on the disk: after a crash or a full disk the old
-    one is still there, and the next save in that folder removes what a killed process has left beside it. Saves by
-    several processes at a time do not disturb each other: the last one to end wins. Permissions are as
-    with `open(path, "wb")`: a new file follows the umask, an old one keeps its mode. A symbolic link stays;
-    the file it points to is replaced.
+    The file is replaced atomically, once the new one is complete and on the disk: where saving fails, the old one is
+    still there. docs/reference/files.md says which name each tensor has in the file.
 
     Args:
         path: where; the folder must exist. Any ending will do; `.safetensors` is what other programs look for.
         x: a model, a container of tensors and models, or one tensor, on any devices, which the file does not
-            remember. A tensor that appears twice is written once, and comes back as one.
-
-    | what | its name in the file |
-    |---|---|
-    | a leaf of a container | the path to it: `{"layers": [{"weight": w}]}` gives `layers.0.weight` |
-    | a variable of a torch `Module`, a Paddle `Layer`, a Gluon `Block` | that of `state_dict()`, `save_parameters()` |
-    | a variable of a Keras `Layer` or `Model` | its layers' names and its own: `dense/kernel`, `dense_1/kernel` |
-    | a variable of a `tf.Module` | the path to it: `layers/0/weight` |
-    | the state of an optimizer or a Gluon `Trainer` | the number of the parameter, and what it is: `0.exp_avg` |
-    | the state of a Keras optimizer | its number in `optimizer.variables` |
-    | one tensor | `tensor` |
+            remember. A tensor that stands in two places is written once, and comes back as one.
 
     Raises:
-        ArgumentError: not a path.
-        NotATensorError: a leaf that is neither a tensor nor a model, by name. ContainerError: two leaves of one name,
-            or a name that UTF-8 cannot write.
-        UnsupportedError: an optimizer that keeps numbers outside tensors: PyTorch's LBFGS, Gluon's Nadam, LBSGD.
-        DTypeError: complex128, or another dtype that the format lacks. UnsupportedError: a sparse, ragged or masked
-            tensor. NotBuiltError: a model without variables yet. MissingFileError: the folder does not exist.
-        FilePathError: a folder or a device has that name, the disk is full, or the system refuses for another reason.
-            The old file is there after each.
+        NotATensorError, ContainerError: a leaf that is neither a tensor nor a model; a name that two leaves have.
+        UnsupportedError, DTypeError: a sparse or masked tensor; complex128, or another dtype that the format lacks.
+        NotBuiltError: a model without variables yet. ArgumentError: not a path.
+        MissingFileError, FilePathError: no such folder; a folder has that name; the disk is full, ...
 
-    Costs the writing of the file and the wait for the disk (benchmarks/files.py). What is on the CPU is written
-    without a copy, except MXNet's bool, so nothing may write into it meanwhile; what is on a GPU is first copied to the
-    host, all of it.
+    Costs the writing of the file and the wait for the disk. What is on a GPU is first copied to the host, all of it;
+    what is on the CPU is not, so do not write into it meanwhile.
 
     Example:
         >>> import os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "point.safetensors")
-        >>> xdevice.save(path, {"x": xdevice.tensor([1.0, 2.0])})
-        >>> xdevice.load(path)["x"].shape[0]
-        2
+        >>> xdevice.save(os.path.join(tempfile.mkdtemp(), "point.safetensors"), {"x": xdevice.tensor([1.0, 2.0])})
     """
     from safetensors import TensorSpec, serialize_file
 
@@ -135,9 +114,9 @@ def save(path: Path, x: Any) -> None:
 def _variables(x: Any, verb: str) -> dict[str, _Variable]:
     """All tensors in `x`, and all variables of the models in it, by their names in a file."""
     found: dict[str, _Variable] = {}
-    for name, way, variable in _named(x, verb):
+    for name, way, variable in _name_variables(x, verb):
         if name in found or name == RESERVED or not (name.isascii() or _is_utf8(name)):
-            others = [other for known, other, _ in _named(x, verb) if known == name]
+            others = [other for known, other, _ in _name_variables(x, verb) if known == name]
             raise _name_refused(name, way, others[0] if name in found else None)
         found[name] = variable
     return found
@@ -162,8 +141,8 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _named(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
-    """Name in a file, the way to it, and the variable."""
+def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
+    """For each variable in `x`: its name in the file, the keys that lead to it, and the variable."""
     for prefix, keys, leaf in _leaves(x, verb):
         for name, one in _of_leaf(keys, leaf):
             whole = f"{prefix}.{name}" if prefix and name else prefix or name
@@ -171,13 +150,13 @@ def _named(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
 
 
 def _origin(way: _Way) -> str:
-    """The way to a variable as one writes it in Python."""
+    """How one writes in Python what leads to a variable, for errors."""
     keys, name = way
     return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {shown(name)}"
 
 
 def _leaves(x: Any, verb: str) -> Iterator[tuple[str, tuple[Any, ...], Any]]:
-    """What the names of a tensor or model in `x` begin with in a file, the keys on the way to it, and itself."""
+    """For each tensor or model in `x`: how its names in the file begin, the keys that lead to it, and itself."""
     if registry.kind_of(type(x)) is not None:
         yield "", (), x
         return
@@ -204,7 +183,8 @@ def _of_leaf(keys: tuple[Any, ...], x: Any) -> Iterable[tuple[str, _Variable]]:
 
 
 def _host_arrays(variables: Mapping[str, _Variable]) -> tuple[dict[str, Array], dict[str, str]]:
-    """The values of the variables, each once, and the further names of those that are shared."""
+    """The values of the variables by name, a shared one once; and for each further name of a shared one its first
+    name."""
     arrays: dict[str, Array] = {}
     shared: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -226,7 +206,7 @@ def _host_array(name: str, backend: Backend, value: Any) -> Array:
     array = backend.peek(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    # the library writes what lies behind the pointer, whatever the strides
+    # the library writes the memory as it lies, whatever the strides
     return np.asarray(array, order="C")
 
 
@@ -240,7 +220,7 @@ def _require_dense(name: str, backend: Backend, value: Any) -> None:
 
 @cache
 def _name_of(dtype: Any) -> str:
-    """Also of a dtype that xdevice knows nothing of, which a framework may fail to make an array of."""
+    """The name of a dtype; its text if xdevice does not know it."""
     try:
         return dtype_name(dtype)
     except DTypeError:
@@ -253,49 +233,28 @@ def _name_of(dtype: Any) -> str:
 def load(path: Path, device: object = None, backend: str | Backend | None = None, into: Any = None) -> Any:
     """The tensors of a safetensors file, straight onto a device of any backend; or into a model's own variables.
 
-    The file may come from any backend and any program, and from a machine with other devices. It is read, not mapped:
-    it may be replaced or deleted afterwards.
+    Gives a flat dict of tensors by name, none of which requires gradients; with `into`, that model or container. The
+    file may come from any program. It is read, not mapped: it may be deleted afterwards. Costs the reading, and on a
+    GPU one copy. docs/reference/files.md says what of an optimizer is in a file.
 
     Args:
         path: a file that `save` or any other writer of the format has made.
         device: any spelling; without it the device of the `with device:` block, else `cpu:0`, GPU or not.
         backend: whose tensors to make; without it the selected backend's.
-        into: a model or container with the names, shapes and dtypes of the file (see `save`), on whichever devices its
-            variables are. All of them are compared before the first is written. It decides the devices and the
-            backend, so leave out `device` and `backend`. An optimizer may be a fresh one, which has no state
-            yet: it is given that of the file. Keras's must be built: `optimizer.build(model.trainable_variables)`.
-
-    An optimizer's state is in the file, and its hyper-parameters are not, except Keras's learning rate: make it with
-    the same ones. A schedule of the learning rate goes into a file of its own (docs/reference/files.md).
-
-    Returns:
-        A flat dict of tensors by name, none of which requires gradients; names of one shared tensor give the same
-        object. With `into`, that model or container itself.
+        into: a model or container with the names, shapes and dtypes of the file, all compared before the first is
+            written. It decides devices and backend. A Keras optimizer must be built, others may be fresh.
 
     Raises:
-        ArgumentError: not a path.
-        MissingFileError: no such file. FilePathError: it is not a regular file, or the system cannot read it.
-        FileFormatError: it is damaged, cut off, or of another format.
-        ShapeError: the backend does not allow a tensor of that shape, by name.
-        DTypeError: the backend lacks the dtype of a tensor, or would narrow it (JAX without 64-bit), by name.
+        MissingFileError, FilePathError, FileFormatError: no such file; not readable; damaged, or of another format.
+        ShapeError, DTypeError: the backend lacks the shape or dtype of a tensor, or would narrow the dtype.
         StateError: `into` has other names, shapes or dtypes, is on meta, or came with `device` or `backend`.
-            UnsupportedError: it cannot be written into (`tf.Tensor`, `jax.Array`, a sparse or masked tensor).
-            DeviceNotFoundError, BackendNotFoundError: as elsewhere.
-
-    | backend | on the CPU | on a GPU |
-    |---|---|---|
-    | torch, tensorflow, paddle, jax, numpy | the tensors take over the memory that was read into | staged |
-    | mxnet | likewise, but int8 is copied once more | staged |
-
-    Costs the reading of the file, and on a GPU one copy through pinned memory where the framework has it
-    (benchmarks/files.py).
+        UnsupportedError, ArgumentError: `into` cannot be written; `path` is no path. Others as `xdevice.tensor`.
 
     Example:
         >>> import os, tempfile
-        >>> path = os.path.join(tempfile.mkdtemp(), "point.safetensors")
-        >>> xdevice.save(path, {"x": xdevice.tensor([1.0, 2.0])})
-        >>> xdevice.item(xdevice.load(path, device="cpu", backend="numpy")["x"].sum())
-        3.0
+        >>> xdevice.save(path := os.path.join(tempfile.mkdtemp(), "one.safetensors"), {"x": xdevice.ones(2)})
+        >>> xdevice.load(path, device="cpu", backend="numpy")
+        {'x': array([1., 1.], dtype=float32)}
     """
     path = path_text(path, "load")
     if into is not None:
@@ -304,7 +263,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         return _load_into(path, into)
     owner = selection.backend(backend)
     place = place_for(owner, device)
-    with opened(path) as (file, header):
+    with open_file(path) as (file, header):
         seen: set[str | tuple[int, ...]] = set()
         for name, (dtype, shape, _, _) in header.entries.items():
             if dtype not in seen:
@@ -322,7 +281,7 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
 def _load_into(path: str, into: Any) -> Any:
     variables = _variables(into, "load into")
     models = {prefix: x for prefix, _, x in _leaves(into, "load into")}
-    with opened(path) as (file, header):
+    with open_file(path) as (file, header):
         for prefix, x in models.items():
             variables.update(_state_to_come(prefix, x, variables, header))
         planned = sorted(_plan(path, variables, header, file), key=lambda one: one.entry.start)
@@ -336,16 +295,17 @@ def _load_into(path: str, into: Any) -> Any:
 
 
 def _arrays(file: FileIO, entries: Collection[Entry], places: Iterable[Device]) -> Iterator[Array]:
-    """The values of tensors that will be in these places; those for other devices may lie in the same memory in turn,
-    because `Backend.stage` has read it on return."""
+    """The values of tensors that are to go to these devices. If none goes to the CPU, each may overwrite the one
+    before: `Backend.stage` has read it on return."""
     arrays = read_all(file, entries, in_turn=all(place is not CPU for place in places))
-    return map(floats.taken, arrays) if floats.asked() else arrays
+    return map(floats.take, arrays) if floats.setting() else arrays
 
 
 def _state_to_come(
     prefix: str, x: Any, variables: Mapping[str, _Variable], header: Header
 ) -> Iterator[tuple[str, _Variable]]:
-    """What is in the file for an optimizer that has not taken a step yet, so that it has no variables for it."""
+    """The variables that an optimizer without a step would have, with their names, as far as the file has values for
+    them."""
     backend, kind = registry.kind_of(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     lacking = [
@@ -367,7 +327,8 @@ def _take_state(prefix: str, x: Any, variables: Mapping[str, _Variable]) -> None
 
 
 def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: FileIO) -> list[_Planned]:
-    """What to write into which variable, each once; raises unless all of them fit."""
+    """Which values of the file go into which variable, a shared one once; raises unless all names, shapes and dtypes
+    fit."""
     where = os.fspath(path)
     entries = {**header.entries, **{name: header.entries[other] for name, other in header.shared.items()}}
     planned: dict[int, _Planned] = {}
@@ -383,7 +344,7 @@ def _plan(path: Path, variables: Mapping[str, _Variable], header: Header, file: 
     extra = [name for name in entries if name not in variables]
     if missing or extra:
         raise StateError(
-            f"{where} does not fit: it lacks {_listed(missing)}; unexpected: {_listed(extra)}; "
+            f"{where} does not fit: it lacks {_list_names(missing)}; unexpected: {_list_names(extra)}; "
             f"xdevice.load(path) gives what it has as a dict"
         )
     return list(planned.values())
@@ -407,14 +368,7 @@ def _require_fit(where: str, name: str, one: _Variable, entry: Entry) -> None:
         raise StateError(f"{name} {lack}")
 
 
-def lack_of_memory(backend: Backend, variable: Any) -> str | None:
-    """Why there is nothing that a variable could be loaded into; None if there is."""
-    if backend.device_of(variable).kind != "meta":
-        return None
-    return 'is on meta and has no memory; give it some first: model.to_empty(device="cpu")'
-
-
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     return listed(map(repr, names), 3) or "nothing"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.contract.alignment import aligned
+from xdevice.contract.conversion import aligned
 from xdevice.errors import DTypeError, FileFormatError, shown
 
 from .disk import path_errors, require_plain_file
@@ -49,15 +49,15 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file holds; `shared` are the further names of its tensors."""
+    """What a safetensors file says of its tensors; `shared` maps further names of a tensor to its first."""
 
     entries: dict[str, Entry]
     shared: dict[str, str]
 
 
 @contextmanager
-def opened(path: str) -> Iterator[tuple[FileIO, Header]]:
-    """The file and its header, of one and the same file, even if another takes its name at this moment."""
+def open_file(path: str) -> Iterator[tuple[FileIO, Header]]:
+    """The open file and its header; both are of one file, even if another takes its name at this moment."""
     while True:
         require_plain_file(path)
         with _open(path) as file:
@@ -70,7 +70,7 @@ def opened(path: str) -> Iterator[tuple[FileIO, Header]]:
 def _is_still(path: str, file: FileIO) -> bool:
     """Whether a path still names an open file."""
     require_plain_file(path)
-    with _open(path) as again:  # two descriptors, because Windows tells other numbers of a path than of an open file
+    with _open(path) as again:  # opened again, because Windows gives other numbers for a path than for an open file
         return os.path.samestat(os.fstat(file.fileno()), os.fstat(again.fileno()))
 
 
@@ -85,11 +85,11 @@ def _header(path: str, file: FileIO) -> Header:
     try:
         with safe_open(path, framework="numpy"):  # raises unless all of the file keeps to the format
             length = int.from_bytes(file.read(8), "little")
-        with uncollected():
-            header = _parsed(file.read(length).decode())
+        with pause_collector():
+            header = _parse(file.read(length).decode())
             metadata = header.pop(RESERVED, None) or {}
             entries = _entries(header, 8 + length)
-        return Header(entries, _shared(metadata, entries))
+        return Header(entries, _read_shared(metadata, entries))
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         size = os.fstat(file.fileno()).st_size
         raise FileFormatError(
@@ -97,11 +97,11 @@ def _header(path: str, file: FileIO) -> Header:
         ) from error
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    """A header without duplicate keys: readers disagree on which one counts."""
+def _parse(text: str) -> dict[str, Any]:
+    """The header as a dict; raises if a key comes twice, because readers disagree on which one counts."""
     header: dict[str, Any] = json.loads(text)
     remarks = header.get(RESERVED)
-    # of each tensor its name, three keys and the dtype; no key is missing, as the library has seen
+    # five strings a tensor: its name, three keys and the dtype; the library has checked that no key is missing
     strings = 5 * len(header) if remarks is None else 5 * (len(header) - 1) + 1 + 2 * len(remarks)
     if "\\" not in text and text.count('"') == 2 * strings:
         return header
@@ -109,7 +109,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; raises if it has a key twice. That takes as long again as reading it."""
+    """A JSON object as a dict; raises if a key comes twice. Doubles the time of reading."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
@@ -118,13 +118,13 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
-    """In the order of the values in the file, which begin at `start`."""
+    """The tensors of a header, in the order of their values in the file, which begin at `start`."""
     entries: dict[str, Entry] = {}
     for name, about in header.items():
         code, shape = about["dtype"], tuple(about["shape"])
         if code not in DTYPES:
             raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
-        if len(shape) > _FEW or 0 in shape:  # else the size of the file bounds it
+        if len(shape) > _FEW or 0 in shape:  # others are no larger than the file, which NumPy can hold
             _require_array(name, host_dtype(DTYPES[code]), shape)
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin)
@@ -135,8 +135,9 @@ def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Python's garbage collector would go through 100,000 new objects again and again, in up to half of the time."""
+def pause_collector() -> Iterator[None]:
+    """Pauses Python's garbage collector, which would go through 100,000 new objects again and again: up to half of the
+    time."""
     if not gc.isenabled():
         yield
         return
@@ -154,8 +155,8 @@ def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> N
         raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
 
 
-def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
-    """What `save` has written of shared tensors; what other programs remark in the metadata names none."""
+def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """The further names that `save` has given to shared tensors, each with the first; {} in files of other programs."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
         isinstance(other, str) and other in entries and name not in entries for name, other in shared.items()
@@ -167,12 +168,12 @@ def _shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> dict[s
 def read(file: FileIO, entry: Entry, room: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
     """The values of a tensor, in memory of their own, or in `room`."""
     buffer = aligned(entry.nbytes) if room is None else room[: entry.nbytes]
-    return _filled(buffer, file, entry.start).view(host_dtype(entry.dtype)).reshape(entry.shape)
+    return _fill(buffer, file, entry.start).view(host_dtype(entry.dtype)).reshape(entry.shape)
 
 
 def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False) -> Iterator[np.ndarray[Any, Any]]:
-    """The values of tensors, one after the other; those of `SMALL` ones lie in memory that they share, to be copied. So
-    do all others `in_turn`: the first use of new memory takes as long as the reading."""
+    """The values of tensors, one after the other. Small ones lie in common memory, so copy them. With `in_turn` the
+    others overwrite each other, because the first use of new memory takes as long as reading."""
     entries = tuple(entries)
     room = aligned(max((entry.nbytes for entry in entries), default=0)) if in_turn else None
     memory, first, end = aligned(0), 0, 0
@@ -183,13 +184,14 @@ def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False)
             continue
         if not first <= start < end:
             first, end = start, _end_of_block(entries, number)
-            memory = _filled(aligned(end - first), file, first)
+            memory = _fill(aligned(end - first), file, first)
         array: np.ndarray[Any, Any] = np.ndarray(shape, host_dtype(name), memory, start - first)
         yield array if array.flags.aligned else array.copy()
 
 
 def _end_of_block(entries: Sequence[Entry], number: int) -> int:
-    """Where the last of the tensors ends that are read with this one."""
+    """Where the values end that are read at once with those of tensor `number`: of small tensors that lie side by
+    side."""
     end = limit = entries[number].start
     for entry in islice(entries, number, None):
         if entry.start != end or entry.nbytes > SMALL or end - limit > _BLOCK:
@@ -198,7 +200,7 @@ def _end_of_block(entries: Sequence[Entry], number: int) -> int:
     return end
 
 
-def _filled(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
+def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[Any, Any]:
     file.seek(start)
     rest = buffer.data
     while rest:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import toyframe
 
+import xdevice
 from xdevice.base import devices
 from xdevice.contract.samples import Samples, Work
-from xdevice.core import registry
 
 
 class ToySamples(Samples):
@@ -69,7 +69,7 @@ class ToySamples(Samples):
 
     def spread(self, device):
         first, second = toyframe.Linear(2, 2), toyframe.Linear(2, 2)
-        registry.load("toyframe").move_model(second, device)
+        xdevice.backend("toyframe").move_model(second, device)
         return toyframe.Sequential(first, second)
 
     def unbuilt(self):
@@ -112,7 +112,7 @@ class ToySamples(Samples):
             stream.errors.clear()
 
     def long_work(self, device):
-        place = registry.load("toyframe").to_native(device)
+        place = xdevice.backend("toyframe").to_native(device)
         result = toyframe.sleep(0.12, place)
         stream, position = result._block.last
         return Work(result, lambda: stream.done >= position)

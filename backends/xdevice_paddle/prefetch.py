@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import paddle
 from paddle.io.dataloader import dataloader_iter as loaders
 
+from xdevice.base import devices
+from xdevice.contract.prefetch import Prefetch
+
+from . import copying, staging
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-def iterate(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    return _Workers(loader) if loader.num_workers > 0 else _in_this_thread(loader)
+    from xdevice.base.devices import Device
 
 
 def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
@@ -68,3 +71,35 @@ class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
         # the reader raises as soon as its queue is killed, so that waits until the exception is kept
         self._is_broken = True
         self._thread_done_event.set()
+
+
+class PaddlePrefetch(Prefetch):
+    _gpu: str
+    """What Paddle calls the type of `gpu:i`."""
+
+    def stage(self, x: Any, device: Device) -> paddle.Tensor:
+        if self._gpu != "gpu":
+            return self.copy(x, device) if isinstance(x, paddle.Tensor) else self.from_numpy(x, device)
+        if isinstance(x, paddle.Tensor):
+            if device is devices.CPU or self.device_of(x) is not devices.CPU or not x.is_dense() or not x.stop_gradient:
+                return self.copy(x, device)
+            staged = staging.to_gpu(x, self.to_native(device))
+            if staged is not None:
+                return staged
+            pinned = copying.plain(x, paddle.CUDAPinnedPlace())
+        else:
+            if device is devices.CPU:
+                return self.from_numpy(x, device)
+            native = self.to_native(device)
+            staged = staging.put(x, native, self.dtypes)
+            if staged is not None:
+                return staged
+            bits = x.view("uint16") if x.dtype.name == "bfloat16" else x
+            pinned = paddle.to_tensor(bits, place=paddle.CUDAPinnedPlace())
+        # not blocking: Paddle keeps the pinned memory until the copy is done
+        return paddle.Tensor._copy_to(pinned, self.to_native(device), False)
+
+    def iterate(self, source: Any) -> Iterator[Any]:
+        if not isinstance(source, paddle.io.DataLoader):
+            return iter(source)
+        return _Workers(source) if source.num_workers > 0 else _in_this_thread(source)

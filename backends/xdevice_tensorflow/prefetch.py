@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from xdevice.contract.prefetch import Prefetch
+
+from .conversion import COMPOSITES
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from xdevice.base.devices import Device
 
 _RAISED = re.compile(
     r"^(?:\{\{.*?\}\} )?(?P<type>[A-Za-z]+): (?P<text>.*?)\nTraceback \(most recent call last\)", re.DOTALL
 )
-
-
-def iterate(dataset: tf.data.Dataset) -> Iterator[Any]:
-    return _unwrapping(iter(dataset))
 
 
 def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
@@ -35,7 +37,7 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _original(error: tf.errors.OpError) -> Exception | None:
-    """The exception of the user's code, where its type is one of Python's own; no other can be made anew."""
+    """The exception of the user's code, if its type is one of Python's own: no other type can be made from its name."""
     found = _RAISED.match(error.message)
     cls = getattr(builtins, found["type"], None) if found else None
     if found is None or not (isinstance(cls, type) and issubclass(cls, Exception)):
@@ -44,3 +46,17 @@ def _original(error: tf.errors.OpError) -> Exception | None:
         return cls(found["text"])
     except TypeError:  # UnicodeDecodeError wants five arguments
         return None
+
+
+class TensorflowPrefetch(Prefetch):
+    if TYPE_CHECKING:
+
+        def _settled(self, x: Any, device: Device) -> Any: ...
+
+    def stage(self, x: Any, device: Device) -> Any:
+        if not hasattr(x, "backing_device") and not isinstance(x, COMPOSITES):
+            return self.from_numpy(x, device)
+        return self._settled(x, device) if hasattr(x, "backing_device") else self.move(x, device)
+
+    def iterate(self, source: Any) -> Iterator[Any]:
+        return _unwrapping(iter(source)) if isinstance(source, tf.data.Dataset) else iter(source)

@@ -191,12 +191,12 @@ class _Copy:
         self.stream = stream
         self.owners: Any = owners
         self.error: BaseException | None = None
-        self._starts = deque(range(0, nbytes, SLOT))  # whose popleft is atomic
+        self._starts = deque(range(0, nbytes, SLOT))  # popleft is atomic
         self._ended: SimpleQueue[None] = SimpleQueue()
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """In a thread of the ring."""
+        """Runs in a thread of the ring."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -228,7 +228,7 @@ class _Copy:
         """What a thread does after its last step, also after one that failed."""
 
     def wait(self) -> None:
-        """In the caller's thread; raises what went wrong."""
+        """Waits in the caller's thread; raises the error of the copy."""
         try:
             for _ in range(self.parts):
                 self._ended.get()

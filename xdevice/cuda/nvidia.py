@@ -12,13 +12,13 @@ import os
 
 
 def count() -> int | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves; None if there is a driver but no NVML to ask."""
+    """How many GPUs CUDA_VISIBLE_DEVICES leaves; None if there is a driver but no NVML to ask."""
     uuids = _uuids()
     return None if uuids is None else len(visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES")))
 
 
 def uuid(index: int) -> str | None:
-    """What tells a program's GPU from all others, wherever they are; None where nothing does."""
+    """The unique id of a program's GPU; None if it cannot be told."""
     chosen = visible(_uuids() or (), os.environ.get("CUDA_VISIBLE_DEVICES"))
     return chosen[index] if index < len(chosen) else None
 
@@ -50,14 +50,14 @@ def _named(uuids: tuple[str, ...], name: str) -> str | None:
 
 @functools.cache
 def _uuids() -> tuple[str, ...] | None:
-    """The GPUs of the driver; None if there is a driver but no NVML."""
+    """The ids of the driver's GPUs; None if there is a driver but no NVML."""
     is_windows = hasattr(ctypes, "WinDLL")
     if not is_windows and not any(map(os.path.exists, ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg"))):
         return ()
     try:
         nvml = ctypes.CDLL("nvml.dll" if is_windows else "libnvidia-ml.so.1")
     except OSError:
-        return () if is_windows else None  # the driver brings it there
+        return () if is_windows else None  # on Windows, NVML comes with the driver
     if nvml.nvmlInit_v2():
         return None
     try:

@@ -6,12 +6,23 @@ import pytest
 from support import python
 
 import xdevice
-from xdevice.replicas import launch
+
+RANKS = (
+    "XDEVICE_LOCAL_RANK",
+    "LOCAL_RANK",
+    "FLAGS_selected_gpus",
+    "PADDLE_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch):
-    for name in (*launch.RANKS, *launch._VISIBLE):
+    for name in (*RANKS, *VISIBLE):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -27,7 +38,7 @@ def gpus(monkeypatch):
     return have
 
 
-@pytest.mark.parametrize("name", launch.RANKS)
+@pytest.mark.parametrize("name", RANKS)
 def test_every_launcher_s_rank_is_the_gpu(name, gpus, monkeypatch):
     gpus(4)
     for rank in range(4):
@@ -42,7 +53,7 @@ def test_without_a_launcher_it_is_the_first_gpu_or_the_cpu(gpus):
     assert xdevice.local_device() is xdevice.cpu()
 
 
-@pytest.mark.parametrize("name", launch.RANKS)
+@pytest.mark.parametrize("name", RANKS)
 def test_without_gpus_it_is_the_cpu_for_every_rank(name, gpus, monkeypatch):
     gpus(0)
     monkeypatch.setenv(name, "3")
@@ -69,7 +80,7 @@ def test_paddle_s_choice_of_gpus_is_more_than_a_rank(gpus, monkeypatch):
     assert xdevice.local_device() is xdevice.gpu(1)
 
 
-@pytest.mark.parametrize("name", launch._VISIBLE)
+@pytest.mark.parametrize("name", VISIBLE)
 def test_one_gpu_shown_to_each_process_is_gpu_0_in_each(name, gpus, monkeypatch):
     gpus(1)
     monkeypatch.setenv("LOCAL_RANK", "3")

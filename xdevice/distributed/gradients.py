@@ -9,10 +9,15 @@ from xdevice.base.dtypes import host_dtype
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, shown
-from xdevice.replicas.operands import Operand, dtype_of, read, shape_of
+from xdevice.replicas.operands import Operand, dtype_of, read, rebuilt, shape_of
+
+from . import carrying
+from .collectives import require_weight
+from .telling import signatures
 
 if TYPE_CHECKING:
     from .carrying import Carrier, Weight
+    from .session import Session
 
 MOST: Final = 25 * 2**20
 """Bytes of a bucket. A longer gradient goes by itself."""
@@ -23,6 +28,31 @@ class Gradient(NamedTuple):
 
     name: str
     held: Operand | None
+
+
+def average_gradients(session: Session, model_or_gradients: Any, weight: float | None) -> Any:
+    own = None if weight is None else carrying.weight_of(weight)
+    if session.size == 1:
+        require_weight(own)
+        return model_or_gradients
+    gradients = sorted(gradients_in(model_or_gradients), key=lambda one: one.name)
+    found = [one.held for one in gradients if one.held is not None]
+    carrier = session.ready("average_gradients")
+    for held in found:
+        carrier.require(held, "all_reduce", "mean")
+
+    def call() -> str:
+        nones = "".join(f"; {one.name} None" for one in gradients if one.held is None)
+        return f"average_gradients{' weighted' if own is not None else ''}: {signatures(found)}{nones}"
+
+    with session.alone("average_gradients"):
+        total = session.agree(call, own)
+        buckets = fill(found)
+        rows = session.call("all_reduce", call, lambda: [average(carrier, one, total) for one in buckets], found)
+    new = {key: value for row in rows for key, value in row.items()}
+    if registry.kind_of(type(model_or_gradients)) is not None and id(model_or_gradients) not in new:
+        return model_or_gradients
+    return rebuilt(model_or_gradients, found, [new[id(held.value)] for held in found])
 
 
 def gradients_in(x: Any) -> list[Gradient]:
@@ -36,10 +66,10 @@ def gradients_in(x: Any) -> list[Gradient]:
         pairs = [(f"gradients{leaf.path}", leaf.value) for leaf in trees.leaves(x)]
     if not pairs:
         raise NotATensorError(f"{shown(x)} holds no gradient")
-    return [Gradient(name, None if value is None else _held(name, value)) for name, value in pairs]
+    return [Gradient(name, None if value is None else _as_operand(name, value)) for name, value in pairs]
 
 
-def _held(name: str, value: Any) -> Operand:
+def _as_operand(name: str, value: Any) -> Operand:
     owner = registry.kind_of(type(value))
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(
@@ -48,7 +78,7 @@ def _held(name: str, value: Any) -> Operand:
     return Operand(name, value, *owner)
 
 
-def filled(gradients: list[Operand]) -> list[list[Operand]]:
+def fill(gradients: list[Operand]) -> list[list[Operand]]:
     """Buckets of gradients of one dtype, backend and device, in the same order on all ranks; each object once."""
     buckets: list[list[Operand]] = []
     open_ones: dict[tuple[Any, ...], tuple[list[Operand], int]] = {}
@@ -64,15 +94,15 @@ def filled(gradients: list[Operand]) -> list[list[Operand]]:
     return buckets
 
 
-def averaged(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> dict[int, Any]:
+def average(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> dict[int, Any]:
     """The mean over the ranks of each gradient of a bucket, by `id`: itself where it can be written."""
     if len(bucket) == 1:
-        return {id(bucket[0].value): carrier.reduced(bucket[0], "mean", weight)}
+        return {id(bucket[0].value): carrier.all_reduce(bucket[0], "mean", weight)}
     engine, backend = carrier.engine, carrier.backend
     flat = [engine.reshaped(carrier.read_only(held), (-1,)) for held in bucket]
-    total = carrier.summed(backend.join(flat), dtype_of(bucket[0]), "mean", weight, "all_reduce")
+    total = carrier.reduce(backend.join(flat), dtype_of(bucket[0]), "mean", weight, "all_reduce")
     parts = backend.split(total, [prod(shape_of(held)) for held in bucket])
     return {
-        id(held.value): carrier.placed(held, engine.reshaped(part, shape_of(held)))
+        id(held.value): carrier.place(held, engine.reshaped(part, shape_of(held)))
         for held, part in zip(bucket, parts, strict=True)
     }

@@ -1,0 +1,51 @@
+"""The platforms of JAX, by the names that they were registered by, and which of them `gpu:i` is.
+
+A device's own `platform` need not be that name: CUDA's devices say "gpu". `jax.devices` and `jax.live_arrays` are for
+one platform each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+from jax.extend import backend as _extend
+
+from xdevice.contract.accelerators import chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_WORDS: Final = {"cuda": ("cuda",), "rocm": ("rocm", "hip"), "oneapi": ("xpu", "oneapi")}
+_NO_GPU: Final = ("cpu", "tpu", "interpreter")
+
+
+def platforms() -> dict[str, Any]:
+    """The client of each platform that was started, by its name."""
+    return dict(_extend.backends())
+
+
+def name_of(native: Any) -> str:
+    """What JAX's own functions call the platform of a device."""
+    return next((name for name, client in platforms().items() if client is native.client), native.platform)
+
+
+def everywhere() -> list[Any]:
+    """The devices of all platforms that this process reaches, whether `gpu:i` names them or not."""
+    return [native for name in platforms() for native in jax.local_devices(backend=name)]
+
+
+def found() -> list[Any]:
+    """The devices that `gpu:i` names: JAX's GPUs, else those of the platform that it computes on, if that is neither
+    the CPU nor a TPU."""
+    there = {name: client for name, client in platforms().items() if name not in _NO_GPU and client.local_devices()}
+    default = name_of(jax.local_devices()[0])
+    gpus = [name for name in there if name in _WORDS]  # also where JAX was told to compute on the CPU
+    usual = default if default in there else next(iter(gpus), None)
+    name = None if usual is None else chosen("jax", list(there), usual)
+    return [] if name is None else jax.local_devices(backend=name)
+
+
+def words(natives: Iterable[Any]) -> frozenset[str]:
+    names = {name_of(native) for native in natives}
+    return frozenset(word for name in names for word in _WORDS.get(name, (name,)))

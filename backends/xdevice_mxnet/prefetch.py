@@ -1,0 +1,35 @@
+"""Copies to a GPU for `prefetch` and `load`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from xdevice.contract.prefetch import Prefetch
+from xdevice.contract.replicas import Replicas
+
+from . import semantics, staging
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+
+
+class MxnetPrefetch(Replicas, Prefetch):
+    def stage(self, x: Any, device: Device) -> Any:
+        if not isinstance(x, mx.nd.NDArray):
+            semantics.creating()
+        # a thread that records beside another one segfaults
+        with mx.util.np_shape(True), mx.autograd.pause():
+            context = self.to_native(device)
+            if context.device_type != "gpu":
+                return x.copyto(context) if isinstance(x, mx.nd.NDArray) else self.from_numpy(x, device)
+            stage = staging.moved if isinstance(x, mx.nd.NDArray) else staging.put
+            staged = stage(x, context, self)
+            if staged is not None:
+                return staged
+            pinned = mx.cpu_pinned(device.index)
+            if not isinstance(x, mx.nd.NDArray):
+                return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(context)
+            # the engine orders this before anything that is written into `x` later
+            return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(context)

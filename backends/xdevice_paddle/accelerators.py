@@ -1,0 +1,50 @@
+"""Which accelerator of Paddle's `gpu:i` is: its CUDA or ROCm, else its XPU, else the only device of a plugin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+
+from xdevice.base import devices
+from xdevice.contract.accelerators import chosen
+from xdevice.contract.environment import virtual_gpus_wanted
+from xdevice.cuda import nvidia
+
+from . import virtual_gpus
+
+
+def found() -> tuple[str, int]:
+    """What Paddle calls the type of `gpu:i`, and how many there are: "gpu" and 0 where there is none."""
+    counts = {"gpu": _count_gpus()}
+    if paddle.is_compiled_with_xpu():
+        counts["xpu"] = len(paddle.static.xpu_places())
+    for name in paddle.device.get_all_custom_device_type() or ():
+        if name != virtual_gpus.KIND or not virtual_gpus_wanted():
+            there = paddle.device.get_available_custom_device() or ()
+            counts[name] = sum(one.partition(":")[0] == name for one in there)
+    names = [name for name, count in counts.items() if count]
+    name = chosen("paddle", names, next((name for name in names if name in ("gpu", "xpu")), None)) or "gpu"
+    if name != "gpu":
+        devices.HARDWARE.add(name)
+    return name, counts[name]
+
+
+def words(name: str) -> frozenset[str]:
+    if name != "gpu":
+        return frozenset((name,))
+    return frozenset(("rocm", "hip") if paddle.is_compiled_with_rocm() else ("cuda",))
+
+
+def place(name: str, index: int) -> Any:
+    if name == "gpu":
+        return paddle.CUDAPlace(index)
+    return paddle.XPUPlace(index) if name == "xpu" else paddle.CustomPlace(name, index)
+
+
+def _count_gpus() -> int:
+    if not paddle.is_compiled_with_cuda():
+        return 0
+    # Paddle's own count initialises CUDA, which no forked child could use then
+    found = None if paddle.is_compiled_with_rocm() else nvidia.count()
+    return int(paddle.device.cuda.device_count()) if found is None else found

@@ -1,0 +1,45 @@
+"""Which of TensorFlow's types of devices `gpu:i` is, and waiting for those that its own wait passes over.
+
+`tf.test.experimental.sync_devices` has an empty kernel for pluggable devices, Metal's "GPU" and Intel's "XPU" among
+them, unless the build is for CUDA or ROCm, and then for those alone. What waits everywhere is reading a value.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Final
+
+import tensorflow as tf
+
+from xdevice.base import devices
+from xdevice.contract.accelerators import chosen
+
+_NO_GPU: Final = {"CPU", "XLA_CPU", "XLA_GPU", "TPU", "TPU_SYSTEM", "COMPOSITE"}
+IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm()
+
+
+@cache
+def kind() -> str:
+    """What TensorFlow calls the type of `gpu:i`: "GPU" where there is none."""
+    names = sorted({one.device_type for one in tf.config.list_physical_devices()} - _NO_GPU)
+    found = chosen("tensorflow", names, "GPU") or "GPU"
+    devices.HARDWARE.update(word for word in [found.lower()] if word != "gpu")
+    return found
+
+
+def words() -> frozenset[str]:
+    if kind() != "GPU":
+        return frozenset((kind().lower(),))
+    if sys.platform == "darwin":
+        return frozenset(("mps",))
+    return frozenset(("rocm", "hip") if tf.test.is_built_with_rocm() else ("cuda",))
+
+
+def wait_for_others() -> None:
+    """Waits for the devices, of whatever type, that TensorFlow's own wait passes over."""
+    for device in tf.config.list_logical_devices():
+        if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):
+            continue
+        with tf.device(device.name):
+            (tf.constant(0.0) + 1).numpy()

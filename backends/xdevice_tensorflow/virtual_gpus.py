@@ -1,0 +1,68 @@
+"""Virtual GPUs: TensorFlow's logical CPUs, which can be made until it has run something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import tensorflow as tf
+from tensorflow.python.distribute import device_util as _strategies
+from tensorflow.python.eager import context as _context
+
+from xdevice.base import devices
+from xdevice.contract.virtual_gpus import VirtualGpus
+
+if TYPE_CHECKING:
+    from xdevice.base.devices import Device
+
+HERE: Final = "/job:localhost/replica:0/task:0/device:"
+
+
+def is_started() -> bool:
+    """Whether the runtime has started, after which the devices cannot change any more."""
+    return bool(getattr(_context.context(), "_initialized", True))
+
+
+def _keep_out_of_strategies(backend: VirtualGpus) -> None:
+    """A `tf.distribute` strategy on a /GPU:0 that does not exist hangs in `fit`, or trains on the CPU (2.21)."""
+    canonicalize = _strategies.canonicalize
+
+    def refusing(d: Any, default: Any = None) -> str:
+        full: str = canonicalize(d, default)
+        if ":GPU:" in full:
+            raise backend.unsupported(
+                f"{getattr(d, 'name', d)} for a tf.distribute strategy, because its GPUs are virtual",
+                "write device.native: MirroredStrategy([gpu.native for gpu in xdevice.try_all_gpus()])",
+            )
+        return full
+
+    _strategies.canonicalize = refusing
+
+
+class TensorflowVirtualGpus(VirtualGpus):
+    _places: dict[str, Device]
+    _natives: dict[Device, str]
+    _counts: dict[str, int]
+
+    def why_no_virtual_gpus(self) -> str | None:
+        if not is_started():
+            return None
+        return (
+            "TensorFlow has run something, and its devices are fixed after that; move `import xdevice`, with "
+            "XDEVICE_VIRTUAL_GPUS set, above `import tensorflow`, or xdevice.virtual_gpus(n) above what TensorFlow runs"
+        )
+
+    def make_virtual_gpus(self, n: int) -> None:
+        cpus = tf.config.list_physical_devices("CPU")
+        tf.config.set_visible_devices([], "GPU")
+        tf.config.set_logical_device_configuration(cpus[0], [tf.config.LogicalDeviceConfiguration()] * (n + 1))
+        for cached in (self._places, self._natives, self._counts):
+            cached.clear()
+        self._counts.update(cpu=1, gpu=n)
+        for index in range(n):
+            for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
+                for prefix in ("/", "/device:", HERE):
+                    devices.spell(prefix + name, devices.of("gpu", index))
+        _keep_out_of_strategies(self)
+
+    def default_to_float64(self) -> None:
+        tf.keras.backend.set_floatx("float64")  # TensorFlow itself has no default: tf.Variable(1.0) stays float32

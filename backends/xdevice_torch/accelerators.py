@@ -1,0 +1,85 @@
+"""Which accelerator PyTorch computes on, how it is waited for, and which of its devices cannot be.
+
+What must be kept, because `torch.accelerator` alone does not tell:
+
+- A plugin that is merely registered is its current accelerator, and hides CUDA: the devices are counted.
+- `torch.accelerator.synchronize` does not ask a backend written in Python, and some vendors' own module has no
+  `synchronize`: the vendor's comes first, then PyTorch's.
+- Its `Stream` and `Event` are silently those of device 0 on some backends, so only CUDA's and XPU's own are used.
+- Lazy devices are none of its accelerators. They compute when they are asked, and cannot be waited for.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from xdevice.base import devices
+from xdevice.contract.accelerators import chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BUILT_IN: Final = ("cuda", "xpu", "mps")
+STREAMS: Final = ("cuda", "xpu")
+"""Whose streams and events are known to be those of `torch.cuda`."""
+
+
+def found() -> tuple[str, int]:
+    """What PyTorch calls the type of `gpu:i`, and how many there are: "cuda" and 0 where there is none."""
+    current = _current()
+    counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
+    name = chosen("torch", [name for name, count in counts.items() if count], current) or "cuda"
+    devices.HARDWARE.add(name)
+    return name, counts[name]
+
+
+def words(name: str) -> frozenset[str]:
+    """ROCm's builds call their devices "cuda"."""
+    return frozenset(("cuda", "rocm", "hip")) if name == "cuda" and torch.version.hip else frozenset((name,))
+
+
+def waiter(name: str) -> Callable[[int], None] | None:
+    """What waits for all work on a device, by its index; None where nothing does."""
+    own = getattr(getattr(torch, name, None), "synchronize", None)
+    if name == "mps" and own is not None:
+        return lambda index: own()
+    shared = None if name in _BUILT_IN or name != _current() else torch.accelerator.synchronize
+    calls = [call for call in (own, shared) if call is not None]
+
+    def wait(index: int) -> None:
+        for call in calls:
+            call(index)
+
+    return own if calls == [own] else wait if calls else None
+
+
+def lazy() -> str | None:
+    """The lazy device that this process has started; torch_xla's may have been, once it is imported."""
+    if "torch_xla" in sys.modules:
+        return "xla"
+    if "torch._lazy.ts_backend" not in sys.modules:
+        return None
+    try:
+        private: Any = torch._C._lazy
+        private._get_default_device_type()
+    except RuntimeError:  # it is imported, and not started
+        return None
+    return "lazy"
+
+
+def _current() -> str | None:
+    try:
+        current = torch.accelerator.current_accelerator()
+    except RuntimeError:  # 2.6 says so where there is none
+        return None
+    return None if current is None else current.type
+
+
+def _count(name: str) -> int:
+    if name == "mps":
+        return int(torch.backends.mps.is_available())
+    count = getattr(getattr(torch, name, None), "device_count", torch.accelerator.device_count)
+    return int(count())

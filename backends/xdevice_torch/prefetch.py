@@ -1,0 +1,66 @@
+"""Copies to a GPU for `prefetch` and `load`: on return what they copy has been read, and may be written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xdevice.base.dtypes import BITS_AS
+from xdevice.contract.prefetch import Prefetch
+
+from . import staging
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from xdevice.base.devices import Device
+
+
+def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
+    """Read on return, and not an alias."""
+    if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
+        return x.to(native, copy=True)
+    if x.device.type != "cpu":
+        if x.is_cuda:  # else its memory could be given away as soon as its owner drops it
+            x.record_stream(torch.cuda.current_stream(x.device))
+        return x.to(native, copy=True)
+    staged = staging.moved(x, native)
+    if staged is not None:
+        return staged
+    if not x.is_pinned():
+        # the allocator of pinned memory keeps this until the copy is done
+        return x.pin_memory().to(native, non_blocking=True)
+    on_gpu = x.to(native, non_blocking=True)
+    done = torch.cuda.Event(blocking=True)
+    done.record(torch.cuda.current_stream(native))
+    done.synchronize()  # the memory is the owner's, who may write into it next
+    return on_gpu
+
+
+def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor:
+    """A NumPy array straight into pinned memory, and from there to a GPU."""
+    import numpy
+
+    dtype = getattr(torch, values.dtype.name)
+    plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
+    # with its device: else inside `with gpu:` it would be there, and nothing there can be pinned
+    pinned = torch.empty(plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True)
+    numpy.copyto(pinned.numpy(), plain)
+    return pinned.to(native, non_blocking=True).view(dtype)
+
+
+class TorchPrefetch(Prefetch):
+    if TYPE_CHECKING:
+
+        def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
+
+    def stage(self, x: Any, device: Device) -> torch.Tensor:
+        native = self.to_native(device)
+        if isinstance(x, torch.Tensor):
+            return self._owned(x, _tensor(x, native))
+        if native.type != "cuda":
+            made: torch.Tensor = self.from_numpy(x, device)
+            return made
+        staged = staging.array(x, native)
+        return _pinned_array(x, native) if staged is None else staged

@@ -1,0 +1,120 @@
+"""Faults of gradients, and of steps made with them."""
+
+from __future__ import annotations
+
+from .planting import (
+    HOMES,
+    swap,
+    toy,
+)
+
+
+def _differently(does, change, check="gradients_are_right_or_refused", homes=HOMES):
+    """A fault in what comes back: `change(loss, grads, rest, leaves)`, of the loss as the function gave it."""
+
+    def make(original, adapter):
+        def value_and_grad(leaves, call, nested):
+            kept = []
+
+            def keeping(inputs):
+                kept.append(call(inputs))
+                return kept[0]
+
+            loss, grads, rest = original(leaves, keeping, nested)
+            return change(loss, list(grads), rest, leaves, kept[0])
+
+        return value_and_grad
+
+    swap("value_and_grad", does, check, make, homes)
+
+
+_differently("keeps the graph of the loss", lambda loss, grads, rest, leaves, kept: (kept[0], grads, rest))
+_differently("keeps the graph of what is beside it", lambda loss, grads, rest, leaves, kept: (loss, grads, kept[1]))
+_differently(
+    "has a gradient for what the loss does not depend on",
+    lambda loss, grads, rest, leaves, kept: (loss, [*grads[:3], toy().full((1, 2), 1, leaves[0].place)], rest),
+)
+_differently(
+    "gives zeros where the loss depends on nothing",
+    lambda loss, grads, rest, leaves, kept: (
+        loss,
+        [toy().full(x.shape, 0, x.place, x.dtype) if g is None else g for x, g in zip(leaves, grads, strict=True)],
+        rest,
+    ),
+)
+_differently(
+    "adds up the gradients of one tensor in two places",
+    lambda loss, grads, rest, leaves, kept: (loss, [grads[0] + grads[2], grads[1], grads[0] + grads[2], None], rest),
+)
+_differently(
+    "leaves the gradients on the CPU",
+    lambda loss, grads, rest, leaves, kept: (loss, [g if g is None else g.to(toy().CPU) for g in grads], rest),
+    homes=("gpu:0",),
+)
+swap(
+    "value_and_grad",
+    "calls the function twice",
+    "gradients_are_right_or_refused",
+    lambda original, _: (
+        lambda leaves, call, nested: original(leaves, lambda inputs: (call(inputs), call(inputs))[1], nested)
+    ),
+)
+swap(
+    "value_and_grad",
+    "records nothing where recording is switched off",
+    "gradients_are_right_or_refused",
+    lambda original, _: lambda leaves, call, nested: original(leaves, _as_around(call), nested),
+)
+swap(
+    "value_and_grad",
+    "writes into the gradients of what it computes with",
+    "gradients_are_right_or_refused",
+    lambda original, _: lambda leaves, call, nested: original(leaves, _with_backward(call), nested),
+)
+swap(
+    "value_and_grad",
+    "cuts off what is differentiated again",
+    "gradients_nest_or_are_refused",
+    lambda original, _: lambda leaves, call, nested: original(leaves, call, False),
+)
+
+
+def _as_around(call):
+    was = toy().state.grad
+
+    def calling(inputs):
+        with toy()._with(grad=was):
+            return call(inputs)
+
+    return calling
+
+
+def _with_backward(call):
+    def calling(inputs):
+        loss, rest = call(inputs)
+        loss.backward()
+        return loss, rest
+
+    return calling
+
+
+swap(
+    "update",
+    "gives the rule the parameters themselves",
+    "an_update_is_in_memory_of_its_own",
+    lambda _, adapter: (
+        lambda leaves, grads, rule, nested: [rule(x.detach(), g.detach()) for x, g in zip(leaves, grads, strict=True)]
+    ),
+)
+swap(
+    "update",
+    "records the step",
+    "an_update_is_in_memory_of_its_own",
+    lambda original, adapter: lambda leaves, grads, rule, nested: original(leaves, grads, rule, True),
+)
+swap(
+    "update",
+    "pairs the first parameter with the last gradient",
+    "an_update_is_in_memory_of_its_own",
+    lambda original, adapter: lambda leaves, grads, rule, nested: original(leaves, [grads[-1], grads[0]], rule, nested),
+)

@@ -1,0 +1,39 @@
+"""Seeing transfers: what the host reads, and what is copied between devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+
+from .primitives import Primitives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from xdevice.base.devices import Device
+
+
+class Transfer(NamedTuple):
+    """One read by the host, or one copy between devices, that a program has made."""
+
+    backend: str
+    kind: Literal["read", "move"]
+    how: str
+    """The call that made it: "item", "numpy", "print", "to_device", ..."""
+    source: Device
+    destination: Device
+    nbytes: int
+    physical: bool
+    """False for a read on the CPU, which moves nothing there and would on a GPU."""
+
+
+class Transfers(Primitives):
+    """Each transfer is reported once, whether it goes through xdevice or not. No hook stays behind."""
+
+    needs: ClassVar[tuple[str, ...]] = ("watch",)
+
+    def watch(self, report: Callable[[Transfer], None]) -> AbstractContextManager[Any]:
+        """Calls `report` for every read by the host and every implicit copy between devices, by hooks that are removed
+        afterwards. `xdevice.contract.hooks` sets them."""
+        raise self.unsupported("watching transfers", "unload it, or build its watch() on xdevice.contract.hooks")

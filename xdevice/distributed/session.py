@@ -1,0 +1,288 @@
+"""This process among the others: how it joins and leaves them, and what comes before and after each call of an engine.
+
+A verb says what it is about to do, and waits until all have said the same; only then another thread calls the engine,
+so that a rank which has failed ends the wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import contextmanager
+from math import prod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xdevice.base.dtypes import host_dtype
+from xdevice.contract.processes import Group
+from xdevice.core import selection
+from xdevice.errors import (
+    ArgumentError,
+    CollectiveMismatchError,
+    LaunchError,
+    PeerError,
+    ScopeError,
+    UnsupportedError,
+    shown,
+)
+from xdevice.replicas import operands
+
+from . import control, endings, engines, launchers
+from .carrying import Carrier, Weight
+from .hub import LEAVE
+from .local_device import local_device
+from .runner import Runner
+from .telling import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from xdevice.base.devices import Device
+    from xdevice.replicas.operands import Operand
+
+    from .control import Line
+
+NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
+
+_SLOWEST: Final = 10e6
+"""Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
+_COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+"""The verbs of engines that all ranks call."""
+_ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
+
+_failed: BaseException | None = None
+"""What has ended a world of this process: the others have ended too, so that there is no second one."""
+
+
+class Options(NamedTuple):
+    """The arguments of `processes`, in its order."""
+
+    engine: str
+    timeout: float
+    join_timeout: float
+    check: bool
+
+    def __str__(self) -> str:
+        return f"engine={self[0]!r}, timeout={self[1]:g}, join_timeout={self[2]:g}, check={self[3]}"
+
+
+class _OnAllError(ArgumentError):
+    """What all ranks raise at the same point, so that they are still side by side."""
+
+
+class Session:
+    """The connections of this process to the others: the control connection, and the engine's."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.place = launchers.place() or _ALONE
+        self.rank, self.size = self.place.rank, self.place.size
+        self.engine = "none"
+        self.is_open = False
+        self.in_first = False
+        self._line: Line | None = None
+        self._carrier: Carrier | None = None
+        self._runner: Runner | None = None
+        self._waits: tuple[Callable[[], str], list[Operand]] = str, []
+        self._busy = threading.Lock()
+        self._verb = ""
+        self._pid = os.getpid()
+        self._device: Device | None = None
+
+    @property
+    def device(self) -> Device:
+        if self._device is None:
+            self._device = local_device()
+        return self._device
+
+    # joining and leaving
+
+    def join(self) -> None:
+        if _failed is not None:
+            raise _failed
+        if self.size > 1:
+            self._connect()
+        self.is_open = True
+
+    def _connect(self) -> None:
+        self._line = control.join(self.place, self.options.timeout, self.options.join_timeout)
+        self._runner = Runner()
+        self._line.signs.ours.append(self._runner)
+        try:
+            self._line.vote(f"processes({self.options})")
+            asked = engines.candidates(self.options.engine, selection.current(), self.device)
+            self.engine = engines.agree(self._line.exchange(json.dumps(asked)))
+            if self.engine.endswith(":nccl"):
+                engines.require_gpu_each(self.engine, self._line.exchange(engines.gpu_of(self.device)))
+            self._carrier = self.call("", lambda: f"the start of {self.engine}", self._start, [])
+        except BaseException as error:
+            self._shut(error)
+            raise
+
+    def _start(self) -> Carrier:
+        place, line = self.place, self.line
+        group = Group(
+            place.rank, place.size, place.local_rank, place.local_size, self.device, line.host, self.options.timeout,
+            line.exchange, self._wait,
+        )  # fmt: skip
+        backend, engine = engines.start(self.engine, group)
+        return Carrier(backend, engine, self.size, self.device)
+
+    def leave(self, error: BaseException | None) -> None:
+        """`error` is what the block has raised, if anything."""
+        self.is_open = False
+        if self._line is None or os.getpid() != self._pid:
+            return
+        is_quiet = error is None or (isinstance(error, SystemExit) and error.code in (None, 0))
+        if not is_quiet or self._line.failure is not None:
+            self._shut(error)
+            return
+        try:
+            self._line.vote(LEAVE)
+        except BaseException as failure:
+            self._shut(failure)
+            raise
+        self._close()
+
+    def _close(self) -> None:
+        """In good order: all have left."""
+        runner, carrier, line = self._runner, self._carrier, self._line
+        self._line = self._carrier = self._runner = None
+        try:
+            if runner is not None and carrier is not None:
+                runner.begin(carrier.engine.close)
+                if not runner.ends_within(self.options.timeout):
+                    endings.arm(None)
+                    return
+                runner.result()
+                runner.stop()
+        finally:
+            if line is not None:
+                line.close()
+
+    def _shut(self, error: BaseException | None) -> None:
+        """After a failure, of this rank's or of another's."""
+        global _failed
+        line = self._line
+        if line is None:
+            return
+        if error is not None:
+            self._fail(f"rank {self.rank} raised {describe(error)}")
+        if self._carrier is not None:
+            self._carrier.engine.abort()
+        endings.arm(error)
+        line.close()
+        _failed = line.failure
+
+    def _fail(self, text: str) -> None:
+        """Tells the others that this rank has raised something, if nothing has failed before."""
+        if self.line.failure is None:
+            self.line.fail("raised", text)
+            self.line.end(PeerError(text, self.rank, "raised"))
+
+    # before a verb
+
+    @property
+    def line(self) -> Line:
+        if self._line is None:
+            raise LaunchError("this world is closed: its block was left")
+        return self._line
+
+    def ready(self, verb: str, tensors: Iterable[Operand] = (), op: str | None = None) -> Carrier:
+        """Raises where no verb can be called, and for a tensor that cannot go: the others are told nothing before."""
+        if os.getpid() != self._pid:
+            raise UnsupportedError(
+                f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
+            )
+        line = self._line
+        if line is not None and line.failure is not None:
+            raise line.failure.with_traceback(None)
+        if line is None or self._carrier is None or not self.is_open:
+            raise LaunchError(f"{verb} outside of the block of this world: with xdevice.processes() as world:")
+        if self.in_first:
+            raise ScopeError(f"{verb} inside of first(), where the ranks are not side by side; call it after the block")
+        for one in tensors:
+            self._carrier.require(one, verb, op)
+        return self._carrier
+
+    @contextmanager
+    def alone(self, verb: str) -> Iterator[None]:
+        """One verb at a time. What is raised in the middle of one, other than by another rank, ends the world."""
+        if not self._busy.acquire(blocking=False):
+            raise ScopeError(
+                f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
+                "ranks; call the verbs of a world from one thread"
+            )
+        self._verb = verb
+        try:
+            self.line.signs.thread = threading.current_thread()  # where signs of life are looked for
+            yield
+        except (PeerError, CollectiveMismatchError, _OnAllError):
+            raise
+        except BaseException as error:
+            self._fail(f"rank {self.rank} raised {describe(error)} in {verb}")
+            raise
+        finally:
+            self._busy.release()
+
+    def require_rank(self, value: object, name: str) -> None:
+        if type(value) is not int or not 0 <= value < self.size:
+            raise ArgumentError(f"{name} is a rank from 0 to {self.size - 1}, not {shown(value)}")
+
+    # the vote
+
+    def vote(self, call: str, payload: str = "") -> list[str]:
+        payloads = self.line.vote(call, payload)
+        self.line.started += 1
+        return payloads
+
+    def agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
+        """The vote, or without one only the count; gives the weights where there are any."""
+        if own is not None:
+            total = sum(map(float, self.vote(call(), repr(own))))
+            if total == 0:
+                raise _OnAllError(NO_WEIGHT)
+            return Weight(own, total)
+        if self.options.check:
+            self.vote(call())
+        else:
+            self.line.started += 1
+        return None
+
+    # the engine
+
+    def agree_and_call(self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]) -> Any:
+        with self.alone(verb):
+            self.agree(call)
+            return self.call(verb, call, job, tensors)
+
+    def call(self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]) -> Any:
+        """What the engine gives, unless a rank fails; `verb` is the engine's."""
+        self._waits = call, tensors
+        try:
+            if self._carrier is not None and verb in self._carrier.engine.in_steps:
+                return job()
+            runner, line = self._runner, self.line
+            if runner is None:
+                raise LaunchError("this world is closed: its block was left")
+            runner.begin(job)
+            line.wait(runner.ends_within, self._tell_call, verb in _COUNTED)
+            return runner.result()
+        except PeerError:
+            raise
+        except Exception:
+            self.line.raise_reason()  # if that is another rank
+            raise
+
+    def _tell_call(self) -> tuple[str, float]:
+        """The engine's call, and the seconds that it may take."""
+        call, tensors = self._waits
+        return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
+
+    def _wait(self, done: Callable[[float], bool]) -> None:
+        """What an engine waits by that works in the program's thread."""
+        self.line.wait(done, self._tell_call, True)
+
+
+def _bytes_of(tensors: list[Operand]) -> int:
+    return sum(prod(operands.shape_of(one)) * host_dtype(operands.dtype_of(one)).itemsize for one in tensors)

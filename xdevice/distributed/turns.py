@@ -1,0 +1,48 @@
+"""Who goes when, by the control connection alone: `barrier`, and rank 0 in `first`. No device is waited for."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from xdevice.errors import PeerError
+
+from .telling import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .session import Session
+
+
+def barrier(session: Session) -> None:
+    if session.size > 1:
+        session.ready("barrier")
+        with session.alone("barrier"):
+            session.line.vote("barrier")
+
+
+@contextmanager
+def first(session: Session) -> Iterator[bool]:
+    if session.size == 1:
+        yield True
+        return
+    session.ready("first")
+    line = session.line
+    if session.rank != 0:
+        with session.alone("first"):
+            error = line.vote("first")
+        if error and error[0]:
+            raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
+    session.in_first = True
+    line.is_first_busy = session.rank == 0
+    try:
+        yield session.rank == 0
+    except BaseException as error:
+        session.in_first = line.is_first_busy = False
+        if session.rank == 0 and isinstance(error, Exception):
+            line.vote("first", describe(error))
+        raise
+    session.in_first = line.is_first_busy = False
+    if session.rank == 0:
+        line.vote("first")

@@ -1,0 +1,73 @@
+"""What a comparison comes to, and its words that every kind of difference needs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from .readings import Reading
+
+Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
+
+
+class Comparison(NamedTuple):
+    """What `compare` found. True if all is equal within the tolerances.
+
+    Young: it may change in a minor version.
+
+    Otherwise it describes the leaf that is furthest off. The element's fields are those of its worst element, the one
+    whose error is the largest multiple of what is allowed; None where nothing could be computed.
+    """
+
+    ok: bool
+    problem: Problem | None
+    """What differs; values are compared only where all else agrees, and settings of models where values do."""
+    leaf: str
+    """The way to it from the value's name: `['x'][1]`, `0.weight`; empty for a tensor that is the value itself."""
+    worst: tuple[int, ...] | None
+    """The index of the worst element."""
+    actual: Any
+    expected: Any
+    """The worst element's values, or the shapes, dtypes or devices that differ."""
+    abs: float | int | None
+    rel: float | None
+    ulp: int | None
+    """How many numbers of the coarser dtype it is away."""
+    allowed: float | None
+    """The largest absolute error that it may have."""
+    excess: float
+    """Its error as a multiple of what is allowed: 1 is the limit."""
+    off: int
+    total: int
+    """How many elements of the leaf are off, of how many."""
+    text: str
+    """All of it in words; if all is equal, only what was left out: a count of batches that one of them lacks."""
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        if not self.ok:
+            return f"<pre>{escape(self.text)}</pre>"
+        at = f" at {self.leaf}{list(self.worst) if self.worst else ''}" if self.abs else ""
+        return f"equal: {self.excess:.2g} of what is allowed{escape(at)}"
+
+
+def difference(problem: Problem, leaf: str, actual: object, expected: object, text: str) -> Comparison:
+    return Comparison(False, problem, leaf, None, actual, expected, None, None, None, None, math.inf, 0, 0, text)
+
+
+def of_structure(text: str) -> Comparison:
+    """A difference of which a text is all that there is to tell."""
+    return difference("structure", "", None, None, text)
+
+
+def at(path: str) -> str:
+    return f" at {path}" if path else ""
+
+
+def source(reading: Reading) -> str:
+    return f"{reading.origin} of {reading.owner}" if reading.origin else reading.owner

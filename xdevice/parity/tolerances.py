@@ -1,0 +1,114 @@
+"""How far apart two numbers may be: the rule of each dtype, and what the arguments of a comparison make of it.
+
+The rule of each dtype is what honest runs of the same training on several frameworks were seen to keep, and faults were
+seen to break; docs/reference/parity.md has the measurement.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from xdevice.base.floats import PARTS
+from xdevice.errors import ArgumentError, DTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .readings import Reading
+
+
+class Tolerance(NamedTuple):
+    """What a dtype allows: `|actual - expected| <= relative * |expected| + absolute * max(least, max|expected|)`."""
+
+    relative: float
+    absolute: float
+    least: float
+
+    def __str__(self) -> str:
+        size = "max|expected|" if not self.least else f"max({self.least:g}, max|expected|)"
+        return f"{self.relative:g} * |expected| + {self.absolute:g} * {size}"
+
+
+TOLERANCES: Final = {
+    "float64": Tolerance(1e-10, 1e-12, 1.0),
+    "float32": Tolerance(1e-5, 1e-6, 1.0),
+    "float16": Tolerance(8e-3, 2e-3, 0.0),
+    "bfloat16": Tolerance(6e-2, 1.6e-2, 0.0),
+}
+"""From the finest dtype to the coarsest. A complex dtype follows that of its parts; ints and bools are exact."""
+
+_PYTHON: Final = ("float", "complex")
+_NOISES: Final = 8.0
+"""How many times what rounding alone does is allowed: 4 was the least without a false alarm."""
+_FLOOR: Final = 2 * 2.0**-23
+"""Of max|expected|: what is allowed where rounding did nothing."""
+_DOES: Final = " that rounding alone does up to this step"
+
+
+class Rule(NamedTuple):
+    """How strictly to compare; the arguments of `assert_parity`."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    check_device: bool = False
+    check_dtype: bool = True
+    equal_nan: bool = False
+    pythons: Literal["float32", "float64"] = "float32"
+    """What two floats of Python's own are compared as: what `xdevice.tensor` makes of them."""
+    float64_as: Literal["float32", "float64"] = "float64"
+    """Whose rule float64 keeps. In a run in float64 only the first step of a name keeps its own."""
+    noise: Mapping[str, float] | None = None
+    """What rounding alone was seen to do, by leaf; see `xdevice.parity.noise`."""
+
+    def check(self) -> Rule:
+        """Itself; raises `ArgumentError` for a wrong tolerance."""
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
+                raise ArgumentError(
+                    f"{name} must be a number of 0 or more, not {value!r:.100}; left out, it follows the dtype"
+                )
+        return self
+
+
+class Allowed(NamedTuple):
+    """The tolerance of a comparison: the dtype's, or a given one."""
+
+    rtol: float
+    atol: Callable[[float], float]
+    """Of max|expected|."""
+    text: str
+
+
+def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
+    """None where nothing is."""
+    if dtype is None:
+        return Allowed(0.0, lambda size: _NOISES * noise, f"{_NOISES:g} * {noise:.3g}{_DOES}") if noise else None
+    if noise is not None and dtype == "float32":
+        text = f"{_NOISES:g} * {noise:.3g}{_DOES}, + {_FLOOR:.2g} * max|expected|"
+        return Allowed(0.0, lambda size: _NOISES * noise + _FLOOR * size, text)
+    usual = TOLERANCES[rule.float64_as if dtype == "float64" else dtype]
+    rtol = usual.relative if rule.rtol is None else float(rule.rtol)
+    if rule.atol is None:
+        text = str(usual._replace(relative=rtol))
+        return Allowed(rtol, lambda size: usual.absolute * max(usual.least, size), text)
+    given = float(rule.atol)
+    return Allowed(rtol, lambda size: given, f"{rtol:g} * |expected| + {given:g}")
+
+
+def coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
+    """The coarser of two float dtypes; None if both are exact. A Python number goes along with the other."""
+    names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
+    floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
+    if not floats:
+        floats = {pythons for leaf in (actual, expected) if leaf.dtype in _PYTHON}
+    unknown = floats - set(TOLERANCES)
+    if unknown:
+        raise DTypeError(f"there is no rule for comparing {', '.join(sorted(unknown))}; convert it to float32 first")
+    return next((name for name in reversed(TOLERANCES) if name in floats), None)
+
+
+def _is_exact(name: str) -> bool:
+    return name == "bool" or name.lstrip("u").startswith("int")

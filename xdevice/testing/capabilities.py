@@ -1,0 +1,50 @@
+"""What a check needs of a framework beside devices and tensors. What an adapter lacks is skipped by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from xdevice.contract.backend import CAPABILITIES, HOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from xdevice.contract import Backend
+
+    Checks = TypeVar("Checks", bound=Any)
+
+_HOOKS: Final[dict[str, tuple[str, ...]]] = {part.__name__: vars(part)["needs"] for part in CAPABILITIES}
+
+
+def needs(*names: str) -> Callable[[Checks], Checks]:
+    """Marks a check, or all of a class, as one for adapters that have these capabilities, or single hooks with a
+    refusal for a default: `@needs("Streams")`, `@needs("watch")`."""
+    unknown = [name for name in names if name not in _HOOKS and name not in HOOKS]
+    assert not unknown, f"the contract has no {', '.join(unknown)}"
+
+    def mark(marked: Any) -> Any:
+        own = [value for name, value in vars(marked).items() if name.startswith("test_")]
+        for check in own if isinstance(marked, type) else [marked]:
+            check.needs = (*getattr(check, "needs", ()), *names)
+        return marked
+
+    return mark
+
+
+def lacking(adapter: Backend, check: Any) -> list[str]:
+    """What a check needs and an adapter does not have."""
+    return [name for name in getattr(check, "needs", ()) if not _has(adapter, _hooks(name))]
+
+
+def described(name: str) -> str:
+    """A capability with the hooks to write for it."""
+    hooks = ", ".join(f"{hook}()" for hook in _hooks(name))
+    return f"{name}: {hooks}" if name in _HOOKS else hooks
+
+
+def _hooks(name: str) -> tuple[str, ...]:
+    return _HOOKS.get(name, (name,))
+
+
+def _has(adapter: Backend, hooks: tuple[str, ...]) -> bool:
+    return all(getattr(getattr(adapter, hook), "__func__", None) is not HOOKS[hook] for hook in hooks)
