@@ -218,7 +218,7 @@ class TorchBackend(
     def move_all(self, tensors: Sequence[torch.Tensor], device: Device) -> list[torch.Tensor]:
         native = self.to_native(device)
         try:
-            if device.kind == "meta":
+            if device.kind == "meta" or self.virtual:
                 return [x.to(native) for x in tensors]
             if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
                 return batches.sent(tensors, native, lambda x: self.move(x, device))

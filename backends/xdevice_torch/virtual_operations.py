@@ -41,6 +41,8 @@ _FROM_HOST = {
 _NOTHING: dict[int, Any] = {}
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 """An empty tensor of each device and dtype."""
+_there: set[torch.device] = set()
+"""The devices that were found to exist."""
 _is_forked = False
 
 
@@ -283,7 +285,12 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
     if wanted is None:
         return place
     wanted = torch.device(wanted)
-    return torch.device(NAME, getattr(torch, NAME)._index(wanted)) if wanted.type == NAME else None
+    if wanted.type != NAME or wanted in _there:
+        return wanted if wanted.type == NAME else None
+    place = torch.device(NAME, getattr(torch, NAME)._index(wanted))
+    if place == wanted:  # the current one may be another next time
+        _there.add(place)
+    return place
 
 
 def _replaced(value: Any, hosts: dict[int, torch.Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""Batches: the fast way through dicts, lists and tuples of tensors gives what the long way gives, errors included."""
+"""Batches: what is told of dicts, lists and tuples of tensors without a walk is what the walk tells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import xdevice
 from xdevice.core import registry
-from xdevice.tensors import batches
+from xdevice.tensors import contents
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
@@ -123,8 +123,7 @@ KNOWN: dict[int, object] = {}
 def both(patch, verb, x, *args):
     quick = told(verb, x, *args)
     with patch.context() as slow:
-        for name in ("transferred", "places", "places_of_all"):
-            slow.setattr(batches, name, lambda *_: None)
+        slow.setattr(contents, "batch", lambda _: None)
         return quick, told(verb, x, *args)
 
 
@@ -152,3 +151,37 @@ def test_the_fast_way_gives_what_the_long_way_gives(xd, kind, monkeypatch):
             assert quick == slow, number
 
     check()
+
+
+def test_lists_that_hold_one_list_twice_are_walked_once_each(xd):
+    x = xdevice.tensor([1.0], device="cpu")
+    nested = x
+    for _ in range(30):
+        nested = [nested, nested]
+    assert xdevice.to_device(nested, "cpu") is nested
+    assert xdevice.device_of(nested) is xdevice.cpu()
+    copied = xdevice.copy_to(nested, "cpu")
+    for _ in range(30):
+        assert copied[0] is copied[1]
+        copied = copied[0]
+    assert type(copied) is type(x)
+    assert copied is not x
+
+
+@pytest.mark.virtual
+def test_every_container_gets_one_wait(xd, monkeypatch):
+    there = xd.samples().other_device()
+    if there is None:
+        pytest.skip("one device")
+    asked = []
+    move_all = type(xd).move_all
+
+    def noted(self, tensors, device):
+        asked.append(len(tensors))
+        return move_all(self, tensors, device)
+
+    monkeypatch.setattr(type(xd), "move_all", noted)
+    for make in (list, lambda xs: collections.OrderedDict(enumerate(xs)), lambda xs: {"label": np.ones(1), "xs": xs}):
+        asked.clear()
+        xdevice.to_device(make([xdevice.tensor([float(i)], device="cpu") for i in range(3)]), there)
+        assert asked == [3]

@@ -31,9 +31,13 @@ class Backend:
     def device_of(self, x):
         return x.place
 
-    def move(self, x, device):
-        moved = Param()
-        moved.place = device
+    def devices_of(self, cls, tensors):
+        return {x.place for x in tensors}
+
+    def move_all(self, tensors, device):
+        moved = [Param() for _ in tensors]
+        for x in moved:
+            x.place = device
         return moved
 
     def model_devices(self, model):

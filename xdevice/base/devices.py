@@ -161,7 +161,8 @@ def plain(device: Device) -> Device:
 _interned: dict[tuple[str, int], Device] = {}
 _MOST_KEPT: Final = 1024
 """Devices of a higher index, which no machine has, are interned for as long as someone holds them."""
-_parsed: dict[str, Device] = {}
+spelled: Final[dict[str, Device]] = {}
+"""By the texts that were parsed before."""
 
 
 def of(kind: str, index: int = 0) -> Device:
@@ -204,7 +205,7 @@ def parse(spec: object) -> Device:
     if type(spec) is Device:
         return spec
     if type(spec) is str:
-        return _parsed.get(spec) or _parse_text(spec)
+        return spelled.get(spec) or _parse_text(spec)
     if type(spec) is Named:
         return spec
     if isinstance(spec, str):
@@ -216,7 +217,7 @@ def parse(spec: object) -> Device:
 
 def spell(text: str, device: Device) -> None:
     """Makes a text a spelling of a device: an adapter says that its framework writes "/CPU:1" for gpu:0."""
-    _parsed[text] = device
+    spelled[text] = device
 
 
 def _index_hint(spec: object) -> str:
@@ -238,8 +239,8 @@ def _parse_text(text: str) -> Device:
         )
     index = int(match["index"] or match["ordinal"] or 0)
     found = of(name, index) if name in KINDS else named(name, index)
-    if len(_parsed) < 1024 and found.index < _MOST_KEPT:
-        _parsed[text] = found
+    if len(spelled) < 1024 and found.index < _MOST_KEPT:
+        spelled[text] = found
     return found
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections import UserDict, UserList, deque
-from contextlib import suppress
+from collections import deque
 from functools import partial
 from itertools import chain, count, repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.core import registry
 from xdevice.errors import ContainerError, UnsupportedError, shown
 
-from .batches import PLAIN
+from .attributes import attributes, members, slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +35,10 @@ _POINTER: Final = tuple.__itemsize__
 _HAS_REFERENTS: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
+PLAIN: Final = frozenset(map(id, (type(None), bool, int, float, complex, str, bytes)))
+"""The `id`s of the types that hold nothing: a type may refuse to be hashed."""
+
 _FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
-_PLAIN: Final = (bool, int, float, str, bytes)
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
 _NEVER: Final = (
     *(type, types.ModuleType, types.FunctionType, types.GeneratorType),
@@ -54,12 +55,8 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
 }
 """What is neither in a slot nor in a `__dict__`, and has a name all the same."""
 
-_slots: dict[int, tuple[str, ...]] = {}
 _empty: dict[int, bool] = {}
 _views: dict[int, _View] = {}
-
-members: Final[Any] = type.__dict__["__dict__"].__get__
-"""What a class states itself. `vars` asks its metaclass, which may raise."""
 
 
 class Inner(NamedTuple):
@@ -91,7 +88,7 @@ class _View(NamedTuple):
 def held(x: Any) -> list[Inner]:
     """The tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError` for one
     with too much in it."""
-    inside = _objects(x, _kind(type(x)))
+    inside = _objects(x, known_kind(type(x)))
     x = x if inside is None else inside
     return list(_held(x)) if can_hold(type(x)) else []
 
@@ -140,16 +137,6 @@ def _adds_memory(cls: Any) -> bool:
     return bool(cls.__basicsize__ - base.__basicsize__ > named * _POINTER or cls.__itemsize__ != base.__itemsize__)
 
 
-def slots(cls: type) -> tuple[str, ...]:
-    """The slots of a class and its bases, as `setattr` knows them."""
-    found = _slots.get(id(cls))
-    if found is None:
-        bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
-        found = tuple(n for base in bases for n, value in base.items() if type(value) is types.MemberDescriptorType)
-        registry.remember(_slots, cls, found)
-    return found
-
-
 def is_proxy(cls: type) -> bool:
     """Whether things of a type stand for another one, whose class `isinstance` sees: TensorFlow's wrappers around the
     dicts and tuples of its modules do, and `wrapt.ObjectProxy`."""
@@ -172,50 +159,6 @@ def seen_class(x: Any) -> type:
     return type(x)
 
 
-def attributes(x: Any) -> dict[str, Any]:
-    """What is in the slots and the `__dict__` of an object."""
-    found = {}
-    for name in slots(type(x)):
-        with suppress(Exception):  # not set
-            found[name] = object.__getattribute__(x, name)
-    try:
-        own = object.__getattribute__(x, "__dict__")
-    except AttributeError:
-        return found
-    except Exception:  # a property of its own hides it
-        own = {"__dict__": gc.get_referents(x)}
-    if type(own) is dict:
-        found.update(own)
-    return found
-
-
-def lost(old: Any, new: Any) -> str:
-    """The first attribute that another object of a type lacks, or that is of another type or another plain value
-    there. What a hash was computed from is another."""
-    before, after = attributes(old), attributes(new)
-    names = (name for name in before if "hash" not in name)
-    return next((name for name in names if name not in after or _differs(before[name], after[name])), "")
-
-
-def _differs(old: Any, new: Any) -> bool:
-    return type(new) is not type(old) or (isinstance(old, _PLAIN) and old != new)
-
-
-def beside(x: Any) -> dict[str, Any]:
-    """The attributes of a container with items, as far as they hold tensors or models; those that are its items under
-    another name do not count, nor what a framework notes beside its own containers."""
-    if registry.owner_of(type(x)) is not None:
-        return {}
-    found = attributes(x)
-    if isinstance(x, UserDict | UserList):
-        del found["data"]
-    if not found:
-        return {}
-    if isinstance(x, dict | UserDict):
-        found = {name: value for name, value in found.items() if name not in x or x[name] is not value}
-    return {name: value for name, value in found.items() if _kind(type(value)) is not None or held(value)}
-
-
 def _held(x: Any) -> Iterator[Inner]:
     seen = {id(x)}
     # no recursion: a list may be linked by thousands of objects
@@ -225,7 +168,7 @@ def _held(x: Any) -> Iterator[Inner]:
             cls = type(child)
             if id(cls) in PLAIN:
                 continue
-            found = _kind(cls)
+            found = known_kind(cls)
             inside = _objects(child, found) if found is not None else None
             if found is not None and inside is None:
                 steps = [*((form, key) for form, key, _ in way[1:]), (form, key)]
@@ -311,7 +254,7 @@ def _objects(x: Any, found: Owned | None) -> Any:
     return way.flatten(x) if way is not None and way.flatten is not None else None
 
 
-def _kind(cls: type) -> Owned | None:
+def known_kind(cls: type) -> Owned | None:
     try:
         return registry.kind_of(cls)
     except UnsupportedError:  # of what a framework has beside tensors and models

@@ -1,12 +1,13 @@
 """Containers: walking them, rebuilding them with their tensors replaced, and `register` for types of the user's own.
 
-`ways` says how one gets into each. A type that is met for the first time is asked for its way once; that is
-forgotten when the type is gone, when a backend is loaded, or when another type is registered.
+Python's own containers have their way here, and `ways` says which way others go. A type that is met for the first time
+is asked for its way once; that is forgotten when the type is gone, when a backend is loaded, or when another type is
+registered.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from collections import OrderedDict, defaultdict, deque
 from itertools import islice
 from operator import is_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -16,8 +17,10 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, shown
 
 from . import looks, strangers
-from .batches import PLAIN
-from .ways import Walk, Whole, code, registered, way_into
+from .attributes import Attribute
+from .items import Walk, and_keys
+from .looks import PLAIN
+from .ways import Whole, registered, way_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +28,22 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract import Backend
 
+    _Node = tuple[Any, Walk, Iterable[Any], Sequence[Any], dict[int, Any]]
+    """A container on the way, its keys and children, and those of the children that are containers, as nodes."""
+    Walked = tuple[_Node | None, list[Any], dict[int, type]]
+    """How a container was walked, None for what there is no way into; every leaf, tensor or not, in the order of the
+    walk; the types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects
+    of their own for each call made `to_device` of three tensors that are there already 2.5 times as slow."""
+
 T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
-_NOTHING: Final[Any] = {}
-_ways: dict[int, Walk | Whole | None] = {}
-"""By the `id` of a type, as `registry.remember` keeps it."""
+_DEEPEST: Final = 16
+"""How deep a batch is nested at most: how deep Python can go is for the walk to see."""
+
+_PLAINEST: Final = frozenset((dict, list, tuple))
+_movable: Final = registry.movable
+_NO_CONTAINERS: Final[dict[int, Any]] = {}
 
 
 class Leaf(NamedTuple):
@@ -40,54 +53,178 @@ class Leaf(NamedTuple):
     value: Any
 
 
-class _Node(NamedTuple):
-    """A container on the way."""
+def walked(x: Any, whole: bool = False, once: bool = False) -> Walked:
+    """The walk through a container.
 
-    container: Any
-    entry: Walk
-    keys: Iterable[Any]
-    children: Sequence[Any]
-    inner: dict[int, _Node]
-    """Those of the children that are containers."""
+    With `whole`, what moves itself is a leaf. With `once`, a container that stands in several places is walked at the
+    first of them: two lists in two lists, thirty deep, have a thousand million places.
+    """
+    while True:
+        ways = known
+        root: _Node | None = None
+        leaves: list[Any] = []
+        kinds: dict[int, type] = {}
+        way: Any = ways.get(id(type(x)), _UNSEEN)
+        if type(way) is not Walk:
+            way = way_of(x, whole)
+        if way is None:
+            leaves, kinds = [x], {id(type(x)): type(x)}
+        else:
+            try:
+                root = _walk(x, way, whole, {} if once else None, leaves, kinds)
+            except RecursionError:
+                raise _too_deep(x) from None
+        if ways is known:  # else a type may have a way since
+            return root, leaves, kinds
+
+
+def _walk(
+    x: Any, way: Walk, whole: bool, once: dict[int, _Node | None] | None, leaves: list[Any], kinds: dict[int, type]
+) -> _Node:
+    """`once` has the containers so far, by their `id`s; None for those that the walk is in."""
+    keys, children = way.read(x)
+    cls: Any = None
+    for child in children:  # in a third of the time of the loop below
+        if type(child) is not cls:
+            cls = type(child)
+            if known.get(id(cls), _UNSEEN) is not None:
+                break
+            kinds[id(cls)] = cls
+    else:
+        leaves += children
+        return x, way, keys, children, _NO_CONTAINERS
+    if once is not None:
+        once[id(x)] = None
+    inner: dict[int, _Node] = {}
+    for i, child in enumerate(children):
+        cls = type(child)
+        into: Any = known.get(id(cls), _UNSEEN)
+        if into is not None and type(into) is not Walk:
+            into = way_of(child, whole)
+        if into is None:
+            leaves.append(child)
+            kinds[id(cls)] = cls
+        elif once is None:
+            inner[i] = _walk(child, into, whole, once, leaves, kinds)
+        elif id(child) not in once:
+            inner[i] = once[id(child)] = _walk(child, into, whole, once, leaves, kinds)
+        else:
+            node = once[id(child)]
+            if node is None:
+                raise RecursionError
+            inner[i] = node
+    return x, way, keys, children, inner
+
+
+def replaced(walk: Walked, new: Mapping[int, Any]) -> Any:
+    """The container with others for the leaves of these `id`s; itself where they are the very same."""
+    return rebuilt(walk, [new.get(id(leaf), leaf) for leaf in walk[1]])
+
+
+def rebuilt(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
+    """The container with other leaves; itself where they are the very same, and none is one of `touched`, by `id`s."""
+    root, leaves, _ = walk
+    if root is None:
+        return changed[0]
+    if not touched and all(map(is_, changed, leaves)):
+        return root[0]
+    try:
+        return _rebuild(root, iter(changed), touched, {})
+    except RecursionError:
+        raise _too_deep(root[0]) from None
+
+
+def batch(x: Any) -> dict[type, list[Any]] | None:
+    """The tensors in dicts, lists and tuples that hold nothing beside them but numbers and texts, by their types; None
+    for what is not a batch, or has a container in two places.
+
+    A training loop moves one at each step. Of three tensors that are there already, `to_device` takes 2.0 us by this
+    and 2.9 us by the walk; of 1,000 in lists of ten 0.3 and 0.5 ms.
+    """
+    cls: Any = None
+    found: list[Any] = []
+    try:
+        if type(x) is dict:
+            if not _has_plain_keys(x):
+                return None
+            found += x.values()
+        elif type(x) is list or type(x) is tuple:
+            found += x
+        else:
+            return None
+        for child in found:
+            if type(child) is not cls:
+                if cls is not None or type(child) not in _movable:
+                    break
+                cls = type(child)
+        else:
+            return {cls: found} if found else {}
+        found = []
+        if not _gather(x, found, {id(x)}, _DEEPEST):
+            return None
+        kinds = dict.fromkeys(map(type, found))
+        return {cls: [tensor for tensor in found if type(tensor) is cls] if len(kinds) > 1 else found for cls in kinds}
+    except Exception:  # a metaclass whose types cannot be hashed
+        return None
+
+
+def refilled(x: Any, new: Mapping[int, Any]) -> Any:
+    """A batch with others for the tensors of these `id`s; a tuple in which nothing changes stays the same."""
+    children = list(x.values() if type(x) is dict else x)
+    changed = [refilled(child, new) if type(child) in _PLAINEST else new.get(id(child), child) for child in children]
+    if type(x) is dict:
+        return dict(zip(x, changed, strict=True))
+    return changed if type(x) is list else x if all(map(is_, changed, children)) else tuple(changed)
+
+
+def _gather(x: Any, found: list[Any], once: set[int], depth: int) -> bool:
+    for child in x.values() if type(x) is dict else x:
+        cls = type(child)
+        if id(cls) in PLAIN:
+            continue
+        if cls in _movable:
+            found.append(child)
+        elif cls not in _PLAINEST or id(child) in once or (cls is dict and not _has_plain_keys(child)):
+            return False
+        else:
+            once.add(id(child))
+            if not depth or not _gather(child, found, once, depth - 1):
+                return False
+    return True
+
+
+def _has_plain_keys(x: dict[Any, Any]) -> bool:
+    for key in x:  # noqa: SIM110  # all() takes twice as long for three keys
+        if type(key) is not str and id(type(key)) not in PLAIN:
+            return False
+    return True
 
 
 class Tree:
-    """The walk through a container: its leaves, the ways to them, and the container with others in their places.
+    """A walk through a container, and the ways to its leaves."""
 
-    With `whole`, what moves itself is a leaf.
-    """
+    __slots__ = ("is_once", "kinds", "leaves", "root", "walk")
 
-    __slots__ = ("_root", "leaves")
-
-    def __init__(self, x: Any, whole: bool = False) -> None:
-        with _not_too_deep(x):
-            while True:
-                known = registry.number_loaded()
-                self.leaves: list[Any] = []
-                """Every leaf, tensor or not, in the order of the walk."""
-                way = _way(x, whole)
-                self._root = _walk(x, way, whole, self.leaves) if way is not None else None
-                if self._root is None:
-                    self.leaves.append(x)
-                if known == registry.number_loaded():  # else a type may have a way since
-                    return
-
-    @property
-    def is_container(self) -> bool:
-        """Whether there was a way into it."""
-        return self._root is not None
+    def __init__(self, x: Any, whole: bool = False, once: bool = False, walk: Walked | None = None) -> None:
+        self.is_once = once
+        self.walk = walked(x, whole, once) if walk is None else walk
+        self.root, self.leaves, self.kinds = self.walk
 
     def paths(self) -> list[tuple[Any, ...]]:
         """The keys on the way to each leaf."""
-        if self._root is None:
+        if self.root is None:
             return [()]
-        with _not_too_deep(self._root.container):
-            return list(_paths(self._root, ()))
+        try:
+            return list(_paths(self.root, (), set() if self.is_once else None))
+        except RecursionError:
+            raise _too_deep(self.root[0]) from None
 
     def has_keys_of(self, other: Tree) -> bool:
         """Whether another container has the same keys in the same order: whether `paths` are equal."""
-        with _not_too_deep(self._root and self._root.container):
-            return _have_same_keys(self._root, other._root)
+        try:
+            return _have_same_keys(self.root, other.root)
+        except RecursionError:
+            raise _too_deep(self.root and self.root[0]) from None
 
     def path(self, index: int) -> str:
         """The way to a leaf, to be written behind the container's name."""
@@ -95,19 +232,11 @@ class Tree:
 
     def rebuilt(self, changed: Sequence[Any]) -> Any:
         """The container with other leaves; itself where they are the very same."""
-        root = self._root
-        if root is None:
-            return changed[0]
-        if all(map(is_, changed, self.leaves)):
-            return root.container
-        with _not_too_deep(root.container):
-            return _rebuild(root, iter(changed), (), {})
+        return rebuilt(self.walk, changed)
 
     def check_rebuilding(self, touched: Container[int]) -> None:
         """Raises `ContainerError` if it cannot be rebuilt with others for the leaves of these `id`s."""
-        if self._root is not None:
-            with _not_too_deep(self._root.container):
-                _rebuild(self._root, iter(self.leaves), touched, {})
+        rebuilt(self.walk, self.leaves, touched)
 
     def refuse_strangers(self) -> None:
         """Raises `ContainerError` for an object whose tensors cannot be replaced."""
@@ -123,15 +252,11 @@ class Tree:
             raise ContainerError(f"{self.path(index) or 'it'}: {error}") from None
 
 
-@contextmanager
-def _not_too_deep(x: Any) -> Iterator[None]:
-    try:
-        yield
-    except RecursionError:
-        raise ContainerError(
-            f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
-            "pass the tensors in a container without cycles"
-        ) from None
+def _too_deep(x: Any) -> ContainerError:
+    return ContainerError(
+        f"a {type(x).__qualname__} contains itself, or is nested hundreds deep; "
+        "pass the tensors in a container without cycles"
+    )
 
 
 def refuse_stranger(path: str, x: Any) -> None:
@@ -146,7 +271,7 @@ def refuse_stranger(path: str, x: Any) -> None:
 
 def is_container(x: object) -> bool:
     """Whether there is a way into `x`."""
-    return _way(x, False) is not None
+    return way_of(x, False) is not None
 
 
 def leaves(x: object) -> list[Leaf]:
@@ -157,23 +282,24 @@ def leaves(x: object) -> list[Leaf]:
 
 def written(keys: Iterable[Any]) -> str:
     """The way that keys tell, as one writes it behind the container's name: `['x'][1]`."""
-    return "".join(map(code, keys))
+    return "".join(f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys)
 
 
 def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]]) -> Any:
     """`x` rebuilt with `change(its leaves)`; `x` itself where that returns the very same leaves."""
-    tree = Tree(x)
+    tree = Tree(x, once=True)
     tree.refuse_strangers()
     return tree.rebuilt(change(tree.leaves))
 
 
-def _way(x: Any, whole: bool) -> Walk | None:
+def way_of(x: Any, whole: bool) -> Walk | None:
+    """The way into `x`; None for a leaf."""
     cls = type(x)
-    way: Any = _ways.get(id(cls), _UNSEEN)
+    way: Any = known.get(id(cls), _UNSEEN)
     if way is _UNSEEN:
         way = way_into(x)
         if not looks.is_proxy(cls):  # the next one may stand for something else
-            registry.remember(_ways, cls, way)
+            registry.remember(known, cls, way)
     if type(way) is not Whole:
         return way  # type: ignore[no-any-return]
     if whole:
@@ -188,38 +314,20 @@ def stranger(x: Any) -> strangers.Stranger | None:
     cls = type(x)
     if id(cls) in PLAIN:
         return None
-    way = _ways[id(cls)] if id(cls) in _ways else way_into(x)
+    way = known[id(cls)] if id(cls) in known else way_into(x)
     return strangers.find(x, way.way if type(way) is Whole else None)
 
 
-def _walk(x: Any, entry: Walk, whole: bool, found: list[Any]) -> _Node:
-    keys, children = entry.read(x)
-    tensors = registry.probes
-    try:
-        if all(map(tensors.__contains__, map(type, children))):
-            found.extend(children)
-            return _Node(x, entry, keys, children, _NOTHING)
-    except Exception:  # a metaclass whose types cannot be hashed
-        pass
-    inner = {}
-    for i, child in enumerate(children):
-        try:
-            is_tensor = type(child) in tensors
-        except Exception:  # a metaclass whose types cannot be hashed
-            is_tensor = False
-        way = None if is_tensor or id(type(child)) in PLAIN else _way(child, whole)
-        if way is None:
-            found.append(child)
-        else:
-            inner[i] = _walk(child, way, whole, found)
-    return _Node(x, entry, keys, children, inner)
-
-
-def _paths(node: _Node, before: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    for i, key in enumerate(node.keys):
+def _paths(node: _Node, before: tuple[Any, ...], seen: set[int] | None) -> Iterator[tuple[Any, ...]]:
+    container, _, keys, _, inner = node
+    if seen is not None:
+        if id(container) in seen:
+            return
+        seen.add(id(container))
+    for i, key in enumerate(keys):
         here = (*before, key)
-        if i in node.inner:
-            yield from _paths(node.inner[i], here)
+        if i in inner:
+            yield from _paths(inner[i], here, seen)
         else:
             yield here
 
@@ -227,39 +335,74 @@ def _paths(node: _Node, before: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 def _have_same_keys(one: _Node | None, other: _Node | None) -> bool:
     if one is None or other is None:
         return one is other
-    if one.inner.keys() != other.inner.keys() or list(one.keys) != list(other.keys):
+    (_, _, keys, _, inner), (_, _, other_keys, _, other_inner) = one, other
+    if inner.keys() != other_inner.keys() or list(keys) != list(other_keys):
         return False
-    return all(_have_same_keys(node, other.inner[i]) for i, node in one.inner.items())
+    return all(_have_same_keys(node, other_inner[i]) for i, node in inner.items())
 
 
 def _rebuild(
-    node: _Node, changed: Iterator[Any], touched: Container[int], done: dict[int, tuple[list[Any], Any]]
+    node: _Node, changed: Iterator[Any], touched: Container[int], done: dict[int, tuple[_Node, list[Any], Any]]
 ) -> Any:
-    """`done` has each container by its `id`, what was put in and what came out: what stands in two places stays one."""
-    container, entry, keys, children, inner = node
+    """`done` has each container by its `id`: what was put in and what came out, for what stands in two places stays
+    one."""
+    container, way, keys, children, inner = node
+    before = done.get(id(container))
+    if before is not None and before[0] is node:
+        return before[2]
     if inner:
         new = [
             _rebuild(inner[i], changed, touched, done) if i in inner else next(changed) for i in range(len(children))
         ]
     else:
         new = list(islice(changed, len(children)))
-    if not entry.is_plain and all(map(is_, new, children)) and not (touched and any(id(x) in touched for x in new)):
-        return container
-    before, twin = done.get(id(container), (None, None))
-    if before is not None and all(map(is_, before, new)):
-        return twin
-    try:
-        twin = entry.write(container, keys, new)
-    except RecursionError:
-        raise
-    except Exception as error:
-        name = type(container).__qualname__
-        raise ContainerError(
-            f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, or "
-            f"say how: xdevice.register({name}, flatten=..., rebuild=...)"
-        ) from error
-    done[id(container)] = new, twin
+    if before is not None and all(map(is_, before[1], new)):
+        return before[2]
+    twin = container
+    if way.is_plain or not all(map(is_, new, children)) or (touched and any(id(x) in touched for x in new)):
+        try:
+            twin = way.write(container, keys, new)
+        except RecursionError:
+            raise
+        except Exception as error:
+            name = type(container).__qualname__
+            raise ContainerError(
+                f"cannot rebuild a {name} with its tensors replaced ({error}); pass a dict, list, tuple or dataclass, "
+                f"or say how: xdevice.register({name}, flatten=..., rebuild=...)"
+            ) from error
+    done[id(container)] = node, new, twin
     return twin
+
+
+# Python's own
+
+
+def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
+    return (x, list(x.values())) if _has_plain_keys(x) else and_keys(x, x.values())
+
+
+def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
+    return range(len(x)), x
+
+
+def _read_elements(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
+    return range(len(x)), list(x)
+
+
+_SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
+
+# what comes behind the values of a dict stands for its keys
+OWN: Final[dict[type, Walk]] = {
+    dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
+    OrderedDict: Walk(_read_dict, lambda x, keys, new: OrderedDict(zip(x, new, strict=False)), True),
+    defaultdict: Walk(_read_dict, lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)), True),
+    list: Walk(_read_items, lambda x, keys, new: new, True),
+    tuple: Walk(_read_items, lambda x, keys, new: tuple(new)),
+    deque: Walk(_read_elements, lambda x, keys, new: deque(new, x.maxlen), True),
+    set: Walk(_read_elements, lambda x, keys, new: set(new), True),
+    frozenset: Walk(_read_elements, lambda x, keys, new: frozenset(new)),
+    slice: Walk(lambda x: (_SLICE, (x.start, x.stop, x.step)), lambda x, keys, new: slice(*new)),
+}
 
 
 # types of the user's own
@@ -326,8 +469,12 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
 
 
 def forget(_: Backend | None = None) -> None:
-    """Lets every type be asked anew."""
-    _ways.clear()
+    """Lets every type be asked anew, in another dict: so a walk sees that it has to begin again."""
+    global known
+    known = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 
 
+known: dict[int, Walk | Whole | None]
+"""The way into things of a type, None for leaves, by the `id` of the type, as `registry.remember` keeps it."""
+forget()
 registry.on_load.append(forget)

@@ -248,7 +248,7 @@ class _Producer(workers.Worker):
 
         from xdevice.containers import trees
 
-        tree = trees.Tree(batch, whole=True)
+        tree = trees.Tree(batch, whole=True, once=True)
         done: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
             if id(value) not in done:

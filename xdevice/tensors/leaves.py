@@ -33,7 +33,7 @@ def dtype_of(backend: Backend, x: Any) -> str:
 
 def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     if kind == "tensor":
-        return x if is_on(backend, x, target) else _another(backend, x, backend.move(x, target), "moving")
+        return x if is_on(backend, x, target) else another(backend, x, backend.move(x, target), "moving")
     if kind == "symbol":
         return backend.move(x, target)
     if backend.is_all_on(x, target):
@@ -68,7 +68,7 @@ def take_back(backend: Backend, model: Any, before: list[tuple[str, Device]], er
 
 def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     if kind == "tensor" and not is_on(backend, x, target):
-        return _another(backend, x, backend.start_move(x, target), "moving")
+        return another(backend, x, backend.start_move(x, target), "moving")
     return move(backend, kind, x, target)
 
 
@@ -82,18 +82,16 @@ def is_on(backend: Backend, x: Any, target: Device) -> bool:
 def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     if kind == "symbol":
         return backend.copy(x, target)
-    return _another(
-        backend, x, backend.copy_model(x, target) if kind == "model" else backend.copy(x, target), "copying"
-    )
+    return another(backend, x, backend.copy_model(x, target) if kind == "model" else backend.copy(x, target), "copying")
 
 
 def stage(backend: Backend, x: Any, target: Device) -> Any:
     made = backend.stage(x, target)
     # what nobody can write into may be given back
-    return _another(backend, x, made, "prefetching") if made is x and backend.can_write(x) else made
+    return another(backend, x, made, "prefetching") if made is x and backend.can_write(x) else made
 
 
-def _another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
+def another(backend: Backend, x: Any, made: Any, verb: str) -> Any:
     """What was made of `x`, checked not to be `x`: a user's class may return itself as its copy."""
     if made is x:
         raise backend.unsupported(

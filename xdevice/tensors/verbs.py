@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from xdevice.base import devices
 from xdevice.base.devices import CPU
 from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
-from xdevice.containers.batches import OWN
+from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
-from . import batches, leaves
+from . import contents, leaves
 from .refusals import refuse_non_container
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+_spelled = devices.spelled
 _probes = registry.probes
 _movable = registry.movable
 
@@ -165,7 +168,10 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
         >>> xdevice.to_device(x := xdevice.ones(2, 3), "cpu") is x
         True
     """
-    target = device if type(device) is Device else devices.parse(device)
+    if type(device) is Device:
+        target = device
+    else:
+        target = (_spelled.get(device) if type(device) is str else None) or devices.parse(device)
     probe = _probes.get(type(x))
     try:
         if probe is not None and probe(x) is target:
@@ -198,18 +204,13 @@ def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device],
     owner = _movable.get(type(x))
     if owner is not None:
         return one(owner, "tensor", x, owner.require(target))
-    if type(x) in OWN:
-        done = batches.transferred(x, target, one)
-        if done is not None:
-            return done
-    array = registry.as_array(x)
-    found = registry.kind_of(type(array))
-    if found is not None:
-        place = found.backend.require(target)
-        return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
-    from .contents import transfer
-
-    return transfer(x, target, one, verb)
+    if trees.known.get(id(type(x))) is None:
+        array = registry.as_array(x)
+        found = registry.kind_of(type(array))
+        if found is not None:
+            place = found.backend.require(target)
+            return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
+    return contents.transfer(x, target, one, verb)
 
 
 # comparing
@@ -240,14 +241,18 @@ def device_of(x: object) -> Device:
 
 
 def _device_of(x: object) -> Device:
-    if type(x) in OWN:
-        found = batches.places(x)
+    owned = None
+    if trees.known.get(id(type(x))) is None:
+        x = registry.as_array(x)
+        owned = registry.kind_of(type(x))
+    if owned is not None:
+        shared = _common(leaves.places(*owned, x, str))
+    else:
+        found = contents.where(x)
         if found is not None and len(found) == 1:
             return found.pop()
-    x = registry.as_array(x)
-    if registry.kind_of(type(x)) is None:
         refuse_non_container(x, "find the device of")
-    shared = _common(_places(x, ""))
+        shared = _common(contents.places(x, ""))
     if shared is None:
         raise NotATensorError(f"{shown(x)} of type {type(x).__qualname__} holds no tensor, so it has no device")
     return shared
@@ -290,7 +295,7 @@ def same_device(*xs: object) -> bool:
 
 
 def _same_device(xs: tuple[object, ...]) -> bool:
-    found = batches.places_of_all(xs)
+    found = _where(xs)
     if found is None or len(found) > 1:  # tensors of texts do not count
         found = {place for _, place, _ in _argument_places(xs, {})}
     return len(found) <= 1
@@ -311,28 +316,29 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
         Device('cpu:0')
     """
-    found = batches.places_of_all((*xs, *named.values()))
+    found = _where((*xs, *named.values()))
     if found is not None and len(found) <= 1:
         return found.pop() if found else None
     return _common(_argument_places(xs, named))
 
 
+def _where(xs: tuple[object, ...]) -> set[Device] | None:
+    """Where the arguments of a verb are, if they are tensors, and containers of nothing else; else None."""
+    for x in xs:
+        if type(x) not in _movable and trees.known.get(id(type(x))) is None:
+            return None
+    return contents.where(xs[0] if len(xs) == 1 and type(xs[0]) not in _movable else xs)
+
+
 def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterator[Location]:
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
-        if registry.kind_of(type(array)) is None:
+        owned = registry.kind_of(type(array))
+        if owned is not None:
+            yield from leaves.places(*owned, array, partial(str, name))
+        else:
             refuse_non_container(x, "compare")
-        yield from _places(array, name)
-
-
-def _places(x: object, name: str) -> Iterator[Location]:
-    """Where every tensor and model variable in `x` is: how to name it in an error, its device, and a hint."""
-    found = registry.kind_of(type(x))
-    if found is None:
-        from .contents import places
-
-        return places(x, name)
-    return leaves.places(*found, x, lambda: name)
+            yield from contents.places(x, name)
 
 
 def _common(places: Iterable[Location]) -> Device | None:

@@ -1,0 +1,112 @@
+"""The attributes of an object: what is in its slots and its `__dict__`, read and put without running its code."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import types
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from xdevice.base.devices import Device
+from xdevice.core import registry
+from xdevice.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_PLAIN: Final = (bool, int, float, str, bytes)
+_slots: dict[int, tuple[str, ...]] = {}
+
+members: Final[Any] = type.__dict__["__dict__"].__get__
+"""What a class states itself. `vars` asks its metaclass, which may raise."""
+
+
+class Attribute(str):
+    """A key that is the name of an attribute."""
+
+    __slots__ = ()
+
+
+def slots(cls: type) -> tuple[str, ...]:
+    """The slots of a class and its bases, as `setattr` knows them."""
+    found = _slots.get(id(cls))
+    if found is None:
+        bases = [members(base) for base in cls.__mro__ if "__slots__" in members(base)]
+        found = tuple(n for base in bases for n, value in base.items() if type(value) is types.MemberDescriptorType)
+        registry.remember(_slots, cls, found)
+    return found
+
+
+def attributes(x: Any) -> dict[str, Any]:
+    """What is in the slots and the `__dict__` of an object."""
+    found = {}
+    for name in slots(type(x)):
+        with suppress(Exception):  # not set
+            found[name] = object.__getattribute__(x, name)
+    try:
+        own = object.__getattribute__(x, "__dict__")
+    except AttributeError:
+        return found
+    except Exception:  # a property of its own hides it
+        own = {"__dict__": gc.get_referents(x)}
+    if type(own) is dict:
+        found.update(own)
+    return found
+
+
+def first_lost(old: Any, new: Any) -> str:
+    """The first attribute that another object of a type lacks, or that is of another type or another plain value
+    there. What a hash was computed from is another."""
+    before, after = attributes(old), attributes(new)
+    names = (name for name in before if "hash" not in name)
+    return next((name for name in names if name not in after or _differs(before[name], after[name])), "")
+
+
+def _differs(old: Any, new: Any) -> bool:
+    return type(new) is not type(old) or (isinstance(old, _PLAIN) and old != new)
+
+
+def put(new: Any, name: str, value: Any) -> None:
+    own, slot = getattr(new, "__dict__", None), getattr(type(new), name, None)
+    if type(slot) is types.MemberDescriptorType:
+        slot.__set__(new, value)  # past a frozen class's __setattr__, one in C too
+    elif own is not None:
+        own[name] = value  # past a property
+    else:
+        object.__setattr__(new, name, value)
+
+
+def read(x: Any) -> tuple[list[Any], list[Any]]:
+    named = [field.name for field in fields(x)] if is_dataclass(x) else ()
+    found = {name: getattr(x, name) for name in named if hasattr(x, name)}
+    found.update((name, value) for name, value in attributes(x).items() if name not in found)
+    return [Attribute(name) for name in found], list(found.values())
+
+
+def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
+    try:
+        new = object.__new__(type(x))
+    except TypeError:  # its memory is laid out by C
+        new = copy.copy(x)
+    given = dict(zip(map(str, keys), children, strict=True))
+    for name, child in given.items():
+        put(new, name, _gone_along(name, child, x, given) if name.endswith("device") else child)
+    return new
+
+
+def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
+    """The device that an object notes, if its tensors have left it: `device`, and `some_device` beside `some_keys`."""
+    owner = registry.owner_of(type(noted))
+    place = owner.from_native(noted) if owner is not None else noted
+    before, prefix = attributes(x), name.removesuffix("device").strip("_")
+    moves = set()
+    for other, child in given.items():
+        found = registry.kind_of(type(child))
+        if other.startswith(prefix) and found is not None and found.kind == "tensor" and owner in (None, found.backend):
+            with suppress(UnsupportedError):  # a symbol is nowhere
+                moves.add((found.backend.device_of(before[other]), found.backend.device_of(child)))
+    if type(place) is not Device or len(moves) != 1 or not all(was is place for was, _ in moves):
+        return noted
+    return owner.to_native(moves.pop()[1]) if owner is not None else moves.pop()[1]

@@ -1,0 +1,314 @@
+"""The items of a container, and the attributes beside them: how each sort is read, and made again with others.
+
+What is neither item nor attribute comes from the old one. A container that cannot be made again as it was raises.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import types
+from collections import ChainMap, OrderedDict, UserDict, UserList, deque
+from collections.abc import Callable, Iterable, Mapping, MappingView, MutableMapping, Sequence, Set
+from functools import partial
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet, WeakValueDictionary
+
+from xdevice.core import registry
+from xdevice.errors import ContainerError, shown
+
+from . import attributes as by_attributes
+from . import looks, strangers
+from .attributes import Attribute, attributes, first_lost, put
+from .looks import PLAIN
+
+Names = Iterable[Any]
+Children = Sequence[Any]
+
+_KEYS: Final = Attribute("keys()")
+"""The way to keys that hold tensors: a leaf beside the values, never replaced."""
+
+_PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
+
+
+class Walk(NamedTuple):
+    """The way into a container of one type."""
+
+    read: Callable[[Any], tuple[Names, Children]]
+    write: Callable[[Any, Names, Children], Any]
+    """Rebuilds it with other children; what is neither child nor key comes from the old one."""
+    is_plain: bool = False
+    """Whether it is rebuilt with the same children too, so that a copy of what it is in does not share it."""
+
+
+def _beside(x: Any) -> dict[str, Any]:
+    """The attributes of a container with items, as far as they hold tensors or models; those that are its items under
+    another name do not count, nor what a framework notes beside its own containers."""
+    if registry.owner_of(type(x)) is not None:
+        return {}
+    found = attributes(x)
+    if isinstance(x, UserDict | UserList):
+        del found["data"]
+    if not found:
+        return {}
+    if isinstance(x, dict | UserDict):
+        found = {name: value for name, value in found.items() if name not in x or x[name] is not value}
+    return {
+        name: value for name, value in found.items() if looks.known_kind(type(value)) is not None or looks.held(value)
+    }
+
+
+def _and_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
+    more = _beside(x)
+    return [*keys, *map(Attribute, more)], [*items, *more.values()]
+
+
+def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Children]:
+    """Keys and values of a mapping; keys that hold tensors are a leaf too."""
+    names, children = list(keys), list(values)
+    if PLAIN.issuperset(map(id, map(type, names))):
+        return names, children
+    found = looks.MappingKeys(names)
+    return (names, children) if strangers.find(found, None) is None else ([*names, _KEYS], [*children, found])
+
+
+def _read_keyed(x: Any) -> tuple[Names, Children]:
+    stored = _stored(x)
+    items = dict(x.items()) if stored is None else stored
+    return _and_beside(x, *and_keys(items, items.values()))
+
+
+def _stored(x: Any) -> dict[Any, Any] | None:
+    """What a subclass of dict holds, where its items are others: those of a MultiDict are the first of each list."""
+    if not isinstance(x, dict) or looks.is_proxy(type(x)):
+        return None
+    stored, items = dict(dict.items(x)), list(x.items())
+    if len(stored) == len(items) and all(stored.get(key, looks) is value for key, value in items):
+        return None
+    if not _tensors([value for _, value in items]) <= _tensors(x):
+        raise ContainerError(
+            f"a {type(x).__qualname__} gives tensors that it does not hold; pass dict(x.items()), or say how: "
+            f"xdevice.register({type(x).__qualname__}, flatten=..., rebuild=...)"
+        )
+    return stored
+
+
+def _tensors(x: Any) -> set[int]:
+    return {id(one.value) for one in looks.held(x)}
+
+
+def _write_keyed(x: Any, keys: Names, children: Children) -> Any:
+    if _stored(x) is not None:
+        return _write_stored(x, keys, children)
+    new = copy.copy(x)
+    if new is x or type(new) is not type(x):
+        return _write_frozen(x, keys, children)
+    own = getattr(new, "__dict__", {})
+    if getattr(x, "__dict__", None) is x:
+        new.__dict__ = own = new  # the attributes are the items
+    for key, child in zip(keys, children, strict=True):
+        if type(key) is Attribute:
+            if key is not _KEYS:
+                put(new, key, child)
+            continue
+        old = new[key]
+        if old is child:
+            continue
+        new[key] = child
+        if isinstance(key, str) and own.get(key) is old:
+            own[key] = child  # the attribute was the item
+    return _checked(new, keys, children)
+
+
+def _write_stored(x: Any, keys: Names, children: Children) -> Any:
+    """Past the methods of its own: a dict with other values, and the attributes."""
+    cls = type(x)
+    base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
+    new = base.__new__(cls)  # raises for one with more in C
+    given = dict(zip(keys, children, strict=True))
+    dict.update(new, {key: given[key] for key in dict.keys(x)})
+    for name, value in attributes(x).items():
+        put(new, name, given.get(Attribute(name), value) if name not in dict.keys(x) else value)
+    return new
+
+
+def _read_frozen(x: Any) -> tuple[Names, Children]:
+    items = list(x.items())  # some have several of one key
+    names, values = and_keys([key for key, _ in items], [value for _, value in items])
+    if _tensors(x) <= _tensors([*values]):
+        return names, values
+    return _and_beside(x, names, values)
+
+
+def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
+    given = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
+    items = [(key, child) for key, child in given if type(key) is not Attribute]
+    new = _made(x, [items] if len(dict(items)) < len(items) else [dict(items), items], items)
+    for key, child in given:
+        if type(key) is Attribute:
+            put(new, key, child)
+    return new
+
+
+def _made(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
+    """Another one of the type of `x` with these items, by its constructor, or by what it is unpickled by, whichever
+    takes them as they are."""
+    reasons = []
+    for make in filter(None, (type(x), _unpickling(x))):
+        for form in forms:
+            new, reason = _attempt(make, form, x, items)
+            if not reason:
+                return new
+            reasons.append(reason)
+    raise ContainerError(reasons[0])
+
+
+def _attempt(make: Any, form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
+    """What comes out, and why it will not do."""
+    try:
+        new = make(form)
+        if type(new) is not type(x) or not _has(new, items):
+            return None, "what it is made of does not come out again"
+        lost = first_lost(x, new)
+    except Exception as error:
+        return None, str(error) or type(error).__name__
+    return new, f"its {lost} would be lost" if lost else ""
+
+
+def _unpickling(x: Any) -> Any:
+    try:
+        make, given, *_ = x.__reduce_ex__(4)
+    except Exception:  # it cannot be pickled
+        return None
+    return make if len(given) == 1 else None
+
+
+def _has(new: Any, items: Sequence[Any]) -> bool:
+    """Whether these are its items: a mapping may convert what it is given, and a set may count it in another order."""
+    if isinstance(new, Mapping):
+        found = list(new.items())
+        return len(found) == len(items) and all(
+            (key is old or key == old) and _is_as(value, child)
+            for (key, value), (old, child) in zip(found, items, strict=True)
+        )
+    return {id(one) for one in new} == {id(one) for one in items}
+
+
+def _is_as(found: Any, given: Any) -> bool:
+    return found is given or (type(found) is type(given) and registry.kind_of(type(given)) is None)
+
+
+def _write_copied(x: Any, keys: Names, children: Children) -> Any:
+    """Of a mapping that says how it is copied, by putting each item. The copy that Python makes of another holds the
+    very same dict, and one with several values of a key would lose them."""
+    items = list(x.items())
+    if not looks.has_method(type(x), "__copy__") or len(dict(items)) < len(items):
+        return _write_frozen(x, keys, children)
+    return _write_keyed(x, keys, children)
+
+
+def _checked(new: Any, keys: Names, children: Children) -> Any:
+    """`new`, if it has taken the children as they are: some mappings convert what they are given."""
+    for key, child in zip(keys, children, strict=True):
+        if type(key) is not Attribute and type(new[key]) is not type(child):
+            raise ContainerError(f"its {shown(key)} became a {type(new[key]).__qualname__}")
+    return new
+
+
+def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
+    raise ContainerError("what is in it lives only as long as something else holds it")
+
+
+def _read_listed(x: Any) -> tuple[Names, Children]:
+    items = _items(x)
+    return _and_beside(x, range(len(items)), items)
+
+
+def _items(x: Any) -> list[Any]:
+    """By its iterator alone: `list(x)` believes a subclass's `__len__`, which may lie."""
+    return list(iter(x))
+
+
+def _write_listed(x: Any, keys: Names, children: Children) -> Any:
+    new = copy.copy(x)
+    count = len(_items(x))
+    new[:] = children[:count]
+    return _with_beside(new, count, keys, children)
+
+
+def _with_beside(new: Any, count: int, keys: Names, children: Children) -> Any:
+    for name, child in list(zip(keys, children, strict=True))[count:]:
+        put(new, name, child)
+    return new
+
+
+def _read_tuple(x: Any) -> tuple[Names, Children]:
+    names = getattr(x, "_fields", None)
+    if hasattr(x, "n_sequence_fields"):  # time.struct_time, torch.return_types
+        names = type(x).__match_args__
+    items = _items(x)
+    if isinstance(names, tuple) and len(names) == len(items):
+        return _and_beside(x, map(Attribute, names), items)
+    return _and_beside(x, range(len(items)), items)
+
+
+def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
+    if hasattr(x, "n_sequence_fields"):
+        return type(x)(children)
+    count = len(_items(x))
+    new = tuple.__new__(type(x), children[:count])  # past a constructor of its own
+    for name, value in attributes(x).items():
+        put(new, name, value)
+    return _with_beside(new, count, keys, children)
+
+
+def _read_partial(x: Any) -> tuple[Names, Children]:
+    more = attributes(x)
+    return [*_PARTIAL, *map(Attribute, more)], [x.func, x.args, x.keywords or None, *more.values()]
+
+
+def _write_partial(x: Any, keys: Names, children: Children) -> Any:
+    new = copy.copy(x)
+    more = list(zip(keys, children, strict=True))[len(_PARTIAL) :]
+    new.__setstate__((*children[: len(_PARTIAL)], {str(name): child for name, child in more}))
+    return new
+
+
+def _read_elements(x: Any) -> tuple[Names, Children]:
+    elements = _items(x)
+    return range(len(elements)), elements
+
+
+def _remake(x: Any, keys: Names, children: Children) -> Any:
+    return type(x)(children)
+
+
+def _remake_set(x: Any, keys: Names, children: Children) -> Any:
+    return _made(x, [children], children)
+
+
+def _write_deque(x: Any, keys: Names, children: Children) -> Any:
+    new = type(x)(children, x.maxlen)
+    lost = first_lost(x, new)
+    if lost:
+        raise ContainerError(f"its {lost} would be lost")
+    return new
+
+
+ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
+
+BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
+    (dict | UserDict, Walk(_read_keyed, _write_keyed)),
+    (list | UserList, Walk(_read_listed, _write_listed)),
+    (deque, Walk(_read_elements, _write_deque)),
+    (tuple, Walk(_read_tuple, _write_tuple)),
+    # nothing but its dict makes a view, so it comes back as a list
+    (MappingView, Walk(_read_elements, lambda x, keys, new: list(new))),
+    (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
+    (WeakValueDictionary, Walk(_read_frozen, _refuse_weak)),
+    (WeakSet, Walk(_read_elements, _refuse_weak)),
+    (MutableMapping, Walk(_read_frozen, _write_copied)),
+    (Mapping, Walk(_read_frozen, _write_frozen)),
+    (Set, Walk(_read_elements, _remake_set)),
+    (partial, Walk(_read_partial, _write_partial)),
+)
