@@ -121,7 +121,7 @@ def test_packed_sequences_move_with_their_lengths_on_the_host():
 
 def test_packed_sequences_are_pytorchs_also_where_jax_was_there_first(monkeypatch):
     loaded = [xdevice.backend("jax"), xdevice.backend("torch")]
-    monkeypatch.setattr(registry, "loaded", lambda: loaded)
+    monkeypatch.setattr(registry, "list_loaded", lambda: loaded)
     moved = xdevice.to_device(packed(), "meta")
     assert not moved.batch_sizes.is_meta
     assert xdevice.device_of(moved).kind == "meta"
