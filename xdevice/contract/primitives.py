@@ -308,7 +308,7 @@ class Primitives(ABC):
         """The device as tensors have it, `gpu:1` of `cuda:1`. Raises `DeviceNotFoundError` unless it exists, and is
         the hardware that it names."""
         if self.has(device):
-            return devices.plain(device)
+            return device if type(device) is devices.Device else devices.plain(device)
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         if device.kind == "gpu" and self.count("tpu"):

@@ -47,7 +47,8 @@ _movable = registry.movable
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
     """`to_device` and `copy_to` of what is neither a tensor nor a model."""
-    is_copy, place = one is leaves.copy, devices.plain(target)
+    is_copy = one is leaves.copy
+    place = target if type(target) is Device else devices.plain(target)
     tensors, walk, found = batch(x), None, None
     if tensors is None:
         walk = walked(x, whole=True, once=True)
