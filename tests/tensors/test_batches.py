@@ -168,20 +168,38 @@ def test_lists_that_hold_one_list_twice_are_walked_once_each(xd):
     assert copied is not x
 
 
-@pytest.mark.virtual
-def test_every_container_gets_one_wait(xd, monkeypatch):
-    there = xd.samples().other_device()
-    if there is None:
-        pytest.skip("one device")
-    asked = []
+@pytest.fixture
+def there(xd):
+    device = xd.samples().other_device()
+    return pytest.skip("one device") if device is None else device
+
+
+@pytest.fixture
+def asked(xd, monkeypatch):
+    """How many tensors each call of `move_all` gets."""
+    counts = []
     move_all = type(xd).move_all
 
     def noted(self, tensors, device):
-        asked.append(len(tensors))
+        counts.append(len(tensors))
         return move_all(self, tensors, device)
 
     monkeypatch.setattr(type(xd), "move_all", noted)
+    return counts
+
+
+@pytest.mark.virtual
+def test_every_container_gets_one_wait(there, asked):
     for make in (list, lambda xs: collections.OrderedDict(enumerate(xs)), lambda xs: {"label": np.ones(1), "xs": xs}):
         asked.clear()
         xdevice.to_device(make([xdevice.tensor([float(i)], device="cpu") for i in range(3)]), there)
         assert asked == [3]
+
+
+@pytest.mark.virtual
+def test_parameters_beside_their_model_leave_nothing_to_move(xd, there, asked):
+    for make in xd.samples().models().values():
+        model = make()
+        for one in list(xd.samples().variables(model).values())[:1]:
+            xdevice.to_device({"one": one, "net": model}, there)
+    assert 0 not in asked

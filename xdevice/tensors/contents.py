@@ -353,6 +353,8 @@ def _move(backend: Backend, tensors: list[Any], target: Device, one: One, done: 
     """Puts what they are there into `done`, by their `id`s, each tensor once."""
     once = {id(x): x for x in tensors if id(x) not in done}
     tensors = list(once.values())
+    if not tensors:  # all are parts of a model that has moved
+        return
     if one is not leaves.move:
         moved = [one(backend, "tensor", x, target) for x in tensors]
     else:
