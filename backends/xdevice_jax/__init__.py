@@ -287,7 +287,7 @@ class JaxBackend(
         if self.virtual:
             self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
         else:
-            self._natives = {"cpu": cpus, "gpu": accelerators.found(), "tpu": _local_devices("tpu")}
+            self._natives = {"cpu": cpus, "gpu": accelerators.detect(), "tpu": _local_devices("tpu")}
             devices.HARDWARE.update(self.hardware())
         return self._natives
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 from jax.extend import backend as _extend
 
-from xdevice.contract.accelerators import chosen
+from xdevice.contract.accelerators import choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,14 +35,14 @@ def everywhere() -> list[Any]:
     return [native for name in platforms() for native in jax.local_devices(backend=name)]
 
 
-def found() -> list[Any]:
+def detect() -> list[Any]:
     """The devices that `gpu:i` names: JAX's GPUs, else those of the platform that it computes on, if that is neither
     the CPU nor a TPU."""
     there = {name: client for name, client in platforms().items() if name not in _NO_GPU and client.local_devices()}
     default = name_of(jax.local_devices()[0])
     gpus = [name for name in there if name in _WORDS]  # also where JAX was told to compute on the CPU
     usual = default if default in there else next(iter(gpus), None)
-    name = None if usual is None else chosen("jax", list(there), usual)
+    name = None if usual is None else choose("jax", list(there), lambda name: _WORDS.get(name, (name,)), usual)
     return [] if name is None else jax.local_devices(backend=name)
 
 

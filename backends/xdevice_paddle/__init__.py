@@ -100,7 +100,7 @@ class PaddleBackend(
     releases_under_lock = True
 
     def __init__(self) -> None:
-        self._gpu, self._gpus = accelerators.found()
+        self._gpu, self._gpus = accelerators.detect()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
         tracing.keep_out()
 

@@ -7,14 +7,14 @@ from typing import Any
 import paddle
 
 from xdevice.base import devices
-from xdevice.contract.accelerators import chosen
+from xdevice.contract.accelerators import choose
 from xdevice.contract.environment import virtual_gpus_wanted
 from xdevice.cuda import nvidia
 
 from . import virtual_gpus
 
 
-def found() -> tuple[str, int]:
+def detect() -> tuple[str, int]:
     """What Paddle calls the type of `gpu:i`, and how many there are: "gpu" and 0 where there is none."""
     counts = {"gpu": _count_gpus()}
     if paddle.is_compiled_with_xpu():
@@ -24,7 +24,7 @@ def found() -> tuple[str, int]:
             there = paddle.device.get_available_custom_device() or ()
             counts[name] = sum(one.partition(":")[0] == name for one in there)
     names = [name for name, count in counts.items() if count]
-    name = chosen("paddle", names, next((name for name in names if name in ("gpu", "xpu")), None)) or "gpu"
+    name = choose("paddle", names, words, next((name for name in names if name in ("gpu", "xpu")), None)) or "gpu"
     if name != "gpu":
         devices.HARDWARE.add(name)
     return name, counts[name]

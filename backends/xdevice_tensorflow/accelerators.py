@@ -13,7 +13,7 @@ from typing import Final
 import tensorflow as tf
 
 from xdevice.base import devices
-from xdevice.contract.accelerators import chosen
+from xdevice.contract.accelerators import choose
 
 _NO_GPU: Final = {"CPU", "XLA_CPU", "XLA_GPU", "TPU", "TPU_SYSTEM", "COMPOSITE"}
 IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_rocm()
@@ -23,14 +23,18 @@ IS_NVIDIA_OR_AMD: Final = tf.test.is_built_with_cuda() or tf.test.is_built_with_
 def kind() -> str:
     """What TensorFlow calls the type of `gpu:i`: "GPU" where there is none."""
     names = sorted({one.device_type for one in tf.config.list_physical_devices()} - _NO_GPU)
-    found = chosen("tensorflow", names, "GPU") or "GPU"
+    found = choose("tensorflow", names, _words, "GPU") or "GPU"
     devices.HARDWARE.update(word for word in [found.lower()] if word != "gpu")
     return found
 
 
 def words() -> frozenset[str]:
-    if kind() != "GPU":
-        return frozenset((kind().lower(),))
+    return _words(kind())
+
+
+def _words(name: str) -> frozenset[str]:
+    if name != "GPU":
+        return frozenset((name.lower(),))
     if sys.platform == "darwin":
         return frozenset(("mps",))
     return frozenset(("rocm", "hip") if tf.test.is_built_with_rocm() else ("cuda",))

@@ -105,7 +105,7 @@ class TorchBackend(
     most_virtual_gpus = 128  # PyTorch keeps the index of a device in 8 bits
 
     def __init__(self) -> None:
-        self._gpu, self._gpus = accelerators.found()
+        self._gpu, self._gpus = accelerators.detect()
         self._synchronize = accelerators.waiter(self._gpu)
         self._places = _Places(self._place)
         self._natives: dict[Device, torch.device] = {}

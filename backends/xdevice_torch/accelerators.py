@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from xdevice.base import devices
-from xdevice.contract.accelerators import chosen
+from xdevice.contract.accelerators import choose
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,11 +27,11 @@ STREAMS: Final = ("cuda", "xpu")
 """Whose streams and events are known to be those of `torch.cuda`."""
 
 
-def found() -> tuple[str, int]:
+def detect() -> tuple[str, int]:
     """What PyTorch calls the type of `gpu:i`, and how many there are: "cuda" and 0 where there is none."""
     current = _current()
     counts = {name: _count(name) for name in dict.fromkeys(filter(None, (current, *_BUILT_IN)))}
-    name = chosen("torch", [name for name, count in counts.items() if count], current) or "cuda"
+    name = choose("torch", [name for name, count in counts.items() if count], words, current) or "cuda"
     devices.HARDWARE.add(name)
     return name, counts[name]
 

@@ -151,7 +151,7 @@ def test_a_plugin_that_is_registered_without_devices_hides_nothing():
     assert xdevice.try_gpu() is xdevice.cpu()
     from xdevice_torch import accelerators
     torch.cuda.device_count = lambda: 3
-    assert accelerators.found() == ("cuda", 3)
+    assert accelerators.detect() == ("cuda", 3)
     """,
         SIMULATED_COUNT="0",
     )
@@ -162,9 +162,9 @@ def test_pytorchs_choice_is_ours_and_a_variable_overrides_it():
     import os
     from xdevice_torch import accelerators
     torch.cuda.device_count = lambda: 3
-    assert accelerators.found() == ("npu", 2)
+    assert accelerators.detect() == ("npu", 2)
     os.environ["XDEVICE_ACCELERATOR"] = "CUDA"
-    assert accelerators.found() == ("cuda", 3)
+    assert accelerators.detect() == ("cuda", 3)
     os.environ["XDEVICE_ACCELERATOR"] = "xpu"
     [said] = refused(xdevice.errors.SettingError, accelerators.found)
     assert "npu, cuda" in said

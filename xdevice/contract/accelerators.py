@@ -8,30 +8,38 @@ from typing import TYPE_CHECKING, Final
 from xdevice.errors import SettingError, UnsupportedError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 VARIABLE: Final = "XDEVICE_ACCELERATOR"
 
 
-def chosen(framework: str, names: Sequence[str], default: str | None = None) -> str | None:
+def choose(
+    framework: str, names: Sequence[str], words: Callable[[str], Iterable[str]], default: str | None = None
+) -> str | None:
     """Of the accelerators of a framework that have devices, the one that `gpu:i` is; None where there is none.
 
     Args:
+        words: those for the hardware of a name, as "cuda" of TensorFlow's "GPU".
         default: the one on which the framework itself computes, where it tells.
 
     Raises:
         UnsupportedError: there are several, and nobody says which.
-        SettingError: XDEVICE_ACCELERATOR names none of several.
+        SettingError: XDEVICE_ACCELERATOR names none of them.
     """
-    if len(names) < 2:
-        return names[0] if names else None
-    wanted = os.environ.get(VARIABLE, "").strip().lower()
+    if not names:
+        return None
+    wanted = [word.strip().lower() for word in os.environ.get(VARIABLE, "").split(",") if word.strip()]
     there = ", ".join(names)
     if wanted:
         for name in names:
-            if name.lower() == wanted:
+            if name.lower() in wanted or any(word in wanted for word in words(name)):
                 return name
-        raise SettingError(f"{VARIABLE}={shown(wanted)}: {framework} has {there} here; set it to one of these")
+        raise SettingError(
+            f"{VARIABLE}={shown(','.join(wanted))}: {framework} has {there} here; name one of these, "
+            f"beside those of other frameworks: {VARIABLE}={','.join([*wanted, names[0].lower()])}"
+        )
+    if len(names) == 1:
+        return names[0]
     if default in names:
         return default
     raise UnsupportedError(
