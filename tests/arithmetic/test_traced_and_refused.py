@@ -145,4 +145,5 @@ def test_to_static_as_it_is_by_default():
             xp = xdevice.array_namespace(x)
             return xp.add(xp.mean(x, axis=0), xp.max(xp.reshape(x, (-1,))))
 
-        assert xdevice.to_numpy(paddle.jit.to_static(f)(x)).tolist() == xdevice.to_numpy(f(x)).tolist()
+        expected = xdevice.to_numpy(f(x)).tolist()  # first: Paddle cannot trace the imports that pytest rewrites
+        assert xdevice.to_numpy(paddle.jit.to_static(f)(x)).tolist() == expected
