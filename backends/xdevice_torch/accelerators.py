@@ -81,5 +81,7 @@ def _current() -> str | None:
 def _count(name: str) -> int:
     if name == "mps":
         return int(torch.backends.mps.is_available())
-    count = getattr(getattr(torch, name, None), "device_count", torch.accelerator.device_count)
-    return int(count())
+    module = getattr(torch, name, None)
+    if module is None:  # the name of a plugin that is not imported, or not whole
+        return 0
+    return int(getattr(module, "device_count", torch.accelerator.device_count)())

@@ -166,7 +166,7 @@ def test_pytorchs_choice_is_ours_and_a_variable_overrides_it():
     os.environ["XDEVICE_ACCELERATOR"] = "CUDA"
     assert accelerators.detect() == ("cuda", 3)
     os.environ["XDEVICE_ACCELERATOR"] = "xpu"
-    [said] = refused(xdevice.errors.SettingError, accelerators.found)
+    [said] = refused(xdevice.errors.SettingError, accelerators.detect)
     assert "npu, cuda" in said
     """)
 

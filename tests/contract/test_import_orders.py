@@ -69,7 +69,7 @@ def assert_works(order, how, **variables):
 
 
 @pytest.mark.parametrize(
-    "how", sampled(["main", "thread", "by hand"], each_time=(), slow=["main", "by hand"], others="long")
+    "how", sampled(["main", "thread", "by hand"], each_time=(), slow=["main"], others="long")
 )
 @pytest.mark.parametrize("order", [SAMPLED[0], pytest.param(SAMPLED[1], marks=pytest.mark.long)], ids=",".join)
 def test_the_orders_that_crash_without_the_loader(order, how):

@@ -16,7 +16,7 @@ def masked(text):
     return re.sub(r"in [\d.]+ s", "in some time", FIGURE.sub("apart", text))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_guide_shows_what_the_script_prints():
     done = python(SCRIPT)
     assert done.returncode == 0, done.stderr
