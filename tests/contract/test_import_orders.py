@@ -68,9 +68,7 @@ def assert_works(order, how, **variables):
     assert (done.returncode, done.stdout.strip()) == (0, "all work"), done.stderr[-2000:]
 
 
-@pytest.mark.parametrize(
-    "how", sampled(["main", "thread", "by hand"], each_time=(), slow=["main"], others="long")
-)
+@pytest.mark.parametrize("how", sampled(["main", "thread", "by hand"], each_time=(), slow=["main"], others="long"))
 @pytest.mark.parametrize("order", [SAMPLED[0], pytest.param(SAMPLED[1], marks=pytest.mark.long)], ids=",".join)
 def test_the_orders_that_crash_without_the_loader(order, how):
     assert_works(order, how)

@@ -28,7 +28,7 @@ def forget(toy_installed):
 
 
 def _params():
-    """Each fault at one of its homes in turn: of four one in each run, two in CI, one for `-m long`, as all other homes."""
+    """Of four faults one is planted in each run, two in CI, one with `-m long`: each at one home, at others if long."""
     for number, fault in enumerate(FAULTS):
         words = re.sub(r"\W+", "-", fault.does).strip("-")
         for place, home in enumerate(fault.homes):
