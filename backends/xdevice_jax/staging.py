@@ -84,7 +84,7 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     kept, room = _ahead.__dict__.pop("room", (None, None))
     made = room if kept == key and room is not None else jnp.empty(values.shape, values.dtype, device=native)
     if threading.current_thread() is not threading.main_thread():
-        # a stream of batches: asked for now, it comes before what is computed with this one
+        # `prefetch` runs here: the memory for its next batch, if asked for now, need not wait for the computing on this
         _ahead.room = key, jnp.empty(values.shape, values.dtype, device=native)
     if isinstance(made, jax.core.Tracer):
         return None

@@ -42,7 +42,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
 def _losses(logits: Any, labels: Any) -> Any:
     if not paddle.in_dynamic_mode():
         return functional.cross_entropy(logits, labels, reduction="none")
-    # what that calls, without its questions, which take as long as the rest
+    # the kernel that functional.cross_entropy calls; its checks of arguments take as long as the kernel
     return paddle._C_ops.cross_entropy_with_softmax(
         logits, paddle.unsqueeze(labels, 1), False, True, True, _NO_LABEL, -1
     )[1]

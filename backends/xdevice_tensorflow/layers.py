@@ -333,7 +333,7 @@ def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """The settings that are not PyTorch's defaults; the activation of an RNN is its nonlinearity."""
+    """What differs from PyTorch's recurrent layers, in its words: layers of all frameworks are compared so."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):

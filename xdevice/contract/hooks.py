@@ -185,7 +185,7 @@ class Hooks(Patches):
         self._wrap(owner, name, describe)
 
     def verbs(self) -> None:
-        """Reports the moves, copies and reads that go through xdevice."""
+        """Hooks xdevice's own moves, copies and reads, so that they are reported, too."""
         self.moves(self._backend, "move", lambda x, device: device, how="to_device")
         self.moves(self._backend, "copy", lambda x, device: device, how="copy_to")
         self.reads(self._backend, "to_numpy")

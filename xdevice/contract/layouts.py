@@ -237,7 +237,7 @@ def depthwise(multiplier: int) -> Rule:
 
 
 def unfit(rule: Rule, why: str) -> Rule:
-    """The rule, but making the framework's array always raises, with this reason."""
+    """The rule for a layout that the framework does not have: converting back to it raises, with this reason."""
 
     def back(*arrays: Array) -> Array:
         raise UnfitError(why)

@@ -229,7 +229,7 @@ def _variables(held: Operand) -> list[Operand]:
 
 
 def _sort(found: list[Operand]) -> list[Operand]:
-    """By their places: a dict is the same whatever the order in which a rank has filled it."""
+    """In the order of their paths in the container, so that ranks agree that have filled a dict in different orders."""
     return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
 
 

@@ -74,7 +74,7 @@ def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
         layer._replace(settings={**layer.settings, "padding": known[layer.path]}) if layer.path in known else layer
         for known, layer in zip(compared.padded, (one, other), strict=True)
     )
-    # a layer known by kinds= or its name alone has at most the settings that its shapes tell
+    # where only `kinds=` or a name says what a layer is, the settings that its shapes do not show are unknown
     known = all(set(layer.settings).difference(SHAPING, layouts.TOLD) for layer in (one, other))
     found = []
     for name in dict.fromkeys((*one.settings, *other.settings)):

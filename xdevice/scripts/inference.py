@@ -1215,7 +1215,7 @@ class Inference:
             self.put(("items", (frame.function, "yield")), value)
         return UNKNOWN
 
-    # what the rules ask
+    # questions that the rules of porting and linting ask
 
     def full(self, node: ast.AST) -> str:
         """The full name of what an expression names ("torch.cuda.is_available"), or nothing."""

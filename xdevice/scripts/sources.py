@@ -355,7 +355,7 @@ def _strings(value: str, tokens: list[_Token], at: int, file: str) -> str:
     return between.join(json.dumps(part, ensure_ascii=is_ascii) for part in parts)
 
 
-# what cells and tabs have in common
+# modules made of cells: of a notebook, or of one framework's tab in a page of d2l
 
 
 def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:

@@ -236,7 +236,7 @@ def _copied(source: Backend, x: Any, target: Backend, device: Device, dtype: str
             pass  # only the way through the host is left
     import numpy
 
-    # asarray: NumPy alone has arrays of the other byte order
+    # asarray brings numbers into the host's byte order: only NumPy has arrays of the other one
     return target.from_numpy(numpy.asarray(source.to_numpy(x), host_dtype(dtype)), device)
 
 
