@@ -233,8 +233,8 @@ class _Forcing:
         return self._same[id(call)]
 
     def _next_call(self, path: str, own: str, mine: Given | None) -> list[_Made]:
-        """The call of the source's layer that corresponds to one of the target's: the one with the same input, since two
-        models may call a shared layer in different orders, else the next one. Empty where none is left."""
+        """The call of the source's layer that corresponds to one of the target's: the one with the same input, since
+        two models may call a shared layer in different orders, else the next one. Empty where none is left."""
         left = self._left.setdefault(path, list(self._runs.calls_of(own) if own else ()))
         place = next((n for n, call in enumerate(left) if self._has(call, mine)), 0)
         return [left.pop(place)] if left else []
