@@ -23,6 +23,8 @@ except ImportError:  # a private module
     xla_bridge = None
 
 _NO_GPU: Final = {"cpu", "tpu", "interpreter"}
+_UNASKED: Final = {"proxy"}
+"""What JAX registers itself (from 0.12 on), and starts only where `jax_platforms` names it."""
 
 
 def is_started() -> bool:
@@ -73,7 +75,7 @@ def _plugins() -> frozenset[str]:
 
 def _registered() -> frozenset[str]:
     """The platforms that the program has registered by a call."""
-    return frozenset(getattr(xla_bridge, "_backend_factories", ())) - _NO_GPU
+    return frozenset(getattr(xla_bridge, "_backend_factories", ())) - _NO_GPU - _UNASKED
 
 
 def _nvidia_gpus() -> int | None:
