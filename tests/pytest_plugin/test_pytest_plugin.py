@@ -350,6 +350,14 @@ def test_auto_leaves_out_what_is_not_installed(project):
     assert closing(result) == f"xdevice: numpy (1 passed); not run: gpu, {missing}"
 
 
+def test_a_module_that_is_skipped_as_a_whole_is_counted_like_any(project):
+    write(project, "pytest.importorskip('a_framework_that_nobody_installed')", name="test_module")
+    write(project, "def test_it(xd): pass")
+    result = project.run_here(TWO)
+    result.assert_outcomes(passed=2, skipped=1)
+    assert closing(result) == "xdevice: torch (1 passed), numpy (1 passed); not run: gpu"
+
+
 def test_a_named_backend_that_is_not_there_ends_the_run(project):
     write(project, "def test_it(xd): pass\n")
     hide_all_but_numpy(project)

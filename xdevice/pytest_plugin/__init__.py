@@ -525,9 +525,10 @@ class _Summary:
         return left
 
 
-def _lacking(skipped: Sequence[pytest.TestReport]) -> list[str]:
+def _lacking(skipped: Sequence[pytest.TestReport | pytest.CollectReport]) -> list[str]:
     """What the adapters lack that the suite of `xdevice.testing` was run on, and what to write for it."""
-    said = [value for report in skipped for name, value in report.user_properties if name == "xdevice lacks"]
+    tests = [report for report in skipped if isinstance(report, pytest.TestReport)]  # not a module skipped as a whole
+    said = [value for report in tests for name, value in report.user_properties if name == "xdevice lacks"]
     return [str(line) for line in dict.fromkeys(said)]
 
 
