@@ -85,6 +85,7 @@ from .tensors.conversion import convert as convert
 from .tensors.creation import item as item
 from .tensors.creation import ones as ones
 from .tensors.creation import rand as rand
+from .tensors.creation import supports as supports
 from .tensors.creation import tensor as tensor
 from .tensors.creation import to_numpy as to_numpy
 from .tensors.creation import zeros as zeros

@@ -404,7 +404,7 @@ def _begin(what: str, device: object, dtype: object, kinds: tuple[str, ...] | No
     name = dtype_name(dtype)
     if kinds is not None and name not in kinds:
         raise DTypeError(f"random.{what} does not draw {name}; expected one of {', '.join(kinds)}")
-    refusals.require_dtype(backend, name, "the dtype", "say another", may_narrow=name in _INTEGERS)
+    refusals.require_dtype(backend, name, "the dtype", "say another", place=place, may_narrow=name in _INTEGERS)
     return backend, place, name
 
 

@@ -110,6 +110,9 @@ class JaxBackend(
     def hardware(self) -> frozenset[str]:
         return accelerators.words((self._natives or self._start())["gpu"])
 
+    def lacks(self, device: Device) -> frozenset[str]:
+        return frozenset() if device.kind == "cpu" else accelerators.lacks(self.to_native(device))
+
     def to_native(self, device: Device) -> Any:
         natives = (self._natives or self._start()).get(device.kind, [])
         if device.index >= len(natives):

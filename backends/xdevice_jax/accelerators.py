@@ -6,6 +6,7 @@ one platform each.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -16,8 +17,15 @@ from xdevice.contract.accelerators import choose
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_WORDS: Final = {"cuda": ("cuda",), "rocm": ("rocm", "hip"), "oneapi": ("xpu", "oneapi")}
+_WORDS: Final = {
+    "cuda": ("cuda",),
+    "rocm": ("rocm", "hip"),
+    "oneapi": ("xpu", "oneapi"),
+    "METAL": ("mps", "metal"),
+}
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
+_LACKS: Final = {"tpu": ("float64", "complex128"), "METAL": ("float64", "complex64", "complex128")}
+"""A TPU would make two float32 of a float64, which hold fewer digits and no larger numbers; the rest is an error."""
 
 
 def platforms() -> dict[str, Any]:
@@ -28,6 +36,12 @@ def platforms() -> dict[str, Any]:
 def name_of(native: Any) -> str:
     """What JAX's own functions call the platform of a device."""
     return next((name for name, client in platforms().items() if client is native.client), native.platform)
+
+
+@cache
+def lacks(native: Any) -> frozenset[str]:
+    """The dtypes that a device cannot hold."""
+    return frozenset(_LACKS.get(name_of(native), ()))
 
 
 def everywhere() -> list[Any]:

@@ -57,6 +57,7 @@ _QUICK = ("cuda", "cpu")
 """The devices to which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 """The types whose `is_cpu`, which is faster than `device`, agrees with it: a subclass may define its own `device`."""
+_NONE: frozenset[str] = frozenset()
 _device = attrgetter("device")
 
 
@@ -143,6 +144,11 @@ class TorchBackend(
 
     def hardware(self) -> frozenset[str]:
         return accelerators.words(self._gpu)
+
+    def lacks(self, device: Device) -> frozenset[str]:
+        if device.kind != "gpu" or self.virtual:
+            return _NONE
+        return accelerators.lacks(self._gpu, device.index)
 
     def is_started(self, device: Device) -> bool:
         return device.kind != "gpu" or self._is_started(device.index)

@@ -12,11 +12,13 @@ What must be kept, because `torch.accelerator` alone does not tell:
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from xdevice.base import devices
+from xdevice.base.dtypes import SHORT_FLOATS
 from xdevice.contract.accelerators import choose
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
 STREAMS: Final = ("cuda", "xpu")
 """Whose streams and events are known to be those of `torch.cuda`."""
+_LACKS: Final = {
+    "cuda": frozenset[str](),
+    "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
+    "hpu": frozenset(("float64", "complex64", "complex128")),
+}
+"""What PyTorch's source says of MPS, which takes complex128 and then cannot compute, and Gaudi's documents of HPU."""
 
 
 def detect() -> tuple[str, int]:
@@ -54,6 +62,25 @@ def waiter(name: str) -> Callable[[int], None] | None:
             call(index)
 
     return own if calls == [own] else wait if calls else None
+
+
+@cache
+def lacks(name: str, index: int) -> frozenset[str]:
+    """The dtypes that a device cannot hold.
+
+    Of other vendors PyTorch is asked for the wide floats alone: it lists those that it converts to, and some list
+    neither the small integers nor 8-bit floats, which they hold.
+    """
+    if name in _LACKS:
+        return _LACKS[name]
+    try:
+        listed: Any = torch.accelerator.get_device_capability(index)["supported_dtypes"]
+    except (
+        AttributeError,
+        RuntimeError,
+    ):  # older than 2.10, or a vendor who does not tell: nothing is known
+        return frozenset()
+    return frozenset(wide for wide in ("float64", "complex128") if getattr(torch, wide) not in listed)
 
 
 def lazy() -> str | None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
+from accelerators import npu
 from support import needs, printed
 
-TOOLS = """
-import time
-import jax
+REGISTER = """
 from jax.extend.backend import register_backend_factory
 from jaxlib import xla_client
-import xdevice
 
 def register(name):
     register_backend_factory(name, xla_client.make_cpu_client, priority=500)
+"""
+TOOLS = """
+import time
+import jax
+import xdevice
 
 def work(x):
     return jax.lax.fori_loop(0, 40, lambda _, y: y @ y / len(x), x)
@@ -30,7 +33,7 @@ def _jax():
 
 
 def on_plugin(script: str, **variables: str) -> None:
-    assert printed("-c", TOOLS + dedent(script) + '\nprint("done")', bare=True, **variables).endswith("done")
+    assert printed("-c", REGISTER + TOOLS + dedent(script) + '\nprint("done")', bare=True, **variables).endswith("done")
 
 
 def test_the_platform_that_jax_computes_on_is_the_gpu_and_is_waited_for():
@@ -101,4 +104,53 @@ def test_of_two_plugins_a_variable_chooses():
     assert xdevice.backend().hardware() == {"other"}
     """,
         XDEVICE_ACCELERATOR="other",
+    )
+
+
+def test_a_plugins_registration_is_all_that_a_third_partys_platform_takes(tmp_path):
+    (tmp_path / "jax_acme.py").write_text(REGISTER + "\ndef initialize():\n    register('acme')\n")
+    script = """
+    assert xdevice.try_all_gpus() == [xdevice.gpu()]
+    x = xdevice.to_device(xdevice.ones(400, 400), "acme:0")
+    assert xdevice.device_of(x) is xdevice.device_of(jax.numpy.ones(2)) is xdevice.gpu()
+    assert xdevice.to_numpy(xdevice.to_device(x, "cpu")).all()
+    task = jax.jit(work)
+    task(x).block_until_ready()
+    result = task(x)
+    assert not result.is_ready()
+    xdevice.sync("acme:0")
+    assert result.is_ready()
+    started = time.perf_counter()
+    task(x).block_until_ready()
+    usual = time.perf_counter() - started
+    assert xdevice.measure(task, x, warmup=1, repeats=3).median > usual / 10
+    print("done")
+    """
+    variables = npu.plugin(tmp_path, "acme", jax_plugins="jax_acme")
+    assert printed("-c", TOOLS + dedent(script), bare=True, **variables).endswith("done")
+
+
+@pytest.mark.parametrize(("platform", "word"), [("tpu", "tpu"), ("METAL", "mps")])
+def test_wide_floats_are_refused_where_the_platform_has_none(platform, word):
+    on_plugin(
+        f"""
+    register({platform!r})
+    place = {word!r}
+    """
+        + """
+    jax.devices()
+    wide = xdevice.ones(2, dtype="float64", device="cpu")
+    assert not xdevice.supports("float64", place) and not xdevice.supports("complex128", place)
+    assert xdevice.supports("float32", place) and xdevice.supports("float64", "cpu")
+    for task in (lambda: xdevice.to_device(wide, place), lambda: xdevice.copy_to([1, {"x": wide}], place),
+                 lambda: xdevice.zeros(2, device=place, dtype="float64")):
+        try:
+            task()
+        except xdevice.DTypeError as error:
+            assert "float64, which " in str(error) and ":0 of jax" in str(error)
+        else:
+            raise AssertionError("it was taken")
+    assert xdevice.device_of(xdevice.to_device([wide.astype("float32"), jax.random.key(0)], place)) != xdevice.cpu()
+    """,
+        JAX_ENABLE_X64="1",
     )

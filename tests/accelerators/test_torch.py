@@ -6,7 +6,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support import needs, printed
+from accelerators import npu
+from support import ROOT, needs, printed
 
 HERE = Path(__file__).parent
 TOOLS = """
@@ -35,8 +36,8 @@ def _torch():
     needs("torch")
 
 
-def on_npu(script: str, **variables: str) -> None:
-    found = printed("-c", TOOLS + dedent(script) + '\nprint("done")', cwd=HERE, bare=True, **variables)
+def on_npu(script: str, *arguments: str, **variables: str) -> None:
+    found = printed("-c", TOOLS + dedent(script) + '\nprint("done")', *arguments, cwd=HERE, bare=True, **variables)
     assert found.endswith("done")
 
 
@@ -190,11 +191,179 @@ def test_a_lazy_device_that_was_started_cannot_be_waited_for():
     """)
 
 
+LACKING = "float64 complex128"
+
+
+def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
+    on_npu(
+        """
+    import os
+    import numpy as np
+    assert not xdevice.supports("float64", "npu:1") and not xdevice.supports(torch.complex128, "npu:1")
+    assert all(xdevice.supports(dtype, "npu:1") for dtype in (float, "int64", "bfloat16"))
+    assert xdevice.supports("float64", "cpu") and xdevice.supports("float8_e5m2", "gpu:0")
+    refused(xdevice.DeviceNotFoundError, lambda: xdevice.supports("float32", "gpu:7"))
+    refused(xdevice.DTypeError, lambda: xdevice.supports("floaty", "cpu"))
+    x, wide = torch.ones(4), torch.ones(4, dtype=torch.float64)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
+    unsaved = torch.nn.Linear(2, 2)
+    unsaved.register_buffer("steps", wide, persistent=False)
+    unsaved.get_extra_state = lambda: "text"
+    stepped = torch.optim.SGD([wide.requires_grad_()], 0.1, momentum=0.9)
+    (wide * wide).sum().backward()
+    stepped.step()
+    class Box:
+        def __init__(self): self.inside = wide
+        def to(self, device): raise AssertionError("it has moved")
+    path = os.environ["TMPDIR"] + "/wide.safetensors"
+    xdevice.save(path, {"x": wide})
+    places = ["gpu:0", "gpu:1"]
+    for name, task in {
+        "the Tensor": lambda: xdevice.to_device(wide, "npu"),
+        "the Tensor ": lambda: xdevice.copy_to(wide, "gpu:1"),
+        "[1]['y']": lambda: xdevice.to_device([x, {"y": wide}], "gpu"),
+        "[1]['y'] ": lambda: xdevice.copy_to([x, {"y": wide}], "gpu"),
+        "[1].inside": lambda: xdevice.to_device([x, Box()], "gpu"),
+        "[0].1.weight": lambda: xdevice.to_device([net, x], "gpu"),
+        "1.weight": lambda: xdevice.to_device(net, "gpu"),
+        "1.weight ": lambda: xdevice.copy_to(net, "gpu"),
+        "the Linear": lambda: xdevice.to_device(unsaved, "gpu"),
+        "0.momentum_buffer": lambda: xdevice.to_device(stepped, "gpu"),
+        "x['a']": lambda: xdevice.split_batch({"a": wide}, places),
+        "parts[0]": lambda: xdevice.gather([wide, wide], "gpu"),
+        "params.1.weight": lambda: xdevice.replicate(net, places),
+        "[0]": lambda: xdevice.broadcast([wide], places),
+        "batch['x']": lambda: next(xdevice.prefetch([{"x": wide}], "gpu")),
+        "batch.inside": lambda: next(xdevice.prefetch([Box()], "gpu")),
+        "x": lambda: xdevice.load(path, device="gpu"),
+        "the dtype": lambda: xdevice.ones(2, device="gpu", dtype="float64"),
+        "the dtype ": lambda: xdevice.tensor([1.0], device="gpu", dtype="float64"),
+        "the dtype  ": lambda: xdevice.rand(2, device="gpu", dtype="float64"),
+        "the dtype   ": lambda: xdevice.random.normal(2, device="gpu", dtype="float64"),
+        "the dtype    ": lambda: xdevice.array_namespace().ones(2, device="gpu", dtype="float64"),
+        "the dtype     ": lambda: xdevice.array_namespace().arange(2, device="gpu", dtype="float64"),
+        "the tensor": lambda: xdevice.tensor(np.ones(2, "complex128"), device="gpu"),
+    }.items():
+        [said] = refused(xdevice.DTypeError, task)
+        assert "which gpu:" in said and "of torch (npu) cannot hold; " in said and "or stay on cpu:0" in said, said
+        assert "32" in said.partition("; ")[2] or "complex64" in said, said
+        if name != "the tensor":
+            assert said.startswith(f"{name.strip()} is float64"), (name, said)
+        assert xdevice.device_of([x, wide, net, unsaved]) is xdevice.cpu()
+    assert xdevice.to_device([x, np.ones(2)], "gpu")[0].device.type == "npu"
+    assert xdevice.to_device(net.float(), "gpu")[0].weight.device.type == "npu"
+    """,
+        SIMULATED_LACKS=LACKING,
+        TMPDIR=str(tmp_path),
+    )
+
+
+def test_a_test_that_needs_what_it_lacks_is_skipped_on_it_and_not_on_the_cpu(tmp_path):
+    (tmp_path / "test_wide.py").write_text("""
+import pytest, xdevice
+wide = pytest.param("float64", marks=pytest.mark.xd_needs_dtype("float64", "complex128"))
+
+@pytest.mark.parametrize("dtype", ["float32", wide])
+def test_it(xd, xd_device, dtype): xdevice.ones(1, device=xd_device, dtype=dtype)
+""")
+    run = ("-m", "pytest", "-p", "npu", "-p", "no:cacheprovider", "-rs", "--xd-backends=torch", tmp_path)
+    variables = {"PYTHONPATH": str(HERE), "SIMULATED_ACCELERATOR": "1", "SIMULATED_LACKS": LACKING}
+    said = printed(*run, cwd=tmp_path, bare=True, **variables)
+    assert "1 passed, 1 skipped" in said
+    assert "needs float64, complex128, which gpu:0 of torch cannot hold" in said
+    assert "2 passed" in printed(*run, "--xd-device=cpu", cwd=tmp_path, bare=True, **variables)
+
+
+def test_what_the_vendors_documents_say_is_lacking():
+    from xdevice_torch import accelerators
+
+    assert accelerators.lacks("mps", 0) > {"float64", "complex128", "float8_e5m2"}
+    assert accelerators.lacks("hpu", 0) == {"float64", "complex64", "complex128"}
+    assert accelerators.lacks("cuda", 0) == accelerators.lacks("xpu", 0) == frozenset()
+
+
+def test_a_plugins_registration_is_all_that_a_third_partys_accelerator_takes(tmp_path):
+    script = """
+    import time
+    import xdevice
+    assert xdevice.try_all_gpus() == [xdevice.gpu(0), xdevice.gpu(1)]
+    import torch, npu
+    x = xdevice.ones(2, 3, device="acme:1")
+    assert x.device == torch.device("acme:1") and xdevice.device_of(x) is xdevice.gpu(1)
+    net = xdevice.to_device(torch.nn.Linear(3, 2), "acme:1")
+    assert xdevice.to_device(xdevice.copy_to(x, "acme:0"), "gpu:1").tolist() == [[1, 1, 1], [1, 1, 1]]
+
+    def work():
+        npu.seen.late = 0.1
+        return net(x)
+
+    started = time.perf_counter()
+    xdevice.sync(work())
+    assert time.perf_counter() - started >= 0.1 and npu.seen.waits[-1] == 1
+    found = xdevice.measure(work, warmup=1, repeats=2)
+    assert found.median >= 0.1 and found.clock == "host"
+    try:
+        xdevice.to_device(x, "npu:1")
+    except xdevice.DeviceNotFoundError as error:
+        assert "gpu:i is acme" in str(error)
+    else:
+        raise AssertionError("there is no NPU")
+    assert xdevice.backend().describe(xdevice.gpu(0)).name == "acme"
+    print("done")
+    """
+    variables = npu.plugin(tmp_path, "acme", torch__backends="npu:register")
+    assert printed("-c", dedent(script), bare=True, XDEVICE_BACKEND="torch", **variables).endswith("done")
+
+
+def test_the_chapters_train_on_it_as_on_the_cpu():
+    """`use_gpu`, and several steps of the two chapters on several GPUs: on one device bit for bit."""
+    on_npu(
+        """
+    import runpy, sys
+    import numpy as np
+    from xdevice.containers.trees import Tree
+    sys.path.insert(0, sys.argv[1])
+    printed = runpy.run_path(sys.argv[1] + "/use_gpu.py")
+    assert printed["X"].device.type == printed["layer"]["weight"].device.type == "npu"
+    with xdevice.random.seed(0):
+        layer = {"weight": xdevice.random.normal(3, 1), "bias": xdevice.zeros(1)}
+    import multiple_gpus, multiple_gpus_concise
+    draw = np.random.default_rng(0)
+    batches = [(draw.normal(size=(9, 1, 8, 8)).astype("float32"), draw.integers(0, 10, 9)) for _ in range(4)]
+
+    def trained(start, devices):
+        trainee = start([xdevice.device(device) for device in devices])
+        losses = []
+        for batch in batches:
+            shares = xdevice.split_batch([xdevice.tensor(x) for x in batch], devices, even=False)
+            losses.append(sum(map(xdevice.item, trainee.step(shares))))
+        for replica, device in zip(trainee.replicas, devices):
+            assert xdevice.device_of(replica) == xdevice.device(device)
+        return losses, [xdevice.to_numpy(x) for x in Tree(trainee.replicas[-1]).leaves]
+
+    with xdevice.random.seed(0):
+        mlp, lenet = multiple_gpus.mlp_parameters(8, 1), multiple_gpus.lenet_parameters(8, 1)
+        resnet = multiple_gpus_concise.resnet_parameters(1)
+    for start in (
+        lambda devices: multiple_gpus.DataParallel(multiple_gpus.mlp, mlp, devices, 0.05),
+        lambda devices: multiple_gpus.DataParallel(multiple_gpus.lenet, lenet, devices, 0.05),
+        lambda devices: multiple_gpus_concise.DataParallel(resnet, devices, 0.05),
+    ):
+        expected = trained(start, ["cpu"])
+        losses, parameters = trained(start, ["npu:0"])
+        assert losses == expected[0]
+        for x, y in zip(parameters, expected[1]):
+            np.testing.assert_array_equal(x, y)
+        losses, parameters = trained(start, ["npu:0", "npu:1"])
+        xdevice.assert_parity(losses, expected[0])
+        xdevice.assert_parity(parameters, expected[1])
+    """,
+        str(ROOT / "examples"),
+    )
+
+
 def test_a_plugin_that_does_not_load_is_left_out_by_a_variable(tmp_path):
-    about = tmp_path / "torch_broken-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-broken\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[torch.backends]\ntorch_broken = torch_broken:load\n")
+    npu.plugin(tmp_path, "torch_broken", torch__backends="torch_broken:load")
     (tmp_path / "torch_broken.py").write_text("raise OSError('libbroken.so is not here')\n")
     script = dedent("""
         import xdevice

@@ -298,6 +298,8 @@ WRONG_MARKERS = [
     ("xd_xfail('mxnet', why='odd')", "xd_xfail takes no why"),
     ("xd_needs_gpu('2')", "xd_needs_gpu takes a number of GPUs of 1 or more, not ('2',)"),
     ("xd_needs_gpu(0)", "xd_needs_gpu takes a number"),
+    ("xd_needs_dtype()", 'xd_needs_dtype takes names such as "float64", not '),
+    ("xd_needs_dtype('double')", "xd_needs_dtype takes names such as \"float64\", not ['double']"),
     ("xd_tol('torch')", "xd_tol sets nothing"),
     ("xd_tol('trch', rtol=1)", "xd_tol: there is no backend 'trch'"),
     ("xd_tol(rtool=1)", "xd_tol takes no rtool"),

@@ -119,6 +119,20 @@ swap(
     "devices_are_described",
     lambda _, adapter: lambda device: DeviceInfo("toy", 1.5),
 )
+_LACKS = "what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held"
+swap("lacks", "says of the CPU that it lacks a dtype", _LACKS, lambda _, adapter: lambda device: {"float64"})
+swap("lacks", "takes float32 away", _LACKS, lambda _, adapter: lambda device: {"float32"})
+swap("lacks", "goes by the framework's own names", _LACKS, lambda _, adapter: lambda device: {"double"})
+
+
+@wrong("lacks", "forgets a dtype that the GPU narrows", _LACKS)
+def lacks_forgets_a_dtype_that_the_gpu_narrows(adapter, patch, suite):
+    from_numpy = adapter.from_numpy
+    patch.setattr(
+        adapter, "from_numpy", lambda x, device: from_numpy(_narrow(x) if device.kind == "gpu" else x, device)
+    )
+
+
 swap(
     "is_started",
     "never notices a use",

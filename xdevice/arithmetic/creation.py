@@ -8,6 +8,7 @@ from xdevice.base import devices, floats
 from xdevice.core import registry, selection
 from xdevice.errors import DTypeError, ShapeError, SharingError, shown
 from xdevice.tensors import conversion, creation, verbs
+from xdevice.tensors.refusals import require_dtype
 
 from . import dtypes
 from .ground import NUMBERS, Ground, shape_of
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
+
+    from xdevice.base.devices import Device
 
     Shape = int | Sequence[int]
 
@@ -78,8 +81,13 @@ class Creation:
         return self._ground.held(default if dtype is None else self._ground.dtype(dtype))
 
     def _filled(self, shape: Shape, value: Any, name: str, device: object) -> Any:
-        place = creation.place_for(self._backend, device)
+        place = self._place(name, device)
         return self._backend.full(creation.shape_of((shape,), name), value, place, name)
+
+    def _place(self, dtype: str, device: object) -> Device:
+        place = creation.place_for(self._backend, device)
+        require_dtype(self._backend, dtype, "the dtype", "say another", place=place)
+        return place
 
     # like another
 
@@ -152,7 +160,7 @@ class Creation:
     def _placed(self, values: np.ndarray[Any, Any], name: str, device: object) -> Any:
         from xdevice.base.dtypes import host_dtype
 
-        place = creation.place_for(self._backend, device)
+        place = self._place(name, device)
         return self._backend.from_numpy(values.astype(host_dtype(name), copy=False), place)
 
     # of other tensors

@@ -7,7 +7,7 @@ adapter that
 - `move` is called only for a symbol, or for a tensor that is not on the device, or for which `device_of` raises
   `UnsupportedError` because it is in no one place, or in one that the adapter does not know; `move_model` only if
   `is_all_on` says no; `device_of` and `wait` only for tensors;
-- a `dtype` handed to it is one of its `dtypes`;
+- a `dtype` handed to it is one of its `dtypes`, and none that the device `lacks`;
 - containers, fallback, device spellings and error texts are the core's business.
 """
 
@@ -146,6 +146,12 @@ class Primitives(ABC):
 
     def hardware(self) -> frozenset[str]:
         """The words for the hardware that `gpu:i` is, of `devices.HARDWARE`: "cuda"; empty, it answers to each."""
+        return frozenset()
+
+    def lacks(self, device: Device) -> frozenset[str]:
+        """The dtypes that the framework has and tensors on this device cannot have, as float64 on Apple's GPUs: nothing
+        of such a dtype is made or moved there. Asked at each move to another device than cpu:0, which lacks nothing; it
+        may start the device where nothing else tells."""
         return frozenset()
 
     def is_started(self, device: Device) -> bool:

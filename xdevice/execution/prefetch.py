@@ -24,7 +24,7 @@ from xdevice.core import registry, selection, workers
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.tensors import leaves
 from xdevice.tensors.creation import as_numbers
-from xdevice.tensors.refusals import traced
+from xdevice.tensors.refusals import refuse_lacking, traced
 
 from .graphs import refuse_in_capture
 from .parallel import carry_states, keep, rejoin
@@ -268,11 +268,13 @@ class _Producer(workers.Worker):
         if kind == "symbol":
             raise traced(backend, path() or type(value).__qualname__)
         if isinstance(value, numpy.ndarray):
-            numbers, backend = as_numbers(self._backend, value), self._backend
+            numbers, backend = as_numbers(self._backend, value, self._place), self._backend
             if numbers is None:
                 return value
             value = numbers
         backend.require(self._place)
+        if backend.lacks(self._place):
+            refuse_lacking(value, self._place, (backend,), f"batch{path()}")
         if self._place.kind != "cpu" and kind == "tensor" and path() and backend.is_host_bound(value):
             return value
         self._enter(backend, stack)
@@ -300,6 +302,7 @@ class _Producer(workers.Worker):
                 raise stranger.refusal(f"batch{path()}", self._place)
             return x
         stranger.require(self._place)
+        refuse_lacking(x, self._place, [held.backend for held in stranger.held], f"batch{path()}")
         for held in stranger.held:
             self._enter(held.backend, stack)
             owners[held.backend.name] = held.backend

@@ -510,7 +510,7 @@ class _Writer:
             self._check_form(part.name, variable, array)
             self._check_ties(layer, part.name, id(variable), id(first), array)
         self._target.require(place)
-        require_dtype(self._target, array.dtype.name, part.name, "cast the model first")
+        require_dtype(self._target, array.dtype.name, part.name, "cast the model first", place=place)
         # a new array in C order; np.ascontiguousarray would give a number an axis
         self._state[part.name] = self._target.from_numpy(np.array(array, order="C"), place)
         self._state.origins[part.name] = names

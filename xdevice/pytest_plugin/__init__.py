@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import pytest
 
 from xdevice.base import devices
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.base.version import __version__
 from xdevice.core import registry, selection
 from xdevice.errors import BackendNotFoundError, DeviceNotFoundError, ParityError, UnsupportedError, XDeviceError
@@ -36,6 +37,7 @@ _MARKERS: Final = {
     "xd_skip": "xd_skip(*backends, reason): skip it on these backends",
     "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): it is expected to fail on these",
     "xd_needs_gpu": "xd_needs_gpu(n=1): skip it where the backend sees fewer than n GPUs",
+    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip it where tensors of one of these cannot be on xd_device",
     "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments of its assert_parity, on these backends or on all",
 }
 _KEYWORDS: Final = {
@@ -43,6 +45,7 @@ _KEYWORDS: Final = {
     "xd_skip": ("reason",),
     "xd_xfail": ("reason", "raises", "strict", "run"),
     "xd_needs_gpu": (),
+    "xd_needs_dtype": (),
     "xd_tol": ("rtol", "atol", "check_device", "check_dtype", "equal_nan"),
 }
 _ORDER: Final = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
@@ -183,6 +186,10 @@ def _fault(mark: pytest.Mark) -> str | None:
         wanted = mark.args or (1,)
         is_count = len(wanted) == 1 and type(wanted[0]) is int and wanted[0] > 0
         return None if is_count else f"xd_needs_gpu takes a number of GPUs of 1 or more, not {wanted!r:.100}"
+    if mark.name == "xd_needs_dtype":
+        unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
+        is_right = mark.args and not unknown
+        return None if is_right else f'xd_needs_dtype takes names such as "float64", not {unknown or "nothing"!r:.100}'
     try:
         named_by(mark)
     except BackendNotFoundError as error:
@@ -258,6 +265,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if here < wanted:
         why = f": {backend.why_no_gpu()}" if not here else ""
         reason = f"needs {wanted} GPU{'s' * (wanted > 1)}, and {name} sees {here}{why}"
+        raise pytest.skip.Exception(reason, _use_item_location=True)
+    _need_dtypes(item, backend)
+
+
+def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
+    needed = [name for mark in item.iter_markers("xd_needs_dtype") for name in mark.args]
+    if not needed:
+        return
+    from xdevice.tensors.creation import supports
+
+    device = _device(backend, item.config.stash[_settings])
+    lacking = [name for name in needed if not supports(name, device)]
+    if lacking:
+        reason = f"needs {', '.join(lacking)}, which {device} of {backend.name} cannot hold"
         raise pytest.skip.Exception(reason, _use_item_location=True)
 
 

@@ -24,7 +24,7 @@ from xdevice.errors import (
 )
 from xdevice.tensors import contents as containers
 from xdevice.tensors import leaves, verbs
-from xdevice.tensors.refusals import refuse_non_container
+from xdevice.tensors.refusals import refuse_lacking, refuse_non_container
 
 from .operands import (
     Operand,
@@ -285,7 +285,11 @@ def _required(found: Iterable[Operand], places: list[Device]) -> list[Device]:
     for backend in {held.backend for held in found}:
         for place in places:
             backend.require(place)
-    return list(map(_devices.plain, places))
+    plain = list(map(_devices.plain, places))
+    for place in plain:
+        for held in found:
+            refuse_lacking(held.value, place, (held.backend,), held.name)
+    return plain
 
 
 def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:

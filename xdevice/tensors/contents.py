@@ -24,6 +24,7 @@ from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, note, shown
 
 from . import leaves
+from .refusals import refuse_lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -191,6 +192,10 @@ class _Sorted:
                 self.owned.remove(leaf)
                 self.strangers.append((i, stranger))
 
+    def backends(self) -> set[Backend]:
+        inside = (held.backend for _, stranger in self.strangers for held in stranger.held)
+        return {*inside, *(backend for _, _, backend, _ in self.owned)}
+
     def require_container(self, verb: str) -> None:
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
@@ -332,6 +337,7 @@ def _check(x: Any, found: _Sorted | None, away: _ByBackend, target: Device, is_c
         found.check(target, is_copy)
         if away and not is_copy and found.models():
             found.tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
+    refuse_lacking(x, devices.plain(target), away if found is None else found.backends())
 
 
 def _require_all(tensors: _ByType, target: Device, x: Any) -> None:

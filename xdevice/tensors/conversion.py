@@ -141,7 +141,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         target.require(device)
     except DeviceNotFoundError as error:
         raise DeviceNotFoundError(f"{error}; convert keeps the device, so move the tensor first") from None
-    require_dtype(target, dtype, "the tensor", "cast it first")
+    require_dtype(target, dtype, "the tensor", "cast it first", place=device)
 
 
 # sharing

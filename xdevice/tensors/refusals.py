@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
-from xdevice.errors import DTypeError, NotATensorError, UnsupportedError, shown
+from contextlib import suppress
+
+from xdevice.base.devices import CPU
+from xdevice.base.dtypes import DTYPES, SHORT_FLOATS, dtype_name
+from xdevice.core import registry
+from xdevice.errors import DTypeError, NotATensorError, NotBuiltError, UnsupportedError, shown
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from xdevice.base.devices import Device
+    from xdevice.containers.trees import Tree
     from xdevice.contract import Backend
+
+_NARROWER = {"float64": "float32", "complex128": "complex64", **dict.fromkeys(SHORT_FLOATS, "float32")}
+"""What to take for a dtype that a device lacks."""
 
 
 def refuse_non_container(x: object, verb: str) -> None:
@@ -31,11 +41,19 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
 
 
 def require_dtype(
-    backend: Backend, dtype: str, what: str, instead: str, *, loads: bool = False, may_narrow: bool = False
+    backend: Backend,
+    dtype: str,
+    what: str,
+    instead: str,
+    *,
+    place: Device = CPU,
+    loads: bool = False,
+    may_narrow: bool = False,
 ) -> None:
     """Raises `DTypeError` unless tensors of a backend can have this dtype, as the framework is set up just now.
 
     Args:
+        place: where they are to be, and may lack what the framework has.
         loads: 8-bit floats will do, which are moved, saved and loaded, and nothing else.
         may_narrow: so will a dtype that the framework narrows; its adapter refuses the values that do not fit then.
     """
@@ -48,6 +66,60 @@ def require_dtype(
     elif not (loads and dtype in backend.short_floats):
         there = ", ".join(name for name in DTYPES if name in backend.dtypes)
         raise DTypeError(f"{what} is {dtype}, and {backend.name} supports {there}; {instead}")
+    if place is not CPU and dtype in backend.lacks(place):
+        raise _lack(backend, dtype, place, what, "use {}")
+
+
+def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str = "") -> None:
+    """Raises `DTypeError` for the first tensor in `x`, or variable of a model, with a dtype that a device lacks.
+
+    Args:
+        backends: those of all that is in `x`. Where the device lacks nothing, they are all that is looked at.
+    """
+    if place is CPU or not any(backend.lacks(place) for backend in backends):
+        return
+    from xdevice.containers.trees import Tree
+
+    tree = Tree(x, whole=True, once=True)
+    for i in range(len(tree.leaves)):
+        for path, value, backend, kind in _held(tree, i):
+            lacks = backend.lacks(place)
+            for inner, one in _variables(backend, value) if kind == "model" else [("", value)]:
+                dtype = _dtype_in(one)
+                if dtype in lacks:
+                    way = f"{name}{tree.path(i)}{path}.{inner}".strip(".") or f"the {type(value).__qualname__}"
+                    makes = f"write xdevice.tensor(x, device={str(place)!r}, dtype={{!r}})"
+                    raise _lack(backend, dtype, place, way, "cast the model to {} first" if kind == "model" else makes)
+
+
+def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
+    """What is in a leaf: itself, if it is a tensor or model, or those in an object; with the way to each."""
+    leaf = tree.leaves[i]
+    found = registry.kind_of(type(leaf))
+    if found is not None:
+        return [("", leaf, *found)]
+    stranger = tree.stranger(i)
+    return () if stranger is None else stranger.held
+
+
+def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
+    with suppress(NotBuiltError, UnsupportedError):  # it cannot be saved, and may be moved all the same
+        yield from backend.variables(model)
+    yield from (("", part) for part in backend.model_parts(model))  # what is not saved: a buffer that is not persistent
+
+
+def _dtype_in(x: Any) -> str | None:
+    try:
+        return dtype_name(x.dtype)
+    except (AttributeError, DTypeError):  # submodels, keys, texts and quantized numbers have none of our names
+        return None
+
+
+def _lack(backend: Backend, dtype: str, place: Device, what: str, write: str) -> DTypeError:
+    words = f" ({'/'.join(sorted(backend.hardware()))})" if place.kind == "gpu" else ""
+    other = _NARROWER.get(dtype)
+    instead = "" if other is None or other in backend.lacks(place) else f"{write.format(other)}, or "
+    return DTypeError(f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}stay on cpu:0")
 
 
 def lack_of_memory(backend: Backend, variable: Any) -> str | None:

@@ -12,7 +12,7 @@ from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes say
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
 from . import contents, leaves
-from .refusals import refuse_non_container
+from .refusals import refuse_lacking, refuse_non_container
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
 
     Raises:
         DeviceNotFoundError: a tensor's backend lacks the device. DeviceError: not a device. Nothing has moved then.
+        DTypeError: a tensor of a dtype that the device lacks, as float64 on Apple's GPUs. Nothing has moved.
         NotATensorError, NotBuiltError: nothing that could move; a model without variables yet.
         ContainerError: a container that cannot be rebuilt, or an object whose tensors would stay behind.
 
@@ -203,12 +204,16 @@ def copy_to(x: T, device: object) -> T:
 def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
     owner = _movable.get(type(x))
     if owner is not None:
-        return one(owner, "tensor", x, owner.require(target))
+        place = owner.require(target)
+        if place is not CPU and owner.lacks(place):
+            refuse_lacking(x, place, (owner,))
+        return one(owner, "tensor", x, place)
     if trees.known.get(id(type(x))) is None:
         array = registry.as_array(x)
         found = registry.kind_of(type(array))
         if found is not None:
             place = found.backend.require(target)
+            refuse_lacking(array, place, (found.backend,))
             return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
     return contents.transfer(x, target, one, verb)
 

@@ -151,8 +151,9 @@ class Suite:
         return xdevice.tensor(data, device=self.home, dtype=dtype)
 
     def dtypes(self) -> list[str]:
-        """The dtypes that the framework makes: JAX without 64-bit refuses int64 and float64."""
-        return [name for name in sorted(self.adapter.dtypes) if self.adapter.dtype_refusal(name) is None]
+        """The dtypes that the framework makes, and these devices hold: JAX without 64-bit refuses int64 and float64."""
+        lacked = {name for place in self.places() for name in self.adapter.lacks(place)}
+        return [name for name in sorted(self.adapter.dtypes - lacked) if self.adapter.dtype_refusal(name) is None]
 
     def odd_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """The arrays that `odd_tensors` are made of."""

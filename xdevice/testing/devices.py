@@ -144,6 +144,33 @@ class Devices(Suite):
         assert xdevice.device_of(x) is self.here()
         assert (xdevice.to_numpy(x) == before).all()
 
+    def test_what_a_device_lacks_is_refused_before_anything_moves_and_the_rest_is_held(self) -> None:
+        adapter = self.adapter
+        for place in {devices.CPU, *self.places()}:
+            lacks = adapter.lacks(place)
+            assert lacks <= adapter.dtypes | adapter.short_floats, "what it lacks goes by NumPy's names"
+            assert "float32" not in lacks
+            assert not lacks or place is not devices.CPU, "cpu:0 holds what the framework has"
+            for name in sorted(adapter.dtypes):
+                is_held = name not in lacks and adapter.dtype_refusal(name) is None
+                assert xdevice.supports(name, place) is is_held, name
+                if is_held:
+                    assert_same(adapter.to_numpy(adapter.from_numpy(telling(name), place)), telling(name), name)
+                elif name in lacks:
+                    self.assert_refused(name, place)
+
+    def assert_refused(self, name: str, place: Device) -> None:
+        with pytest.raises(xdevice.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
+            xdevice.zeros(2, device=place, dtype=name)
+        if not xdevice.supports(name, devices.CPU):
+            return
+        x, y = xdevice.zeros(2, device=devices.CPU), xdevice.zeros(2, device=devices.CPU, dtype=name)
+        for thing in (y, [x, {"y": y}]):
+            for move in (xdevice.to_device, xdevice.copy_to):
+                with pytest.raises(xdevice.DTypeError, match=rf"{name}, which {place}.*cannot hold"):
+                    move(thing, place)
+        assert xdevice.device_of([x, y]) is devices.CPU
+
     # comparing
 
     def test_device_of_and_same_device_see_where_tensors_are(self) -> None:

@@ -267,7 +267,8 @@ def load(path: Path, device: object = None, backend: str | Backend | None = None
         seen: set[str | tuple[int, ...]] = set()
         for name, (dtype, shape, _, _) in header.entries.items():
             if dtype not in seen:
-                require_dtype(owner, floats.usual(dtype), name, "load it with another backend=", loads=True)
+                wanted = floats.usual(dtype)
+                require_dtype(owner, wanted, name, "load it with another backend=", place=place, loads=True)
                 seen.add(dtype)
             if shape not in seen:
                 _require_shape(owner, name, shape)
