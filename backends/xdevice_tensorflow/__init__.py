@@ -335,7 +335,8 @@ class TensorflowBackend(
                 here = name.replace(f"{_context.context().host_address_space()}/device:", HERE, 1)
             try:
                 found = devices.parse(here)
-                if found.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here:
+                is_other = found.kind == "gpu" and not self.virtual and f":{accelerators.kind()}:" not in here
+                if is_other or found.kind not in self.kinds:
                     raise DeviceError(f"gpu:i is {accelerators.kind()} here")
             except DeviceError as error:
                 raise self.unsupported(

@@ -78,7 +78,7 @@ def lacks(name: str, index: int) -> frozenset[str]:
     except (
         AttributeError,
         RuntimeError,
-    ):  # older than 2.10, or a vendor who does not tell: nothing is known
+    ):  # an older PyTorch, or a vendor who does not tell
         return frozenset()
     return frozenset(wide for wide in ("float64", "complex128") if getattr(torch, wide) not in listed)
 

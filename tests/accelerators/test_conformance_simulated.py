@@ -16,11 +16,13 @@ NAMED = (
 
 
 @pytest.mark.slow
-def test_pytorchs_adapter_keeps_every_rule_on_a_renamed_device():
+@pytest.mark.parametrize("lacks", ["", pytest.param("float64 complex128", marks=pytest.mark.long)])
+def test_pytorchs_adapter_keeps_every_rule_on_a_renamed_device(lacks):
     needs("torch")
     done = python(
         "-m", "pytest", "-q", "-p", "npu", "-p", "no:cacheprovider", "-rs", "tests/contract/test_conformance.py",
-        "-k", "TestTorch", cwd=ROOT, bare=True, SIMULATED_ACCELERATOR="1", PYTHONPATH=str(Path(__file__).parent),
+        "-k", "TestTorch", cwd=ROOT, bare=True, SIMULATED_ACCELERATOR="1", SIMULATED_LACKS=lacks,
+        PYTHONPATH=str(Path(__file__).parent),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:]
     passed, skipped = (int(re.search(rf"(\d+) {word}", done.stdout)[1]) for word in ("passed", "skipped"))

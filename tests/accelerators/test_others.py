@@ -62,7 +62,8 @@ def test_tensorflows_only_other_type_is_the_gpu():
         assert xdevice.gpu(1).native == xdevice.device("xpu:1").native == "/XPU:1"
         assert backend._place("/job:localhost/replica:0/task:0/device:XPU:1") is xdevice.gpu(1)
         assert backend.hardware() == {"xpu"}
-        for task in (lambda: xdevice.device("cuda:1").native, lambda: backend._place("/device:GPU:0")):
+        for task in (lambda: xdevice.device("cuda:1").native, lambda: backend._place("/device:GPU:0"),
+                     lambda: backend._place("/device:TPU:0")):
             try:
                 task()
             except xdevice.XDeviceError:
