@@ -71,8 +71,8 @@ def lacks(name: str, index: int) -> frozenset[str]:
     Of other vendors PyTorch is asked for the wide floats alone: it lists those that it converts to, and some list
     neither the small integers nor 8-bit floats, which they hold.
     """
-    if name in _LACKS:
-        return _LACKS[name]
+    if name in _LACKS or name != _current():
+        return _LACKS.get(name, frozenset())
     try:
         listed: Any = torch.accelerator.get_device_capability(index)["supported_dtypes"]
     except (

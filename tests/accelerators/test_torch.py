@@ -201,11 +201,14 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
     import numpy as np
     assert not xdevice.supports("float64", "npu:1") and not xdevice.supports(torch.complex128, "npu:1")
     assert all(xdevice.supports(dtype, "npu:1") for dtype in (float, "int64", "bfloat16"))
+    from xdevice_torch import accelerators
+    assert accelerators.lacks("npu", 1) and not accelerators.lacks("xpu", 0)  # PyTorch tells of the current one only
     assert xdevice.supports("float64", "cpu") and xdevice.supports("float8_e5m2", "gpu:0")
     refused(xdevice.DeviceNotFoundError, lambda: xdevice.supports("float32", "gpu:7"))
     refused(xdevice.DTypeError, lambda: xdevice.supports("floaty", "cpu"))
     x, wide = torch.ones(4), torch.ones(4, dtype=torch.float64)
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
+    wider, layer = torch.nn.Sequential(torch.nn.Linear(2, 2)).double(), xdevice.to_device(torch.nn.Linear(2, 2), "gpu")
     unsaved = torch.nn.Linear(2, 2)
     unsaved.register_buffer("steps", wide, persistent=False)
     unsaved.get_extra_state = lambda: "text"
@@ -227,6 +230,9 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
         "[0].1.weight": lambda: xdevice.to_device([net, x], "gpu"),
         "1.weight": lambda: xdevice.to_device(net, "gpu"),
         "1.weight ": lambda: xdevice.copy_to(net, "gpu"),
+        "['1.weight']": lambda: xdevice.to_device(net.state_dict(), "gpu"),
+        "0.weight": lambda: xdevice.convert_state(wider, "torch", like=wider, device="gpu"),
+        "inputs=": lambda: xdevice.compare(layer, layer, inputs=np.ones((1, 2))),
         "the Linear": lambda: xdevice.to_device(unsaved, "gpu"),
         "0.momentum_buffer": lambda: xdevice.to_device(stepped, "gpu"),
         "x['a']": lambda: xdevice.split_batch({"a": wide}, places),

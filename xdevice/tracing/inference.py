@@ -112,9 +112,9 @@ def told(error: BaseException) -> str:
 def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | None = None) -> Run:
     """Calls a model on copies of the inputs. With `give`, what it makes of a layer's call goes on in the model."""
     backend = _owner(model)
-    for x in arrays:
-        require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype")
     place = next((device for _, device in backend.model_devices(model)), CPU)
+    for x in arrays:
+        require_dtype(backend, x.dtype.name, "inputs=", "give inputs of another dtype", place=place)
     given = tuple(backend.from_numpy(numpy.array(x, order="C"), place) for x in arrays)
     with trace(model) as seen, nullcontext() if give is None else seeing.standing_in(give):
         try:
