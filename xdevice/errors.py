@@ -143,7 +143,7 @@ class ContainerError(XDeviceError, ValueError):
 
 
 class DTypeError(XDeviceError, TypeError):
-    """Data or a dtype that backend or device cannot hold without changing it, or that does not fit what was asked for."""
+    """Data or a dtype that backend or device cannot hold unchanged, or that does not fit what was asked for."""
 
 
 class StateError(XDeviceError, ValueError):

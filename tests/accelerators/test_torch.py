@@ -209,9 +209,10 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
     x, wide = torch.ones(4), torch.ones(4, dtype=torch.float64)
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
     wider, layer = torch.nn.Sequential(torch.nn.Linear(2, 2)).double(), xdevice.to_device(torch.nn.Linear(2, 2), "gpu")
-    unsaved = torch.nn.Linear(2, 2)
+    class Unsaved(torch.nn.Linear):
+        def get_extra_state(self): return "text, which no file can hold"
+    unsaved = Unsaved(2, 2)
     unsaved.register_buffer("steps", wide, persistent=False)
-    unsaved.get_extra_state = lambda: "text"
     stepped = torch.optim.SGD([wide.requires_grad_()], 0.1, momentum=0.9)
     (wide * wide).sum().backward()
     stepped.step()
@@ -233,7 +234,7 @@ def test_a_dtype_that_it_lacks_is_refused_before_anything_moves(tmp_path):
         "['1.weight']": lambda: xdevice.to_device(net.state_dict(), "gpu"),
         "0.weight": lambda: xdevice.convert_state(wider, "torch", like=wider, device="gpu"),
         "inputs=": lambda: xdevice.compare(layer, layer, inputs=np.ones((1, 2))),
-        "the Linear": lambda: xdevice.to_device(unsaved, "gpu"),
+        "the Unsaved": lambda: xdevice.to_device(unsaved, "gpu"),
         "0.momentum_buffer": lambda: xdevice.to_device(stepped, "gpu"),
         "x['a']": lambda: xdevice.split_batch({"a": wide}, places),
         "parts[0]": lambda: xdevice.gather([wide, wide], "gpu"),
