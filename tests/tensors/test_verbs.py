@@ -28,6 +28,9 @@ class Backend:
     def require(self, device):
         pass
 
+    def lacks(self, device):
+        return frozenset()
+
     def device_of(self, x):
         return x.place
 
