@@ -142,6 +142,7 @@ def test_a_vendors_module_without_synchronize_is_waited_for_by_pytorch():
     torch.accelerator.synchronize = lambda index: waits.append(index)
     accelerators.waiter("npu")(1)
     assert waits == [1]
+    assert accelerators.waiter("hpu") is None  # PyTorch waits for the current type alone
     """)
 
 
