@@ -100,18 +100,16 @@ def test_hidden_folders_and_builds_are_not_entered(tmp_path):
 def test_files_of_installed_packages_parse_after_port(count):
     """Scripts of packages that use frameworks, or have nothing to do with them, as one project."""
     packages = Path(sysconfig.get_paths()["purelib"])
-    chosen = [
-        path for name in ("torch", "paddle", "mxnet", "keras", "jax", "pip") for path in _scripts(packages / name)
-    ]
-    read = [
-        sources.read(path, path.relative_to(packages).as_posix()) for path in chosen[:: len(chosen) // count][:count]
-    ]
+    names = ("torch", "paddle", "mxnet", "keras", "jax", "numpy", "hypothesis")
+    chosen = [path for name in names for path in _scripts(packages / name)]
+    step = max(1, len(chosen) // count)  # NumPy's and Hypothesis's alone are fewer than 500
+    read = [sources.read(path, path.relative_to(packages).as_posix()) for path in chosen[::step][:count]]
     made = engine.Examined(packages, "likely", sources=read)
     engine.judge(made)
     news = {source.path: made.port(source) for source in made.sources}
     again = engine.Examined(packages, "likely", sources=[sources.parse(new, path) for path, new in news.items()])
     engine.judge(again)
-    assert len(read) == count
+    assert len(read) == min(count, len(chosen)) >= 40
     assert {source.path: again.port(source) for source in again.sources} == news
 
 
