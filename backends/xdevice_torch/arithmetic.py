@@ -50,7 +50,7 @@ def number(value: complex, name: str, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=dtype(name), device=like.device)
 
 
-# of each element
+# elementwise
 
 abs = torch.abs
 acos = torch.acos
@@ -114,7 +114,7 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), x, made) if x.is_floating_point() else made
 
 
-# of many elements
+# reductions, and functions along an axis
 
 
 def all(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -176,7 +176,7 @@ broadcast_to = torch.broadcast_to
 
 
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    # a vector without elements has any shape for torch.concat, and the core has seen to it that shapes fit
+    # torch.concat lets a vector without elements pass as any shape, but the core has checked the shapes
     return torch.concat(list(tensors), axis)
 
 

@@ -132,7 +132,7 @@ def blocking(bench: Bench) -> Iterator[Row]:
 
 
 def two_devices(bench: Bench) -> Iterator[Row]:
-    """Two devices one after the other, and side by side."""
+    """Work on two devices, one after the other and side by side."""
     if bench.second is None:
         yield bench.row("two devices", "-", None, why_not="there is one device")
         return

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from xdevice.base.statuses import status_text
 from xdevice.core import registry
@@ -188,9 +188,5 @@ def _note(report: Report) -> str:
     return escape(report["error"] or report["why_no_gpu"] or "")
 
 
-def _answer(arguments: list[str]) -> Any:
-    print(json.dumps(probe_here(arguments[0])))
-
-
 if __name__ == "__main__":
-    _answer(sys.argv[1:])
+    print(json.dumps(probe_here(sys.argv[1])))

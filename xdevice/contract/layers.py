@@ -47,8 +47,8 @@ class Operations(Layers):
     def operations(self, model: Any) -> Iterable[Layer]:
         """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
         definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`, and
-        `line` says which of them nothing comes between. What a function does is not seen. A layer of a class from
-        outside of the framework that says by itself what it computes is one of kind "other", or has one behind it."""
+        `line` says between which of them nothing else is called. What a function does is not seen. A layer whose class
+        is from outside of the framework and has its own code for calls is of kind "other", or is followed by one."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")
 
 

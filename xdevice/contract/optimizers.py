@@ -36,7 +36,7 @@ BEHIND: Final = "added to the gradient, and in the momentum that is kept with th
 """Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 
-# what the momentum holds; with a constant learning rate all are one
+# what the momentum holds, which makes no difference to the steps if the learning rate is constant
 GRADIENTS: Final = "the sum of gradients"
 STEPS: Final = "the sum of steps, each with the learning rate at that step"
 
@@ -105,9 +105,9 @@ class Optimizer(NamedTuple):
 
     kind: str
     name: str
-    """Its class."""
+    """The name of its class."""
     settings: Mapping[str, object]
-    """Those of each parameter that does not have others."""
+    """The settings of the parameters that have none of their own."""
     parameters: tuple[Parameter, ...]
     """In the framework's order; empty where the optimizer does not know them yet."""
     arguments: Mapping[str, str]

@@ -62,7 +62,8 @@ class Engine(ABC):
     @abstractmethod
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         """Why it cannot do this, in a few words that end the sentence "torch:gloo does not support max of complex64:
-        ..."; None where it can. `verb` is the name of a method below, `op` that of a sum."""
+        ..."; None where it can. `verb` is the name of a method below, `op` what it reduces by: "sum", "max" or
+        "min"."""
 
     @abstractmethod
     def all_reduce(self, x: Any, op: str) -> Any:

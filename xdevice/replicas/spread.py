@@ -1,6 +1,6 @@
 """Several devices in one process: batches split over them, models and parameters copied to each, gradients summed.
 
-The rules are here and hold for every framework; an adapter splits, joins, copies and sums single tensors. Everything is
+This module has the rules for all frameworks; an adapter splits, joins, copies and sums single tensors. Everything is
 checked, in all containers and on all devices, before a tensor is made or written.
 """
 
@@ -255,7 +255,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     return [rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
 
 
-# what came
+# checking the arguments
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
@@ -289,7 +289,7 @@ def _required(found: Iterable[Operand], places: list[Device]) -> list[Device]:
 
 
 def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """`x` on a device; where it is, if it can be on the host alone, and comes in a container."""
+    """`x` on a device. A tensor that can only be on the host stays there if it is in a container."""
     if held.kind == "tensor" and held.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(held.backend, held.kind, x, place)
@@ -360,7 +360,7 @@ def _check_alike(column: Sequence[Operand], alike: Callable[[tuple[int, ...]], o
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """A tensor that stands in two places is summed once, so it has to stand there in all replicas."""
+    """Raises unless a tensor that stands in two places of one replica does so in all: it is summed only once."""
     seen: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for held in column:
