@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
 ONE_DEVICE = True
-RESHAPE_IS_VIEW = True  # arrays do not change, so that nobody sees a copy
+RESHAPE_IS_VIEW = True  # arrays cannot be changed, so nobody can tell a copy from a view
 
 # making
 
@@ -27,8 +27,8 @@ def astype(x: Array, name: str) -> Array:
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """The array on the device of `like`; if that is traced or spread, with no device of its own, so that it goes
-    anywhere."""
+    """The array on the device of `like`; uncommitted, so that it can be used with arrays on any device, if `like` is
+    traced or spread over several."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
     places = like.sharding.device_set
@@ -106,7 +106,7 @@ def floor_divide(x1: Array, x2: Array) -> Array:
     made = jnp.floor_divide(x1, x2)
     if not jnp.issubdtype(made.dtype, jnp.floating):
         return made
-    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # JAX gives NaN here
+    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # JAX gives NaN for a divisor of 0, the standard infinity
 
 
 # of many elements
@@ -156,7 +156,7 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take(x, indices, axis, mode="fill")  # while it traces the indices cannot be checked
+    return jnp.take(x, indices, axis, mode="fill")  # the values of traced indices cannot be checked
 
 
 def take_along_axis(x: Array, indices: Array, axis: int) -> Array:

@@ -1,12 +1,12 @@
-"""What Gluon's Trainers compute, and their state in files: number of the parameter, number of the array; and
-`updates`, the steps taken.
+"""What Gluon's Trainers compute, and their state under names that fit into files: "0.1" is the second array of the
+state of the first parameter, "0.updates" the number of its steps.
 
 What must be kept:
-- The steps are not an array but numbers of the optimizer, and Adam without them starts its warm-up again.
-- What an optimizer makes in its first step, `create_state_multi_precision` makes before.
-- Nadam and LBSGD keep more numbers of their own.
-- `step(n)` leaves what gradients are multiplied by in the optimizer: the Trainer's own factor, divided by n.
-- Adam, RMSProp and NAG clip gradient and decay together or apart, each in its own order.
+- The steps are numbers that the optimizer keeps outside of its arrays; without them Adam would start again.
+- `create_state_multi_precision` makes the state that the first step would make.
+- Nadam and LBSGD keep further numbers outside of their arrays.
+- `step(n)` sets the optimizer's `rescale_grad` to the Trainer's own factor divided by n, and leaves it there.
+- Adam and RMSProp clip the sum of gradient and decay, the others the gradient alone.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
     }
     variable = dict(models.variables(parameter))[""]
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
-    slots = {} if half else _slots(optimizer, kind)  # of 16 bits, the arrays are of a copy
+    slots = {} if half else _slots(optimizer, kind)  # the state of a 16-bit parameter is that of its copy in 32 bits
     return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
 
 
@@ -165,7 +165,7 @@ _OWN: Final = {
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
-    """Name of the state in PyTorch's terms, and number of the array."""
+    """The name of each state in PyTorch's terms, and the number of its array."""
     if kind == "sgd":
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
     if kind == "adam":

@@ -1,12 +1,13 @@
 """Paddle's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
 
 What this must keep:
-- on the CPU, `sqrt` of infinity in float32 is NaN from eight elements on;
-- `equal` of floats allows for a difference of 1e-8;
-- `pow` and `full_like` of integers go by way of float64;
-- `argmax` passes over NaN;
-- a product of stacks of integers that broadcast writes beside its memory, and ends the process later (3.3.1);
-- for a reduction `axis=[]` means all axes, which the core never asks for.
+- on the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more;
+- `equal` takes floats that differ by 1e-8 for equal;
+- `pow` and `full_like` of integers compute in float64;
+- `argmax` and `argmin` skip NaN;
+- a product of stacks of integers that are broadcast writes outside of its memory, which crashes the process later
+  (3.3.1);
+- a reduction with `axis=[]` works over all axes, but the core never passes it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def dtype(name: str) -> Any:
 
 def astype(x: Any, name: str) -> Any:
     if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
-        x = x.detach()  # integers and bool have no gradient, and Paddle carries one through them
+        x = x.detach()  # integers and bool have no gradient, but Paddle would pass one through them
     return paddle.cast(x, name)
 
 
@@ -127,8 +128,8 @@ def remainder(x1: Any, x2: Any) -> Any:
 
 
 def _divided(divide: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """Divides; integers divided by 0 give 0. On the CPU Paddle would end the process, also for the least integer by
-    -1."""
+    """The quotient or remainder by `divide`; 0 for integers divided by 0. Paddle would crash the process on the CPU, as
+    for the least integer divided by -1."""
     if paddle.is_floating_point(x1):
         return divide(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
@@ -142,9 +143,9 @@ def pow(x1: Any, x2: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """An integer power, by squaring. An exponent above 63 is replaced by 62 or 63: only powers of 0, 1 and -1 fit then,
-    and these are the same."""
-    two = number(2, "int64", x)  # with a number of Python, a tensor without dimensions becomes a vector
+    """An integer power, by squaring. An exponent above 63 is replaced by 62 or 63, whichever is as odd or even: only
+    powers of 0, 1 and -1 do not overflow then, and theirs are the same."""
+    two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     made = paddle.ones_like(x)
     for _ in range(6):
@@ -223,9 +224,9 @@ flip = paddle.flip
 
 
 def matmul(x1: Any, x2: Any) -> Any:
-    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # the question takes as long as the product
+    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # `is` first: the call takes as long as the product
         return paddle.matmul(x1, x2)
-    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # which would broadcast
+    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # `multiply` would broadcast
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
 
