@@ -103,7 +103,9 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
     settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
     kind: Any = None
-    usual: Any = None  # finding a dtype in a set takes Paddle and TensorFlow a microsecond
+    usual: Any = (
+        None  # the dtype of the last call: looking for a dtype in a set takes Paddle and TensorFlow a microsecond
+    )
 
     def binary(x1: Any, x2: Any, /) -> Any:
         nonlocal kind, usual

@@ -213,7 +213,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
-    """The same, slower: for types that were not seen so far, and to say what is wrong."""
+    """Does what `_parameters` does, but slower: for types that were not seen so far, and to say what is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):

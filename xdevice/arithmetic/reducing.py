@@ -151,7 +151,7 @@ class Reducing:
         return kernels.divide(total, self._left(x, axes, correction))
 
     def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
-        """What a variance divides by: the number of elements less the correction, and at least 0."""
+        """The divisor of a variance: the number of elements less the correction, and at least 0."""
         ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:

@@ -70,7 +70,7 @@ def _show(found: list[Finding], shape: str) -> None:
 
 
 def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
-    """The codes to look for: those of the project's settings, and above them those of the command."""
+    """The codes to look for: those of the project's settings, unless the command's options name others."""
     from xdevice.scripts import lint as rules
 
     choice = rules.configure(root)

@@ -89,7 +89,8 @@ KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
 class Arithmetic(Primitives):
-    """Kernels, to which the core gives only what they are promised: this module and `nn` beside it say what."""
+    """Kernels of arithmetic and of neural networks. The core calls them only with arguments such as this module and the
+    module `nn` promise."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
 

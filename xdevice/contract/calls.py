@@ -171,7 +171,7 @@ def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never)
         _watches.set((*_watches.get(), watch))
         try:
             yield
-        finally:  # not reset by a token, because blocks may end in any order
+        finally:  # without resetting by a token, because blocks may end in any order
             _watches.set(tuple(one for one in _watches.get() if one is not watch))
 
 

@@ -1,7 +1,7 @@
-"""The layers of models: what they are, what they compute, and seeing their calls.
+"""The layers of models: what they are, what they compute, and how their calls are seen.
 
-`layouts` beside it has the kinds of layers with parameters, `operations` those without and all settings, and `calls`
-what the adapters share to see calls.
+The kinds of layers with parameters are in the module `layouts`; layers without parameters, and all settings, in
+`operations`; the code by which all adapters see calls in `calls`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Operations(Layers):
 
 class Calls(Layers, Conversion):
     """Calling models, and seeing the calls of their layers, which are named as `layers` names them.
-    What goes in and comes out is copied without its gradient, which takes `detached`."""
+    Inputs and outputs of layers are copied without their gradients, for which `detached` is needed."""
 
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
@@ -76,5 +76,6 @@ class Calls(Layers, Conversion):
         raise self.unsupported("calling models", "call the model")
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the images that a model takes have their channels behind rows and columns; None if nothing says."""
+        """Whether the images that a model takes have their channels behind rows and columns; None if the model does not
+        tell."""
         return None

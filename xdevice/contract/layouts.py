@@ -185,8 +185,8 @@ PACKED: Final = Rule(_thirds, _joined)
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
-    """(*inputs, *outputs) for (O, I), whose axes have these sizes; one of the inputs and one of the outputs may be -1,
-    for any."""
+    """The rule for an array (*inputs, *outputs), whose axes have these sizes, that is (O, I) in PyTorch. One of the
+    inputs and one of the outputs may be -1: any size."""
 
     def way(x: Array) -> Array:
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
@@ -225,7 +225,7 @@ def flat(shape: Sequence[int]) -> Rule:
 
 
 def depthwise(multiplier: int) -> Rule:
-    """(*kernel, I, multiplier) for (I * multiplier, 1, *kernel)."""
+    """The rule for an array (*kernel, I, multiplier) that is (I * multiplier, 1, *kernel) in PyTorch."""
 
     def way(x: Array) -> Array:
         return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])

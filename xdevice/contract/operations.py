@@ -99,7 +99,7 @@ class Table(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """What a framework's modules are made of."""
+    """How to read the modules of a framework: functions that give the parts of a module, and what classes do."""
 
     children: Callable[[Any], Sequence[tuple[str, Any]]]
     """The modules directly inside a module, by their names."""

@@ -114,7 +114,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it in good order: every rank calls it at the same time."""
+        """Ends the engine after success; every rank calls this at the same time."""
 
     def abort(self) -> None:  # noqa: B027  # most cannot be interrupted
         """Called instead of `close` after a failure, while a call may be waiting in another thread. Never waits."""

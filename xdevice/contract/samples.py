@@ -37,7 +37,7 @@ class Samples(ABC):
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
-        """Ones by the framework's own function, which is not told where."""
+        """Ones by the framework's own function, called without naming a device."""
 
     def add(self, x: Any, y: Any) -> Any:
         """`x + y` by the framework."""

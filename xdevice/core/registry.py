@@ -144,7 +144,9 @@ def _nearest(name: str) -> str:
     import difflib
 
     aliases = [alias for known in KNOWN for alias in known.aliases]
-    close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.6)  # "jxa" and "jax" are at 0.67
+    close = difflib.get_close_matches(
+        name, [*names(), *aliases], n=1, cutoff=0.6
+    )  # the likeness of "jxa" and "jax" is 0.67
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -306,7 +308,7 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def forget_types() -> None:
-    """Forgets what is known of types, because the devices have changed that it was learnt with."""
+    """Forgets all facts about types: they depend on the devices, which have changed."""
     probes.clear()
     movable.clear()
     _owners.clear()

@@ -197,7 +197,7 @@ class _Copy:
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Runs in a thread of the ring."""
+        """Copies chunks of this copy, in a thread of the ring; an error is kept for `wait` to raise."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -226,7 +226,7 @@ class _Copy:
         raise NotImplementedError
 
     def end(self) -> None:
-        """What a thread does after its last step, also after one that failed."""
+        """Called in each thread after its last step, even if that has failed."""
 
     def wait(self) -> None:
         """Waits in the caller's thread; raises the error of the copy."""
@@ -315,8 +315,8 @@ _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """Asks the system for large pages in new memory, as NumPy does: there are 512 times fewer pages to touch first."""
-
+    """Asks the system for large pages in new memory, as NumPy does: the first write to each page is slow, and there are
+    512 times fewer."""
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
     if length > 0:

@@ -235,7 +235,7 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
 
 
 def _in_a_line(call: str) -> str:
-    """The text without line breaks, which names in it may have: in a frame, a line break ends the call."""
+    """The text of a call without line breaks, which names of tensors may contain: in a frame, one ends the call."""
     return call.replace("\n", "\\n")
 
 
@@ -392,7 +392,7 @@ def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket
         family, kind, protocol, _, address = _addresses(place.host, port)[0]
         sock = socket.socket(family, kind, protocol)
     except (LaunchError, OSError):
-        return None  # the host's name may be known later
+        return None  # the host's name may become known later: the caller tries again
     sock.settimeout(5)
     try:
         sock.connect(address)

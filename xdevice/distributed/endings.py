@@ -50,7 +50,7 @@ def _at_exit() -> None:
     if _status is not None:
         _exit(_status)
     if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default ends the process, whatever hangs in it
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default action ends the process, even if Python hangs
         signal.alarm(PATIENCE)
 
 

@@ -238,8 +238,8 @@ def _check(said: _Said) -> Launch:
 
 
 def _starter(*names: str) -> int:
-    """The process that has started the ranks of this machine: the nearest ancestor whose environment has not the same
-    rank. A script around the program has it too. The parent, where the system does not show environments."""
+    """The process that has started the ranks of this machine: the nearest ancestor whose environment does not have this
+    process's rank, unlike that of a script around the program. If the system does not show environments, the parent."""
     own = [_told_to("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while pid > 1 and any(own) and [_told_to(pid, name) for name in (*names, "PMI_FD")] == own:

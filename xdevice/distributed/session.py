@@ -217,7 +217,7 @@ class Session:
             )
         self._verb = verb
         try:
-            self.line.signs.thread = threading.current_thread()  # the thread whose signs of life count
+            self.line.signs.thread = threading.current_thread()  # the thread that is watched for signs of life
             yield
         except (PeerError, CollectiveMismatchError, _OnAllError):
             raise

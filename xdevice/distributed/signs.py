@@ -2,7 +2,7 @@
 
 A rank that does not come to a collective may be compiling, loading or saving, and should be waited for. Or it may stand
 still for ever: asleep, in a deadlock, waiting for an answer that never comes. The difference is whether anything moves
-in the process: its line, or its use of the processor or disk. An endless loop looks like work.
+in the process: the line that the program is at, or the use of the processor or disk. An endless loop looks like work.
 """
 
 from __future__ import annotations

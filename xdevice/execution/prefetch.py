@@ -120,7 +120,7 @@ class _Lane:
         self._place = place
         self._start: Any = None
         self._stream: Any = None
-        if backend.is_started(place):  # if not, there is no work that the copies have to wait for
+        if backend.is_started(place):  # on a GPU that is not started, there is no work that the copies have to wait for
             self._start = backend.new_event(place)
             backend.record(self._start, backend.current_stream(place))
 

@@ -240,7 +240,7 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
     try:
         place = spellings.parse(only)
     except DeviceError:
-        return None  # it is a tensor, a backend or a container
+        return None  # `only` is a tensor, a backend or a container
     return place if place.kind == "gpu" else None
 
 

@@ -126,7 +126,8 @@ def _names(*paths: str) -> set[str]:
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Which of our paths is likely which of theirs, by their names; where several fit equally, by their order."""
+    """For each path in `ours` the path in `theirs` that likely means the same layer, by their names; among paths that
+    fit equally well, the one nearest in order."""
     ranked = sorted(
         ((-likeness(one, other), abs(here - there), one, other)
          for here, one in enumerate(ours) for there, other in enumerate(theirs)),

@@ -56,7 +56,7 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What came of comparing the layers without parameters."""
+    """The result of comparing the layers without parameters."""
 
     differences: list[Difference]
     settled: set[str]

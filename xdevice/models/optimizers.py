@@ -164,7 +164,7 @@ def _read(x: Any) -> _Read:
 
 
 def _profiles(optimizer: Optimizer) -> list[_Settings]:
-    """The settings of an optimizer's parameters, each once, in their order."""
+    """The different settings with which an optimizer updates its parameters, in the order of the parameters."""
     found: list[Any] = []
     for parameter in optimizer.parameters:
         if parameter.settings not in found:
@@ -196,7 +196,8 @@ def _differences(ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -
 
 
 def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
-    """Whether this setting changes a step of these two, given their other settings."""
+    """Whether the setting `name` makes a difference to the steps of the optimizers `one` and `other`, given their other
+    settings."""
 
     def are(setting: str, value: object) -> bool:
         return bool(one[setting] == value == other[setting])
@@ -206,7 +207,9 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     if name == "momentum_holds":
         return not are("schedule", None)
     if name == "eps":
-        return bool(one["eps_enters"] == other["eps_enters"])  # where eps enters differently, that line tells both
+        return bool(
+            one["eps_enters"] == other["eps_enters"]
+        )  # otherwise the line for `eps_enters` tells the values too
     if name == "eps_enters":
         return not are("eps", 0)
     if name == "decay":

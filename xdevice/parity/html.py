@@ -65,7 +65,7 @@ def _verdict(report: Report) -> str:
     if report.first is not None:
         found = report.first.finding
         where = f"{found.name}, step {found.step}, on {report.first.backend} (compared with {report.first.reference})"
-        # the text that the terminal shows, without the part that the heading has already
+        # the text that the terminal shows, without the part that is in the heading
         lines = str(report.first).partition(f"on {report.first.backend}: ")[2]
         text = f"<strong>First divergence: {escape(where)}</strong><pre>{escape(lines)}</pre>"
         return f'<div class="first">{text}</div>'

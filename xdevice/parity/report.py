@@ -293,7 +293,7 @@ def _backends_table(report: Report) -> Table:
 def _to_know(row: Row) -> str:
     why = row.error.partition("\n")[0]
     first = f"first at {row.first.finding.name}, step {row.first.finding.step}" if row.first is not None else ""
-    other = f"compared with {row.reference}" if " " in row.reference else ""  # of another run
+    other = f"compared with {row.reference}" if " " in row.reference else ""  # the reference comes from another run
     return "; ".join(filter(None, (why, first, other)))
 
 

@@ -120,7 +120,7 @@ class Tracer:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    return None  # this call builds the model, which has no layers before
+                    return None  # this first call builds the model, which has no layers before it
                 except UnsupportedError:
                     has_layers = False
                 number = len([one for one in self._models.values() if one is not None])
@@ -216,7 +216,9 @@ def main() -> None:
     try:
         block = backend.outermost(tracer.around)
     except UnsupportedError as error:
-        print(f"nothing is traced: {error}", file=sys.stderr)  # what it records is compared all the same
+        print(
+            f"nothing is traced: {error}", file=sys.stderr
+        )  # values that the script records are compared nevertheless
         runpy.run_path(script, run_name="__main__")
         return
     with block:

@@ -78,7 +78,8 @@ class Frame:
 
 
 class Inference:
-    """What the expressions of a project may be. After `run` each of them has this as its attribute `means`."""
+    """Finds out what the expressions of a project may be. After `run`, the node of each has the answer as its attribute
+    `means`."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -92,7 +93,7 @@ class Inference:
         self._families: dict[Class, Class] = {}
         self._attributes: dict[Class, set[str]] = {}
         self._now: Unit | Function | None = None
-        self.imports: dict[Unit, set[Unit]] = {}  # which modules know each other, either way
+        self.imports: dict[Unit, set[Unit]] = {}  # for each module, those that it imports and those that import it
         self.rounds = 0
 
     def run(self) -> None:
@@ -320,7 +321,9 @@ class Inference:
             if after == env:
                 return env
             env = after
-        return {name: value | UNKNOWN for name, value in env.items()}  # a loop that keeps giving new values
+        return {
+            name: value | UNKNOWN for name, value in env.items()
+        }  # each round gives new values: the names may be anything
 
     def _with(self, node: ast.With, env: Env, frame: Frame) -> Env | None:
         for item in node.items:

@@ -26,7 +26,7 @@ class Function:
     name: str
     owner: Class | None = None
     outer: Function | None = None
-    is_method: bool = False  # its first argument is its object
+    is_method: bool = False  # called on an object, which is its first argument
     is_property: bool = False
     has_callers: bool = False
     is_open: bool = False  # code outside of the project may call it with anything

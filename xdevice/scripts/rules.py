@@ -49,7 +49,9 @@ class Finding:
     code: str = ""
     grade: Grade | None = None
     edits: tuple[Edit, ...] = ()
-    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # nodes inside that are no sites of their own
+    consumed: tuple[ast.AST, ...] = field(
+        default=(), repr=False
+    )  # nodes inside this use that are not sites of their own
 
 
 def _open(why: str, code: str = "") -> Finding:
@@ -115,7 +117,7 @@ class Rules:
 
     def _idiom(self, node: ast.AST) -> tuple[Idiom, Finding] | None:
         if not hasattr(node.value if isinstance(node, ast.keyword) else node, "means"):
-            return None  # never reached: it is after a return, or in other tabs
+            return None  # never reached: the expression is behind a `return`, or in other tabs
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.keyword):
@@ -131,7 +133,7 @@ class Rules:
     def _call(self, node: ast.Call) -> tuple[Idiom, Finding] | None:
         full = self.full(node.func)
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None  # a parameter: the caller chooses it
+            return None  # a parameter of a function: its callers choose the device
         idiom = idioms.CALLS.get(full)
         if idiom is not None:
             return idiom, getattr(self, f"_{idiom.way}")(node, idiom)

@@ -35,7 +35,7 @@ def load(name: str) -> None:
             thread.start()
         while not lock.is_wanted and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
-        # NumPy is imported for other reasons too, such as dtypes
+        # NumPy is not asked for, because modules other than its adapter import it too
         seen["imported under a held lock"] = root in sys.modules and root != "numpy"
     for thread in threads:
         thread.join()
