@@ -241,10 +241,8 @@ def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The engine's result in the shape and dtype of `x`."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    if held.dtype is torch.uint8 and held.numel() != x.numel():
-        held = held.view(x.dtype)  # bytes
-    elif held.dtype is torch.uint8 and x.itemsize == 1:
-        held = held.view(x.dtype)
+    if held.dtype is torch.uint8 and (held.numel() != x.numel() or x.itemsize == 1):
+        held = held.view(x.dtype)  # the bytes of the elements
     elif x.is_complex():
         held = torch.view_as_complex(held)
     elif x.dtype is torch.uint64:

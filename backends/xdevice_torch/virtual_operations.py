@@ -198,7 +198,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # its device does not matter, as on CUDA
+    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # a 0-d value may be on any device, as with CUDA
         args = *args[:2], _aten._to_copy.default(args[2], device=args[0].device), *args[3:]
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]

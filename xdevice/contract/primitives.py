@@ -239,7 +239,7 @@ class Primitives(ABC):
         """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
         return function()
 
-    # what is neither a tensor nor a model
+    # containers
 
     def container_way(self, x: Any) -> Way | None:
         """How to walk or move an object of a type that the framework knows without it being a tensor or a model (a

@@ -223,7 +223,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
     if _method(call) != "cuda" or not isinstance(call.func, ast.Attribute) or view.full(call.func.value):
-        return  # this is a function of a module, such as tvm.cuda()
+        return  # not a method, but a function of a module, such as tvm.cuda()
     if not view.knows_other_vendors(call):
         yield "XD218", "`.cuda()` is of one vendor; write xdevice.to_device(x, device)"
     if not call.args and not call.keywords and view.words & _SEVERAL and "set_device" not in view.words:
