@@ -214,8 +214,9 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in own.states.items():
             own.states[index] = _state_on(state, targets[index])
+    optimizer = trainer._optimizer
     for target in targets:
-        _carry_step_counts(trainer._optimizer, target)
+        optimizer._all_index_update_counts.setdefault(target.device_id, {}).update(steps(optimizer))
     if contexts is not None:
         trainer._reset_kvstore()
         trainer._contexts, trainer._updaters = list(contexts), [own]
@@ -227,10 +228,6 @@ def _state_on(state: Any, context: Any) -> Any:
     if isinstance(state, list | tuple):
         return type(state)(_state_on(part, context) for part in state)
     return state  # None or a number: `arrays` has raised for anything else
-
-
-def _carry_step_counts(optimizer: Any, context: Any) -> None:
-    optimizer._all_index_update_counts.setdefault(context.device_id, {}).update(steps(optimizer))
 
 
 def steps(optimizer: Any) -> dict[Any, int]:

@@ -123,7 +123,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     for name, own in _NAMES[kind].items():
         value = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
         found[name] = value if isinstance(value, bool) else float(value)
-    return terms.settings(kind, **found, **_OWN[type(optimizer)](optimizer))
+    return terms.settings(kind, **found, **_OWN[type(optimizer)], **_chosen(optimizer))
 
 
 def _clip(optimizer: Any) -> str | None:
@@ -134,34 +134,24 @@ def _clip(optimizer: Any) -> str | None:
     return f"to values from {-limit:.6g} to {limit:.6g}" + (", together with the decay" if together else "")
 
 
-def _of_sgd(optimizer: Any) -> dict[str, object]:
-    return {"momentum_holds": terms.STEPS}
+_OWN: Final[Mapping[type, Mapping[str, object]]] = {
+    mx.optimizer.SGD: {"momentum_holds": terms.STEPS},
+    mx.optimizer.NAG: {"momentum_holds": terms.STEPS, "nesterov": True},
+    mx.optimizer.Adam: {"eps_enters": terms.UNCORRECTED},
+    mx.optimizer.RMSProp: {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS},
+    mx.optimizer.AdaGrad: {"eps_enters": terms.INSIDE, "decay": terms.DECOUPLED},
+}
 
 
-def _of_nag(optimizer: Any) -> dict[str, object]:
-    decay = terms.BEHIND if optimizer.momentum else terms.COUPLED
-    return {"momentum_holds": terms.STEPS, "nesterov": True, "decay": decay}
-
-
-def _of_adam(optimizer: Any) -> dict[str, object]:
-    return {"eps_enters": terms.UNCORRECTED}
-
-
-def _of_rmsprop(optimizer: Any) -> dict[str, object]:
+def _chosen(optimizer: Any) -> dict[str, object]:
+    """The settings that an optimizer's own arguments choose, beside those of its class in `_OWN`."""
+    if isinstance(optimizer, mx.optimizer.NAG):
+        return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
+    if not isinstance(optimizer, mx.optimizer.RMSProp):
+        return {}
     if optimizer.clip_weights:
         raise UnsupportedError("mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself")
-    momentum = float(optimizer.gamma2) if optimizer.centered else 0.0
-    return {"eps_enters": terms.INSIDE, "momentum": momentum, "momentum_holds": terms.STEPS}
-
-
-def _of_adagrad(optimizer: Any) -> dict[str, object]:
-    return {"eps_enters": terms.INSIDE, "decay": terms.DECOUPLED}
-
-
-_OWN: Final = {
-    mx.optimizer.SGD: _of_sgd, mx.optimizer.NAG: _of_nag, mx.optimizer.Adam: _of_adam,
-    mx.optimizer.RMSProp: _of_rmsprop, mx.optimizer.AdaGrad: _of_adagrad,
-}  # fmt: skip
+    return {"momentum": float(optimizer.gamma2) if optimizer.centered else 0.0}
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:

@@ -424,17 +424,14 @@ def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[
     own = wire.nonce()
     told: list[object] = [place.rank, line, terms.run, terms.world, terms.size, own]
     hello = dict(zip(("rank", "line", "run", "world", "size", "nonce"), told, strict=True))
-    hello |= {"proof": wire.proof(terms.key, text[len(greeting) :], *told), "pid": _pid()}
+    pid = f"{socket.gethostname()}/{os.getpid()}"
+    hello |= {"proof": wire.proof(terms.key, text[len(greeting) :], *told), "pid": pid}
     body = json.dumps(hello).encode()
     sock.sendall(len(body).to_bytes(4, "big") + b"h" + body)
     kind, text = _read(sock)
     if kind == b"K":
         return None if wire.is_proof(text, terms.key, own, "hub") else {"why": "token"}
     return wire.parse(text) or {"why": "run"}
-
-
-def _pid() -> str:
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:

@@ -237,7 +237,9 @@ _INTO_THE_LOSS: Final = "weight_decay=0 there, and weight_decay / 2 times the su
 
 def _remedy(name: str, ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -> str:
     if name in _REMEDIES:
-        found = _REMEDIES[name](theirs, one, other)
+        return _REMEDIES[name]
+    if name in _CHOSEN_REMEDIES:
+        found = _CHOSEN_REMEDIES[name](theirs, one, other)
         if found is not None:
             return found
     for side, wanted in ((theirs, one), (ours, other)):
@@ -275,25 +277,13 @@ def _of_decay(theirs: _Read, one: _Settings, other: _Settings) -> str | None:
     return f"{_NONE}: set weight_decay=0 on both sides, and put the decay into the loss"
 
 
-def _of_momentum(theirs: _Read, one: _Settings, other: _Settings) -> str:
-    return (
-        f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of steps by the "
-        "new rate over the old one"
-    )
-
-
-def _of_schedule(theirs: _Read, one: _Settings, other: _Settings) -> str:
-    return "give both the same learning rate for each step, and compare them step by step: a schedule is code"
-
-
-def _of_hooks(theirs: _Read, one: _Settings, other: _Settings) -> str:
-    return "they are code, which nothing reads: compare the optimizers step by step"
-
-
 _REMEDIES: Final = {
-    "hooks": _of_hooks,
-    "eps_enters": _of_eps, "decay": _of_decay, "momentum_holds": _of_momentum, "schedule": _of_schedule,
-}  # fmt: skip
+    "hooks": "they are code, which nothing reads: compare the optimizers step by step",
+    "momentum_holds": f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of "
+    "steps by the new rate over the old one",
+    "schedule": "give both the same learning rate for each step, and compare them step by step: a schedule is code",
+}
+_CHOSEN_REMEDIES: Final = {"eps_enters": _of_eps, "decay": _of_decay}
 
 
 # converting: which parameter is which

@@ -59,7 +59,7 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
                 largest[way] = max(largest[way], _difference(one, two))
         noise[key] = {}
         for (way, difference), leaf in zip(largest.items(), usual, strict=True):
-            size = _largest(leaf)
+            size = _size(leaf.value, 0) if leaf.is_number else 0.0
             share = difference / size if size else 0.0
             most[entry.name, way] = share = max(share, most.get((entry.name, way), 0.0))
             noise[key][way] = max(difference, share * size) * (entry.step + 1)
@@ -77,10 +77,6 @@ def _difference(one: Reading, two: Reading) -> float:
     if not (one.is_number and two.is_number):
         return 0.0
     return _size(one.value, two.value)
-
-
-def _largest(one: Reading) -> float:
-    return _size(one.value, 0) if one.is_number else 0.0
 
 
 def _size(one: Any, two: Any) -> float:

@@ -47,7 +47,7 @@ from .operands import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
@@ -118,7 +118,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     _check_others(listed)
     columns = list(zip(*rows, strict=True))
     for column in columns:
-        _check_alike(column, _but_length)
+        _check_alike(column, start=1)
     [place] = _required([held for row in rows for held in row], [place])
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
@@ -241,7 +241,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     _check_structures(listed, rows, "tensors")
     columns = list(zip(*rows, strict=True))
     for column in columns:
-        _check_alike(column, _in_all)
+        _check_alike(column)
         check_sum(column[0], op)
     _check_ties(columns)
     if len(listed) == 1:
@@ -334,15 +334,8 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one is other or one == other or (one != one and other != other))  # a NaN is unequal to itself
 
 
-def _in_all(shape: tuple[int, ...]) -> object:
-    return shape
-
-
-def _but_length(shape: tuple[int, ...]) -> object:
-    return len(shape), shape[1:]
-
-
-def _check_alike(column: Sequence[Operand], alike: Callable[[tuple[int, ...]], object]) -> None:
+def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
+    """Raises unless the tensors have one backend, one dtype, and equal shapes from axis `start` on."""
     first = column[0]
     shape, dtype = shape_of(first), dtype_of(first)
     for held in column[1:]:
@@ -353,10 +346,9 @@ def _check_alike(column: Sequence[Operand], alike: Callable[[tuple[int, ...]], o
             )
         if dtype_of(held) != dtype:
             raise DTypeError(f"{held.name} is {dtype_of(held)}, expected {dtype} as {first.name} is")
-        if alike(shape_of(held)) != alike(shape):
-            raise ShapeError(
-                f"{held.name} has the shape {shape_of(held)}, and {first.name} has {shape}: they do not fit"
-            )
+        there = shape_of(held)
+        if len(there) != len(shape) or there[start:] != shape[start:]:
+            raise ShapeError(f"{held.name} has the shape {there}, and {first.name} has {shape}: they do not fit")
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:

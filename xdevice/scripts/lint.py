@@ -100,7 +100,8 @@ def configure(root: Path) -> Choice:
     Raises:
         OptionError: that cannot be read, or has another key or an unknown code.
     """
-    file = next((folder / "pyproject.toml" for folder in (root, *root.parents) if _has_pyproject(folder)), None)
+    files = (folder / "pyproject.toml" for folder in (root, *root.parents))
+    file = next((file for file in files if file.is_file()), None)
     text = file.read_text(encoding="utf-8") if file is not None else ""
     if not _SECTION.search(text):
         return Choice()
@@ -124,10 +125,6 @@ def configure(root: Path) -> Choice:
         _list_codes(given.get("ignore", []), f"{file}: ignore"),
         tuple((glob, _list_codes(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
     )
-
-
-def _has_pyproject(folder: Path) -> bool:
-    return (folder / "pyproject.toml").is_file()
 
 
 def _list_codes(given: Any, of: str) -> tuple[str, ...]:

@@ -509,14 +509,11 @@ class Rules:
                 read = self._read(call, idioms.METHODS[attribute.attr])
                 if read.grade is None:
                     return None
-                edits = self._cut(node, self._dot(node.func), self._span(node)[1])
+                edits = (self._edit(node, self._dot(node.func), self._span(node)[1], ""),)
                 return self._rewrite(read.grade, "the read around it takes it from any device", edits, code=read.code)
             if attribute.attr not in ("detach", "clone", "contiguous", "float", "squeeze", "double", "long", "flatten"):
                 return None
             outer = call
-
-    def _cut(self, node: ast.Call, begin: int, end: int) -> tuple[Edit, ...]:
-        return (self._edit(node, begin, end, ""),)
 
     def _use(self, grade: Grade, node: ast.Call, edits: tuple[Edit, ...], why: str = "", code: str = "") -> Finding:
         """The verdict on a move: it can be rewritten if its result is used, or if what it moves is a model."""
