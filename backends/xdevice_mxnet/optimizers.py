@@ -41,16 +41,6 @@ def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
         yield from _named(index, state, updates.get(index, 0))
 
 
-def state_to_come(trainer: Any, names: Sequence[str]) -> dict[str, Any]:
-    asked = {name.partition(".")[0] for name in names}
-    known = {name.partition(".")[0] for name, _ in variables(trainer)}
-    found: dict[str, Any] = {}
-    for index, parameter in enumerate(trainer._params):
-        if str(index) in asked - known and parameter.grad_req != "null":
-            found.update(_named(index, _made(trainer, index), 0))
-    return found
-
-
 def _named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
     yield from ((f"{index}.{part}", array) for part, array in enumerate(models.arrays(state)))
     yield f"{index}.{_UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
@@ -60,21 +50,6 @@ def _made(trainer: Any, index: int) -> Any:
     with mx.autograd.pause(), mx.util.np_shape(True):
         weight = trainer._params[index].data().as_nd_ndarray()
         return trainer._optimizer.create_state_multi_precision(index, weight)
-
-
-def take_state(trainer: Any, state: Mapping[str, Any]) -> None:
-    if not trainer._kv_initialized:
-        trainer._init_kvstore()
-    updater, optimizer = models.updater(trainer), trainer._optimizer
-    for index in {int(name.partition(".")[0]) for name in state}:
-        if index not in updater.states:
-            updater.states[index], updater.states_synced[index] = _made(trainer, index), True
-            for part, array in enumerate(models.arrays(updater.states[index])):
-                state[f"{index}.{part}"].copyto(array)
-        for context in trainer._params[index].list_ctx():
-            seen = optimizer._all_index_update_counts.setdefault(context.device_id, {})
-            seen[index] = int(state[f"{index}.{_UPDATES}"].asscalar())
-    optimizer.num_update = max([optimizer.begin_num_update, *models.steps(optimizer).values()])
 
 
 # what they compute
@@ -167,11 +142,31 @@ def _slots(optimizer: Any, kind: str) -> dict[str, str]:
 
 class MxnetOptimizers(Optimizers):
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        return state_to_come(optimizer, names) if isinstance(optimizer, mx.gluon.Trainer) else {}
+        if not isinstance(optimizer, mx.gluon.Trainer):
+            return {}
+        asked = {name.partition(".")[0] for name in names}
+        known = {name.partition(".")[0] for name, _ in variables(optimizer)}
+        found: dict[str, Any] = {}
+        for index, parameter in enumerate(optimizer._params):
+            if str(index) in asked - known and parameter.grad_req != "null":
+                found.update(_named(index, _made(optimizer, index), 0))
+        return found
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        if isinstance(optimizer, mx.gluon.Trainer):
-            take_state(optimizer, state)
+        if not isinstance(optimizer, mx.gluon.Trainer):
+            return
+        if not optimizer._kv_initialized:
+            optimizer._init_kvstore()
+        updater, rule = models.updater(optimizer), optimizer._optimizer
+        for index in {int(name.partition(".")[0]) for name in state}:
+            if index not in updater.states:
+                updater.states[index], updater.states_synced[index] = _made(optimizer, index), True
+                for part, array in enumerate(models.arrays(updater.states[index])):
+                    state[f"{index}.{part}"].copyto(array)
+            for context in optimizer._params[index].list_ctx():
+                seen = rule._all_index_update_counts.setdefault(context.device_id, {})
+                seen[index] = int(state[f"{index}.{_UPDATES}"].asscalar())
+        rule.num_update = max([rule.begin_num_update, *models.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         rule = optimizer._optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer

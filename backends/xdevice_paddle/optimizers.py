@@ -43,31 +43,6 @@ def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
             yield f"{numbers[name]}.{kind}", value
 
 
-def state_to_come(optimizer: Any, names: Sequence[str]) -> dict[str, paddle.Tensor]:
-    asked = {name.partition(".")[0] for name in names}
-    known = {name.partition(".")[0] for name, _ in variables(optimizer)}
-    twin = copy.copy(optimizer)
-    twin._accumulators, twin._master_weights = defaultdict(dict), {}
-    twin._accumulators_holder, twin._opti_name_list = {}, []
-    for name in ("_already_create_accumulator", "_already_create_accumulater"):  # the second is Paddle 2.6's spelling
-        if hasattr(twin, name):
-            setattr(twin, name, set())
-    _make(twin, [p for number, p in enumerate(_parameters(optimizer)) if str(number) in asked - known])
-    return dict(variables(twin))
-
-
-def take_state(optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
-    parameters = _parameters(optimizer)
-    for name, value in state.items():
-        number, _, kind = name.partition(".")
-        parameter = parameters[int(number)]
-        if kind == _MASTER:
-            optimizer._master_weights[parameter.name] = value
-        else:
-            owner = state.get(f"{number}.{_MASTER}", parameter)
-            optimizer._accumulators[kind][owner.name] = value
-
-
 def _make(optimizer: Any, parameters: list[Any]) -> None:
     with paddle.no_grad():
         optimizer._create_accumulators(paddle.base.framework.default_main_program().global_block(), parameters)
@@ -172,11 +147,32 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
-        return state_to_come(optimizer, names)
+        asked = {name.partition(".")[0] for name in names}
+        known = {name.partition(".")[0] for name, _ in variables(optimizer)}
+        twin = copy.copy(optimizer)
+        twin._accumulators, twin._master_weights = defaultdict(dict), {}
+        twin._accumulators_holder, twin._opti_name_list = {}, []
+        for name in (
+            "_already_create_accumulator",
+            "_already_create_accumulater",
+        ):  # the latter in 2.6
+            if hasattr(twin, name):
+                setattr(twin, name, set())
+        _make(twin, [p for number, p in enumerate(_parameters(optimizer)) if str(number) in asked - known])
+        return dict(variables(twin))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
-        if isinstance(optimizer, paddle.optimizer.Optimizer):
-            take_state(optimizer, state)
+        if not isinstance(optimizer, paddle.optimizer.Optimizer):
+            return
+        parameters = _parameters(optimizer)
+        for name, value in state.items():
+            number, _, kind = name.partition(".")
+            parameter = parameters[int(number)]
+            if kind == _MASTER:
+                optimizer._master_weights[parameter.name] = value
+            else:
+                owner = state.get(f"{number}.{_MASTER}", parameter)
+                optimizer._accumulators[kind][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
