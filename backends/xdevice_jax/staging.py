@@ -77,8 +77,9 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
 
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
-    """A new array on a GPU for the values; None if JAX would have to compile for the shape, and it is not so large that
-    this pays, until the shape comes again."""
+    """A new array on a GPU for the values; None if the shape comes for the first time, so that JAX would have to
+    compile for it, and the values are too few for that to pay."""
+
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
         _seen.add(key)

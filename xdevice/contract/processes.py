@@ -91,7 +91,7 @@ class Engine(ABC):
         """What one rank sends: in the memory of `like`, which is then returned itself, or a new tensor."""
         raise NotImplementedError
 
-    # single tensors, for what is the same with every engine: means, weights, 16-bit floats, buckets
+    # operations on single tensors, by which the core computes means, weights, 16-bit floats and buckets for all engines
 
     @abstractmethod
     def cast(self, x: Any, dtype: str) -> Any:

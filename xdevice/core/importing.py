@@ -165,7 +165,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _after_fork() -> None:
-    """Forgets what other threads were handing over: they do not exist in the forked child."""
+    """Forgets the frameworks that other threads were handing over to xdevice: these threads do not exist in the forked
+    child."""
     for entries in (_handing, _asking):
         entries[:] = [entry for entry in entries if entry[0] == _thread.get_ident()]
 
