@@ -17,6 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import paddle
 
+# Paddle's own functions that are kernels as they are
+from paddle import (  # isort: skip  # noqa: F401
+    abs, acos, acosh, add, all, any, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, cos, cosh, divide, exp,
+    expm1, flip, floor, greater_equal, isfinite, isinf, isnan, less_equal, log, log10, log1p, log2, logical_and,
+    logical_not, logical_or, logical_xor, maximum, mean, minimum, multiply, prod, reciprocal, reshape, roll, round,
+    sign, sin, sinh, square, squeeze, subtract, tan, tanh, trunc, where,
+)  # fmt: skip
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -61,52 +69,9 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 # of each element
 
-abs = paddle.abs
-acos = paddle.acos
-acosh = paddle.acosh
-add = paddle.add
-asin = paddle.asin
-asinh = paddle.asinh
-atan = paddle.atan
-atan2 = paddle.atan2
-atanh = paddle.atanh
-ceil = paddle.ceil
-cos = paddle.cos
-cosh = paddle.cosh
-divide = paddle.divide
-exp = paddle.exp
-expm1 = paddle.expm1
-floor = paddle.floor
 greater = paddle.greater_than
-greater_equal = paddle.greater_equal
-isfinite = paddle.isfinite
-isinf = paddle.isinf
-isnan = paddle.isnan
 less = paddle.less_than
-less_equal = paddle.less_equal
-log = paddle.log
-log10 = paddle.log10
-log1p = paddle.log1p
-log2 = paddle.log2
-logical_and = paddle.logical_and
-logical_not = paddle.logical_not
-logical_or = paddle.logical_or
-logical_xor = paddle.logical_xor
-maximum = paddle.maximum
-minimum = paddle.minimum
-multiply = paddle.multiply
 negative = paddle.neg
-reciprocal = paddle.reciprocal
-round = paddle.round
-sign = paddle.sign
-sin = paddle.sin
-sinh = paddle.sinh
-square = paddle.square
-subtract = paddle.subtract
-tan = paddle.tan
-tanh = paddle.tanh
-trunc = paddle.trunc
-where = paddle.where
 
 
 def equal(x1: Any, x2: Any) -> Any:
@@ -127,14 +92,14 @@ def remainder(x1: Any, x2: Any) -> Any:
     return _divided(paddle.remainder, x1, x2)
 
 
-def _divided(divide: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """The quotient or remainder by `divide`; 0 for integers divided by 0. Paddle would crash the process on the CPU, as
-    for the least integer divided by -1."""
+def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
+    """The quotient or remainder by `function`; 0 for integers divided by 0. Paddle would crash the process on the CPU,
+    as for the least integer divided by -1."""
     if paddle.is_floating_point(x1):
-        return divide(x1, x2)
+        return function(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
     x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
-    made = divide(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
+    made = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
     return paddle.where(by_zero, paddle.zeros_like(made), made)
 
 
@@ -162,12 +127,8 @@ def sqrt(x: Any) -> Any:
 
 # of many elements
 
-all = paddle.all
-any = paddle.any
 max = paddle.amax
-mean = paddle.mean
 min = paddle.amin
-prod = paddle.prod
 
 
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
@@ -212,15 +173,12 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 # of shapes
 
-broadcast_to = paddle.broadcast_to
-
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
     return paddle.concat(list(tensors), axis)
 
 
 expand_dims = paddle.unsqueeze
-flip = paddle.flip
 
 
 def matmul(x1: Any, x2: Any) -> Any:
@@ -232,9 +190,6 @@ def matmul(x1: Any, x2: Any) -> Any:
 
 
 permute_dims = paddle.transpose
-reshape = paddle.reshape
-roll = paddle.roll
-squeeze = paddle.squeeze
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:
