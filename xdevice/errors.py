@@ -67,15 +67,15 @@ def shown(x: object, most: int | None = 100) -> str:
 
 
 def put_on(error: BaseException, name: str, value: object) -> None:
-    """Sets an attribute of an exception past what its class says of it: a frozen dataclass lets nothing be set."""
+    """Sets an attribute of an exception, even if its class forbids that, as a frozen dataclass does."""
     try:
         object.__setattr__(error, name, value)
-    except Exception:  # a property. What has been raised counts for more than what is said beside it
+    except Exception:  # it may be a property without a setter: the exception itself matters more than the attribute
         return
 
 
 def note(error: BaseException, text: str) -> None:
-    """Adds a note to an exception; one that takes none itself gets it all the same."""
+    """Adds a note to an exception, even if it has no method for that."""
     try:
         error.add_note(text)
     except Exception:  # Python 3.10 has no notes, but pytest and IPython show them

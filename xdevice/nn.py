@@ -317,7 +317,7 @@ def _pool(function: str, x: Any, size: Lengths, stride: Lengths | None, padding:
 
 
 class _On(Door):
-    """One backend: what its tensors must be, and its kernels."""
+    """The kernels of one backend, and the checks of what they are given."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground)
@@ -398,7 +398,7 @@ def _ends(values: Any, n: int) -> tuple[int, int]:
 
 
 def _holds_values(x: Any) -> bool:
-    return type(x) in registry.probes  # asking whose it is would make torch.compile trace the asking
+    return type(x) in registry.probes  # asking the registry would make torch.compile trace the registry
 
 
 def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:

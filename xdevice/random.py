@@ -54,7 +54,7 @@ _INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 _FARTHEST: Final = 16
 """How many standard deviations a number may be away from the mean: NumPy's ziggurat ends at 13.8."""
 _TASK, _FORK = 0, 1
-"""What a generator is derived from another one for."""
+"""Why a generator is derived from another one: for a task, or for a forked process."""
 
 
 def uniform(
@@ -284,7 +284,7 @@ class seed:
         return f"seed({self._n})"
 
 
-# for the rooms above
+# for the rooms above this one
 
 
 def branch() -> None:
@@ -344,7 +344,7 @@ class _Place:
 
 _entered: ContextVar[tuple[_Place, ...]] = ContextVar("xdevice_random", default=())
 _process: dict[str, _Place] = {}
-"""The process's own place, once it is asked for."""
+"""Under the key "", the place of the process, once it is needed."""
 
 
 def _current_place() -> _Place:
@@ -384,7 +384,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    """Gives a forked child numbers of its own: its parent's would be those of the parent and of its siblings."""
+    """Gives a forked child numbers of its own. Otherwise it would draw the same as its parent and its siblings."""
     for place in _reachable():
         place.numbers = place.numbers.for_fork()
 

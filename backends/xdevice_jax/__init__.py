@@ -2,17 +2,19 @@
 
 What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
 
-- `jax.devices()` starts every runtime, and no child of a fork can use JAX after that: what is counted before is counted
-  in unstarted.py.
-- `device_put` of a 64-byte-aligned NumPy array aliases it on the CPU, even with `may_alias=False`; and that of a
-  replicated array aliases the shard that is there.
-- `device_put` of an array in `pinned_host` memory to its own device is a ValueError, unless with `may_alias=False`.
-- Creators give uncommitted arrays, which silently follow their partners to other devices: ours are committed.
-- Without 64-bit, JAX narrows float64 with a warning and int64 by dropping bits.
-- `effects_barrier` waits for nothing, and `live_arrays` misses results that were dropped and all but one platform.
-- Asking for the memory of an array that got none (its work failed for lack of it) ends the process: `np.asarray`,
-  DLPack, `repr`. So it is waited for first, which raises; and then no frame of ours names it, because pytest prints
-  what the last one names, and because one that lives on, even in a traceback, fails every sync().
+- `jax.devices()` starts every runtime, after which no forked child can use JAX: until then devices are counted by
+  unstarted.py.
+- `device_put` to the CPU of a NumPy array at a multiple of 64 bytes aliases the array, even with `may_alias=False`;
+  `device_put` of a replicated array aliases the shard on that device.
+- `device_put` of an array in `pinned_host` memory to its own device raises a ValueError, unless with `may_alias=False`.
+- JAX's functions make uncommitted arrays, which silently follow other operands to their devices: those of xdevice are
+  committed.
+- Without 64-bit, JAX narrows float64 with a warning, and int64 by dropping bits.
+- `effects_barrier` waits for nothing, and `live_arrays` lists the arrays of one platform only, without results that
+  were dropped.
+- If work has failed for lack of memory, reading its result crashes the process: `np.asarray`, DLPack, `repr`. So each
+  array is waited for first, which raises. After that no frame of xdevice's may refer to the array: pytest prints what
+  the last frame refers to, and a failed array that lives on, even in a traceback, makes every sync() fail.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class JaxBackend(
 
     def __init__(self) -> None:
         self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # keys: device or sharding, and kind of memory
+        self._places: dict[tuple[Any, str | None], Device] = {}  # the keys are of a device or sharding, and a memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)
@@ -78,7 +80,7 @@ class JaxBackend(
         return jax
 
     def classify(self, cls: type) -> Kind | None:
-        if issubclass(cls, jax.core.Tracer):  # asked first: in some versions a Tracer is an Array
+        if issubclass(cls, jax.core.Tracer):  # first, because in some versions a Tracer is also an Array
             return "symbol"
         if issubclass(cls, jax.Array):
             return "tensor"
@@ -134,7 +136,7 @@ class JaxBackend(
 
     def device_of(self, x: jax.Array) -> Device:
         sharding = x.sharding
-        # the key is the one device, where there is one: comparing shardings in Python takes twice as long
+        # for an array on one device the key has the device, because comparing shardings in Python takes twice as long
         key = getattr(sharding, "_device", sharding), sharding.memory_kind
         return self._places.get(key) or self._find(key, sharding)
 
@@ -218,7 +220,7 @@ class JaxBackend(
 
         return nn
 
-    # what is neither a tensor nor a model
+    # containers
 
     def container_way(self, x: Any) -> Way | None:
         if jax.tree_util.all_leaves([x]):
@@ -285,7 +287,7 @@ class JaxBackend(
         return JaxSamples(self)
 
     def _start(self) -> dict[str, list[Any]]:
-        jax.local_devices()  # raises the cause; the next lines would say only that there are no devices
+        jax.local_devices()  # raises an error with the cause if JAX cannot start; the next lines would hide it
         cpus = _local_devices("cpu")
         if self.virtual:
             self._natives = {"cpu": cpus[:1], "gpu": cpus[1:], "tpu": []}
@@ -304,7 +306,7 @@ class JaxBackend(
         native, memory = natives[0], key[1]
         place = self.from_native(native)
         assert place is not None
-        # all memories of a CPU device are the host's, whatever they are called
+        # all kinds of memory of a CPU device are the host's
         if place.kind != "cpu" and memory not in (None, native.default_memory().kind):
             raise self.unsupported(
                 f"asking for the device of an array in the {memory} memory of {place}",
@@ -314,32 +316,32 @@ class JaxBackend(
         return place
 
     def _read(self, x: jax.Array) -> jax.Array | None:
-        """An array from a GPU on the CPU, through the ring; None where JAX's own way is to be taken."""
+        """A copy on the CPU of an array on a GPU, made through the ring; None if JAX is to copy it."""
         if isinstance(x, jax.core.Tracer) or not staging.is_read(x):
             return None
-        if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:  # JAX would narrow what it takes over
+        if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:  # JAX would narrow the values
             return None
         self.wait(x)
         values = staging.read(x)
         return None if values is None else self.from_buffer(values)
 
     def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
-        """The array that `make` creates, on the device and committed to it."""
+        """The array that `make` makes, on the device and committed to it."""
         native = self.to_native(device)
         with jax.default_device(native):
             return jax.device_put(make(), native)
 
 
 def _local_devices(kind: str) -> list[Any]:
-    """The devices of a kind that this process reaches, in JAX's order."""
+    """This process's devices of a kind, in JAX's order."""
     try:
         return jax.local_devices(backend=kind)
-    except RuntimeError:  # JAX says so where there are none
+    except RuntimeError:  # JAX raises if there are none
         return []
 
 
 def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
-    """Waits for those of the arrays that are on these devices."""
+    """Waits for those of `arrays` that are on one of the devices `natives`."""
     while arrays:
         x = arrays.pop()
         if x.sharding.device_set.isdisjoint(natives):
@@ -347,7 +349,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
         try:
             x.block_until_ready()
         except BaseException as error:
-            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # another thread has donated it meanwhile
+            is_donated = isinstance(error, RuntimeError) and x.is_deleted()  # by another thread
             del x
             if not is_donated:
                 arrays.clear()
@@ -355,7 +357,7 @@ def _wait_for_all(arrays: list[jax.Array], natives: list[Any]) -> None:
 
 
 def _alive(native: Any) -> int:
-    """Bytes of the arrays on a device that a program still holds."""
+    """The bytes of all living arrays on a device."""
     found = 0
     for x in jax.live_arrays(accelerators.name_of(native)):
         if native in x.sharding.device_set:
@@ -364,12 +366,12 @@ def _alive(native: Any) -> int:
 
 
 def _items(x: Any) -> dict[Any, Any]:
-    """What is directly in a mapping that is a registered pytree, in JAX's order."""
+    """The items of a mapping that is a registered pytree, in JAX's order; nested containers stay whole."""
     children = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda inside: inside is not x)[0]
     return {getattr(path[0], "key", number): child for number, (path, child) in enumerate(children)}
 
 
 def _one_level(x: Any) -> tuple[list[Any], Any]:
-    """What is directly in a registered pytree, and its structure."""
+    """The children of a registered pytree, and its structure; nested containers stay whole."""
     children, structure = jax.tree_util.tree_flatten(x, is_leaf=lambda inside: inside is not x)
     return children, structure

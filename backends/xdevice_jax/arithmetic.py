@@ -10,12 +10,21 @@ import numpy as np
 
 from xdevice.base.dtypes import host_dtype
 
+# JAX's own functions that are kernels as they are
+from jax.numpy import (  # isort: skip  # noqa: F401
+    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, copy, cos, cosh,
+    divide, equal, exp, expand_dims, expm1, flip, floor, greater, greater_equal, isfinite, isinf, isnan, less,
+    less_equal, log, log10, log1p, log2, logical_and, logical_not, logical_or, logical_xor, matmul, maximum,
+    minimum, multiply, negative, not_equal, permute_dims, pow, reciprocal, remainder, reshape, roll, round, sign,
+    sin, sinh, sqrt, square, squeeze, stack, subtract, tan, tanh, trunc, where,
+)  # fmt: skip
+
 if TYPE_CHECKING:
     from jax import Array
 
 TAKE_NUMBERS = frozenset(["add", "divide", "maximum", "minimum", "multiply", "subtract"])
 ONE_DEVICE = True
-RESHAPE_IS_VIEW = True  # arrays do not change, so that nobody sees a copy
+RESHAPE_IS_VIEW = True  # arrays cannot be changed, so nobody can tell a copy from a view
 
 # making
 
@@ -27,15 +36,12 @@ def astype(x: Array, name: str) -> Array:
 
 
 def constant(array: np.ndarray[Any, Any], like: Array) -> Array:
-    """The array on the device of `like`; if that is traced or spread, with no device of its own, so that it goes
-    anywhere."""
+    """The array on the device of `like`; uncommitted, so that it can be used with arrays on any device, if `like` is
+    traced or spread over several."""
     if isinstance(like, jax.core.Tracer):
         return jnp.asarray(array)
     places = like.sharding.device_set
     return jax.device_put(array, *places) if len(places) == 1 else jnp.asarray(array)
-
-
-copy = jnp.copy
 
 
 def full_like(x: Array, value: complex, name: str) -> Array:
@@ -49,64 +55,12 @@ def number(value: complex, name: str, like: Array) -> Array:
 
 # of each element
 
-abs = jnp.abs
-acos = jnp.acos
-acosh = jnp.acosh
-add = jnp.add
-asin = jnp.asin
-asinh = jnp.asinh
-atan = jnp.atan
-atan2 = jnp.atan2
-atanh = jnp.atanh
-ceil = jnp.ceil
-cos = jnp.cos
-cosh = jnp.cosh
-divide = jnp.divide
-equal = jnp.equal
-exp = jnp.exp
-expm1 = jnp.expm1
-floor = jnp.floor
-greater = jnp.greater
-greater_equal = jnp.greater_equal
-isfinite = jnp.isfinite
-isinf = jnp.isinf
-isnan = jnp.isnan
-less = jnp.less
-less_equal = jnp.less_equal
-log = jnp.log
-log10 = jnp.log10
-log1p = jnp.log1p
-log2 = jnp.log2
-logical_and = jnp.logical_and
-logical_not = jnp.logical_not
-logical_or = jnp.logical_or
-logical_xor = jnp.logical_xor
-maximum = jnp.maximum
-minimum = jnp.minimum
-multiply = jnp.multiply
-negative = jnp.negative
-not_equal = jnp.not_equal
-pow = jnp.pow
-reciprocal = jnp.reciprocal
-remainder = jnp.remainder
-round = jnp.round
-sign = jnp.sign
-sin = jnp.sin
-sinh = jnp.sinh
-sqrt = jnp.sqrt
-square = jnp.square
-subtract = jnp.subtract
-tan = jnp.tan
-tanh = jnp.tanh
-trunc = jnp.trunc
-where = jnp.where
-
 
 def floor_divide(x1: Array, x2: Array) -> Array:
     made = jnp.floor_divide(x1, x2)
     if not jnp.issubdtype(made.dtype, jnp.floating):
         return made
-    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # JAX gives NaN here
+    return jnp.where((x2 == 0) & (x1 != 0), x1 / x2, made)  # JAX gives NaN for a divisor of 0, the standard infinity
 
 
 # of many elements
@@ -140,10 +94,6 @@ def sum(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
     return jnp.sum(x, axes, keepdims=keepdims)
 
 
-argmax = jnp.argmax
-argmin = jnp.argmin
-
-
 def argsort(x: Array, axis: int, descending: bool) -> Array:
     return jnp.argsort(x, axis, stable=True, descending=descending)
 
@@ -156,7 +106,7 @@ def sort(x: Array, axis: int, descending: bool) -> Array:
 
 
 def take(x: Array, indices: Array, axis: int) -> Array:
-    return jnp.take(x, indices, axis, mode="fill")  # while it traces the indices cannot be checked
+    return jnp.take(x, indices, axis, mode="fill")  # the values of traced indices cannot be checked
 
 
 def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
@@ -165,14 +115,5 @@ def take_along_axis(x: Array, indices: Array, axis: int) -> Array:
 
 # of shapes
 
-broadcast_to = jnp.broadcast_to
 concat = jnp.concatenate
-expand_dims = jnp.expand_dims
-flip = jnp.flip
-matmul = jnp.matmul
-permute_dims = jnp.permute_dims
-reshape = jnp.reshape
-roll = jnp.roll
-squeeze = jnp.squeeze
-stack = jnp.stack
 view = reshape

@@ -1,7 +1,8 @@
 """Waiting after each compiled call of JAX.
 
-JAX calls a compiled function in C++ once it has seen it, where Python can wait for nothing. Blocking turns that fast
-path off: what was called before is looked up again, without being compiled again. All of it is private API.
+From its second call on, JAX calls a compiled function in C++, where Python cannot wait for its result. Blocking mode
+turns this fast path off, and forgets the functions that are called by it; they are not compiled again. All of this is
+private API.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _waiting(call: Any) -> Any:
         try:
             jax.block_until_ready(result)
         except Exception as error:
-            # a failed array that lives on, even in a traceback, fails every sync() from then on
+            # as long as a failed array lives, even in a traceback, every sync() fails
             del result
             raise error.with_traceback(None) from None
         return result
@@ -59,7 +60,7 @@ def _waiting(call: Any) -> Any:
 
 
 def _caches() -> list[Callable[[], None]] | None:
-    """Functions that empty JAX's caches of compiled calls; None if this version has none where they are expected."""
+    """Functions that empty JAX's caches of the fast path; None if this version of JAX does not have them all."""
     try:
         found = [
             pjit._cpp_pjit_cache_fun_only.clear,
@@ -78,5 +79,5 @@ class JaxBlocking(Blocking):
 
     def blocking(self) -> AbstractContextManager[Any]:
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):
-            return nullcontext()  # JAX's own switch, which is for the CPU only
+            return nullcontext()  # JAX computes synchronously; its own switch for this concerns the CPU only
         return blocking(self)

@@ -1,9 +1,9 @@
-"""JAX's memory in the hands of other frameworks, and theirs in its own.
+"""JAX's arrays given to other frameworks, and tensors of theirs taken, without a copy.
 
-- The strides of a transposed array are ignored where it is aligned (jax#7657), so only C order is taken.
-- A buffer that is not at a multiple of 64 bytes is copied, even with `copy=False`.
-- The import calls `__dlpack__(stream=...)` of what it is given: PyTorch's fails where its current device is another
-  GPU, and TensorFlow's always. So it is given a capsule that was made after a wait.
+- JAX ignores the strides of a transposed tensor whose memory is aligned (jax#7657), so only C order is taken.
+- A buffer whose address is not a multiple of 64 bytes is copied, even with `copy=False`.
+- JAX's import calls `__dlpack__(stream=...)`, which PyTorch refuses if its current device is another GPU, and
+  TensorFlow always. So JAX is given a capsule that was made after a wait.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 _NARROWED = {"int64": "int32", "uint64": "uint32"}
 _64_BIT = 'JAX has it only where 64-bit is on: jax.config.update("jax_enable_x64", True)'
 WIDE = ("int64", "uint64", "float64", "complex128")
-"""What JAX without 64-bit makes of half the width."""
+"""The dtypes that JAX narrows to half their width unless 64-bit is on."""
 
 
 def require_values(x: jax.Array) -> None:
-    """Raises one error for a deleted array, for which JAX has a different one in each function, and none for its
-    device."""
+    """Raises `UnsupportedError` for a deleted array. JAX's own functions raise various errors for it, and when asked
+    for its device, none."""
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
             f"jax does not support reading this array of the shape {x.shape}, which was deleted: it was donated to a "
@@ -44,7 +44,8 @@ def require_values(x: jax.Array) -> None:
 
 
 def held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any]:
-    """The dtype that JAX holds values of `dtype` in: narrower for integers that fit, where 64-bit is off."""
+    """The dtype in which JAX holds values of `dtype`: a narrower one for integers if 64-bit is off. Raises `DTypeError`
+    for floats, and for integers among `values` that do not fit."""
     if jax.config.jax_enable_x64:
         return host_dtype(dtype)
     if dtype in ("float64", "complex128"):
@@ -61,7 +62,7 @@ def held(dtype: str, values: np.ndarray[Any, Any] | None = None) -> np.dtype[Any
 
 class JaxConversion(Conversion):
     def shares(self, device: Device) -> bool:
-        # of other plugins nothing was seen
+        # sharing memory was tried with these plugins only
         return super().shares(device) and (device.kind == "cpu" or self.hardware() <= {"cuda", "rocm", "hip"})
 
     def takes(self) -> Takes:
@@ -82,7 +83,7 @@ class JaxConversion(Conversion):
         return jax.dlpack.from_dlpack(array)
 
     def gives_away(self, x: jax.Array) -> bool:
-        return staging.is_read(x)  # what JAX itself gives can only be read
+        return staging.is_read(x)  # the arrays that JAX itself gives are read-only
 
     def dtype_refusal(self, dtype: str) -> str | None:
         return _64_BIT if dtype in WIDE and not jax.config.jax_enable_x64 else None

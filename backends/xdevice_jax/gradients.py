@@ -1,6 +1,9 @@
-"""Gradients of JAX, which gets a list: its dicts come back with sorted keys.
+"""Gradients of JAX.
 
-What this must keep: a gradient that does not depend on values is made on the default device, wherever its leaf is.
+What this must keep:
+
+- JAX is given the leaves as a list, because it would return dicts with sorted keys;
+- a gradient that does not depend on values is made on the default device, wherever its leaf is.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class JaxGradients(Gradients):
 
 
 def _beside(x: Any, g: Any) -> Any:
-    """A gradient on the device of its leaf; a traced one has no device yet."""
+    """The gradient `g` on the device of its leaf `x`; as it is if one of them is traced, and so has no device."""
     if isinstance(g, jax.core.Tracer) or isinstance(x, jax.core.Tracer) or g.sharding == x.sharding:
         return g
     return jax.device_put(g, x.sharding)

@@ -1,4 +1,4 @@
-"""What JAX keeps for each thread."""
+"""The settings that JAX keeps per thread, given to other threads."""
 
 from __future__ import annotations
 

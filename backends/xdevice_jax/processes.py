@@ -2,13 +2,13 @@
 
 What this engine must keep (measured on 0.7.1):
 
-- `jax.distributed.initialize` fails once JAX has started, and JAX stays as it was started: the next world of a process
-  is one of the same ranks. Communicators outlive `jax.distributed.shutdown`, and no new ones are made after it.
+- `jax.distributed.initialize` fails once JAX has started, and JAX cannot be started again: later worlds of a process
+  have the same ranks. Communicators outlive `jax.distributed.shutdown`, after which no new ones are made.
 - A process that is not shut down waits at its exit for all others: `close` shuts down.
-- The coordinator listens on all addresses unless it is told one.
-- The largest of complex numbers fails in the compiler. Only sums can be scattered, and no sums without elements.
-- A sum with zeros makes 0.0 of -0.0, so what is only moved is added as bits.
-- 64-bit may be on in the caller's thread alone, and elsewhere its tensors would be narrowed.
+- The coordinator listens on all addresses unless it is given one.
+- The maximum of complex numbers fails in the compiler. `psum_scatter` takes only sums, and no arrays without elements.
+- Adding zeros makes 0.0 of -0.0, so a broadcast, which is a sum with zeros, adds bits.
+- 64-bit may be on in the caller's thread alone; in this thread, the caller's arrays would be narrowed without it.
 - A call returns before its collective has run.
 - Each verb is compiled for each dtype and shape.
 """
@@ -63,7 +63,7 @@ class JaxEngine(Engine):
         numbers = group.exchange(str(backend.to_native(group.device).id))
         everywhere = {native.id: native for native in jax.devices(group.device.kind)}
         self._natives = tuple(everywhere[int(number)] for number in numbers)
-        self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")  # connects them all
+        self.all_reduce(backend.full((1,), 0, group.device, "float32"), "sum")  # connects all ranks
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         if verb in ("send", "recv") and not self._is_first:
@@ -108,7 +108,7 @@ class JaxEngine(Engine):
             part = x if x.ndim else x.reshape(1)
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
-            # waits here: this thread may be left hanging, and the caller's would hang in the first use of the result
+            # waits in this thread, which may hang if a peer has died; otherwise the caller's would, using the result
             jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own(y, x), spread)
 
@@ -128,13 +128,14 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 
 
 def _initialize(group: Group) -> bool:
-    """Whether this is the first world of the process."""
+    """Starts `jax.distributed`, if no rank has started JAX before; returns whether it runs. Raises `LaunchError` if
+    JAX was started otherwise than by an earlier world of the same ranks."""
     is_shared = unstarted.is_started() or jax.distributed.is_initialized()
     said = group.exchange(f"{int(is_shared)} {address(group.host, 0 if group.rank else free_port(group.host))}")
     _, _, coordinator = said[0].partition(" ")
     started = [rank for rank, text in enumerate(said) if text.startswith("1")]
     if not started:
-        # set by hand: JAX's own choice between the CPU's engines differs between versions
+        # set, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
             coordinator,
@@ -154,7 +155,7 @@ def _initialize(group: Group) -> bool:
     return jax.distributed.is_initialized()
 
 
-# what each rank runs
+# the functions that each rank runs
 
 
 @lru_cache(256)

@@ -1,4 +1,5 @@
-"""Sums over devices: by a collective where each array is on an accelerator of its own, else where the first one is."""
+"""Sums over devices: by a collective if each array is on an accelerator of its own, otherwise on the device of the
+first one."""
 
 from __future__ import annotations
 
@@ -59,13 +60,13 @@ class JaxReplicas(Replicas):
 
 
 def is_for_collectives(x: jax.Array, natives: tuple[Any, ...]) -> bool:
-    """Whether arrays like `x` on these devices go by a collective. CPU devices share one memory and need none."""
+    """Whether a collective can add arrays like `x` on these devices. CPU devices share one memory and need none."""
     return x.size > 0 and len(set(natives)) == len(natives) and all(native.platform != "cpu" for native in natives)
 
 
 def by_collectives(arrays: list[jax.Array], natives: tuple[Any, ...], mean: bool) -> list[jax.Array]:
-    """New arrays on these devices, of the sum or mean. The arrays are seen as one whose first axis is spread over the
-    devices, which copies nothing."""
+    """The sum or mean of the arrays, as a new array on each of the devices. Without copying anything, JAX is given the
+    arrays as one, whose first axis is spread over the devices."""
     shape = arrays[0].shape
     shards = arrays if shape else [x.reshape(1) for x in arrays]
     reduce, sharding = _reduction(natives, mean)

@@ -1,6 +1,6 @@
 """JAX's own arrays, gradients and devices, for the conformance suite.
 
-JAX has no models: its users keep parameters in containers, which move as such.
+JAX has no models: its users keep parameters in containers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Copies between the host and a GPU of NVIDIA's through the ring of page-locked memory.
+"""Copies between the host and an NVIDIA GPU through the ring of page-locked memory.
 
 What must be kept:
 
-- JAX makes memory by a program that it compiles for each new shape, in some 30 ms.
-- JAX's streams are its own: so the host waits for what it reads, and for what it has made.
-- A transfer guard that was set is JAX's own business.
+- JAX allocates an array by a program that it compiles for each new shape, in some 30 ms.
+- JAX's streams are not accessible, so the host waits for JAX before the ring reads or writes an array.
+- If the program has set a transfer guard, JAX makes the copies, and so applies the guard.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
-"""Bytes from which the ring gains."""
+"""The sizes in bytes from which the ring is faster, to the host and to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""Bytes from which it takes less to wait for JAX than to make a copy of an array that its owner may write into."""
+"""The size in bytes from which waiting until JAX has read an array is faster than giving JAX a copy of the array, into
+which nobody writes."""
 _COMPILED_AT_ONCE: Final = 256 << 20
-"""Bytes from which it gains with the time for compiling."""
+"""The size in bytes from which the ring is faster even if JAX has to compile for the shape first."""
 _ORDINARY: Final = (None, "allow", "log")
 
 _seen: set[Hashable] = set()
 _ahead = threading.local()
-"""Memory for the next array of a thread that is not the main one. It ends with the thread."""
+"""For each thread but the main one, memory for its next array, allocated ahead."""
 
 
 def is_read(x: jax.Array) -> bool:
-    """Whether `read` is for an array. Its result is nobody else's."""
+    """Whether `read` is to be tried for an array; its result shares memory with no array."""
     return (
-        ring.is_measured()  # asked first: JAX finds `nbytes` in Python, in 4 us
+        ring.is_measured()  # first, because `nbytes` of JAX takes 4 us
         and x.nbytes >= TO_HOST
         and _is_plain(x, "gpu")
         and jax.config.jax_transfer_guard_device_to_host in _ORDINARY
@@ -48,12 +49,12 @@ def is_read(x: jax.Array) -> bool:
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
-    """The values of an array that has been waited for; None where JAX's own way is to be taken."""
+    """The values of an array that has been waited for; None if JAX is to read them."""
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
 
 def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
-    """Whether `put` is for an array of NumPy's."""
+    """Whether `put` is to be used for a NumPy array."""
     return (
         native.platform == "gpu"
         and values.nbytes >= _NOT_COPIED
@@ -63,20 +64,22 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 
 
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
-    """An array on a GPU with these values, which are in C order, and have been read on return."""
+    """An array on a GPU with the values, which are in C order, and may be changed after the return."""
     made = _room(values, native) if values.nbytes >= TO_GPU else None
     if made is not None and ring.to_gpu(
         values, values.ctypes.data, made, made.unsafe_buffer_pointer(), values.nbytes, None
     ):
         return made
     made = jax.device_put(values, native)
-    if isinstance(made, jax.core.Tracer):  # in a traced function it is a constant, which is read later
+    if isinstance(made, jax.core.Tracer):  # a traced function has a constant here, whose values are read later
         return jax.device_put(values.copy(), native)
     return made.block_until_ready()
 
 
 def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
-    """New memory on a GPU; None for a shape that comes for the first time, and is not large enough to compile for."""
+    """A new array on a GPU for the values; None if the shape comes for the first time, so that JAX would have to
+    compile for it, and the values are too few for that to pay."""
+
     key = values.shape, values.dtype, native
     if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
         _seen.add(key)
@@ -84,7 +87,7 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
     kept, room = _ahead.__dict__.pop("room", (None, None))
     made = room if kept == key and room is not None else jnp.empty(values.shape, values.dtype, device=native)
     if threading.current_thread() is not threading.main_thread():
-        # `prefetch` runs here: the memory for its next batch, if asked for now, need not wait for the computing on this
+        # a thread of `prefetch`: allocated now, the memory for its next batch is there before JAX computes on this one
         _ahead.room = key, jnp.empty(values.shape, values.dtype, device=native)
     if isinstance(made, jax.core.Tracer):
         return None
@@ -93,7 +96,7 @@ def _room(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None:
 
 
 def moved(x: jax.Array, native: Any) -> jax.Array | None:
-    """An array from the host on a GPU; None where JAX's own way is to be taken."""
+    """A copy on a GPU of an array of the host; None if JAX is to copy it."""
     if not ring.is_measured() or isinstance(x, jax.core.Tracer) or x.nbytes < TO_GPU or not _is_plain(x, "cpu"):
         return None
     values = np.asarray(x)
@@ -101,7 +104,7 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
 
 
 def _is_plain(x: jax.Array, platform: str) -> bool:
-    """Whether an array is on one device, and its memory are its values in C order."""
+    """Whether an array is on one device of the platform, and its memory holds its values in C order."""
     places = x.sharding.device_set
     layout = getattr(getattr(x, "format", None), "layout", None)  # not in 0.6
     return (

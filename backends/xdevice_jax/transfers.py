@@ -1,4 +1,4 @@
-"""Seeing JAX's transfers, by hooks on its private class of arrays."""
+"""Watching JAX's transfers, by hooks on its private class of arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xdevice.contract.transfers import Transfers
 
 try:
     from jax._src.array import ArrayImpl
-except ImportError:  # a private module
+except ImportError:  # the module is private, and may be elsewhere in another version
     ArrayImpl = None
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class JaxTransfers(Transfers):
         def target(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Device | None:
             if isinstance(device, jax.sharding.Sharding):
                 if not isinstance(x, jax.Array):
-                    return None  # data of the host comes from no device
+                    return None  # `x` is data of the host, which is no transfer from a device
                 others = device.device_set - x.sharding.device_set
                 device = min(others or device.device_set, key=lambda native: native.id)
             return self.from_native(device)

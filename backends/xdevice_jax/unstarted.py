@@ -1,6 +1,7 @@
-"""How many devices JAX will find, asked without starting it: its own functions start every runtime.
+"""How many devices JAX will find, determined without starting JAX, whose own functions start every runtime.
 
-After the start JAX's own lists are used. Where only a runtime can tell (ROCm, oneAPI, TPU), the answer is None.
+After the start JAX's own lists are used. For devices that only a runtime can count (ROCm, oneAPI, TPU) the answer is
+None.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from xdevice.cuda import nvidia
 
 try:
     from jax._src import xla_bridge
-except ImportError:  # a private module
+except ImportError:  # the module is private, and may be elsewhere in another version
     xla_bridge = None
 
 _NO_GPU: Final = {"cpu", "tpu", "interpreter"}
 _UNASKED: Final = {"proxy"}
-"""What JAX registers itself (from 0.12 on), and starts only where `jax_platforms` names it."""
+"""Platforms that JAX itself registers (from 0.12 on), and starts only if `jax_platforms` names them."""
 
 
 def is_started() -> bool:
     """Whether JAX has started a runtime.
 
-    Its own `backends_are_initialized` takes a lock, which in a forked child may be held by a thread that is gone.
+    JAX's own `backends_are_initialized` takes a lock, which in a forked child may be held by a thread that is gone.
     """
     return bool(getattr(xla_bridge, "_backends", True))
 
@@ -65,7 +66,7 @@ def _is_installed(module: str) -> bool:
 
 @functools.cache
 def _plugins() -> frozenset[str]:
-    """The kinds of plugins that JAX would load at start, xla_cuda13 and its like being "cuda"."""
+    """The plugins that JAX would load at its start, by name; all for CUDA, such as xla_cuda13, as "cuda"."""
     spec = importlib.util.find_spec("jax_plugins")
     places = spec.submodule_search_locations if spec is not None else None
     names = [module.name for module in pkgutil.iter_modules(places or [])]
@@ -74,7 +75,7 @@ def _plugins() -> frozenset[str]:
 
 
 def _registered() -> frozenset[str]:
-    """The platforms that the program has registered by a call."""
+    """The platforms that the program has registered by a call of JAX's."""
     return frozenset(getattr(xla_bridge, "_backend_factories", ())) - _NO_GPU - _UNASKED
 
 

@@ -2,17 +2,18 @@
 
 What this adapter must keep:
 - Everything is asynchronous, on the CPU too, and the only waits are for one array or for all work.
-- 0-d and zero-size arrays exist only under NumPy's shape semantics, which is per thread, and off in threads that only
-  move arrays (semantics.py). So whatever makes or reads an array here turns it on and restores it; what makes one for
-  the program calls `semantics.creating()` before.
-- A `Context` remembers the scope it replaced: one that is shared restores the wrong scope when nested, so each is new.
+- 0-d and zero-size arrays exist only under NumPy's shape semantics, which are per thread, and off in threads that only
+  move arrays (semantics.py). So every function here that makes or reads an array turns them on and restores them; one
+  that makes an array for the program calls `semantics.creating()` before.
+- A `Context` remembers the scope that it replaced: a shared one would restore the wrong scope when nested, so each
+  scope gets a new one.
 - `MXNDArrayGetContext` writes into two buffers. They are kept per thread: `x.ctx` makes new ones and takes 4 times as
-  long. It is called without releasing the GIL, which it never holds for long.
-- Operators silently mix `cpu(0)` and `cpu(1)`, and give the first one's; between CPU and GPU they raise. With virtual
-  GPUs, which are `cpu(1)` and on, virtual_gpus.py makes them raise too.
-- It makes the memory of an array when it computes it, and without a lock: whoever asks for an address before may be
-  given memory that the array does not keep (apache/mxnet#11927). So each address is asked for after a wait.
-- A failed computation is reported by the first wait only; reading the array after that gives garbage.
+  long. It is called without releasing the GIL, because it returns at once.
+- Operators silently take arrays of `cpu(0)` and `cpu(1)` together, and compute on the first one's device; arrays of a
+  CPU and a GPU they refuse. With virtual GPUs, which are `cpu(1)` and on, virtual_gpus.py makes them refuse those too.
+- MXNet allocates the memory of an array when it computes the array, and without a lock: before that, an address may be
+  one that the array does not keep (apache/mxnet#11927). So each address is asked for after a wait.
+- A failed computation is reported by the first wait only; reading the array afterwards gives garbage.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def _count_gpus() -> int:
 
 
 class _Buffers(threading.local):
-    """Where `_get_context` writes the type and the index of a device, and both seen as one number."""
+    """The memory into which `_get_context` writes the type and the index of a device; `number` is both as one
+    number."""
 
     def __init__(self) -> None:
         self.pair = (ctypes.c_int * 2)()
@@ -158,7 +160,7 @@ class MxnetBackend(
         return mx.Context(device.kind, device.index)
 
     def describe_missing(self, device: Device) -> Any:
-        # CPUs of higher numbers than the virtual GPUs do not count as devices
+        # with virtual GPUs, cpu(i) beyond them is not a device
         return super().describe_missing(device) if self.virtual else self.to_native(device)
 
     def from_native(self, native: Any) -> Device | None:
@@ -198,7 +200,7 @@ class MxnetBackend(
         return self._copied(x, device, staging.moved)
 
     def synchronize(self, device: Device | None) -> None:
-        # all CPU devices share one pool of workers, and no wait for one device exists
+        # MXNet cannot wait for one device
         mx.nd.waitall()
 
     def wait(self, x: Any) -> None:
@@ -226,7 +228,7 @@ class MxnetBackend(
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         _refuse_long(shape)
-        if abs(value) > 2**53:  # mx.np.full goes by way of float64
+        if abs(value) > 2**53:  # mx.np.full would convert it to float64
             return self.from_numpy(np.full(shape, value, dtype), device)
         semantics.creating()
         with mx.util.np_shape(True):
@@ -236,12 +238,12 @@ class MxnetBackend(
         _refuse_long(shape)
         semantics.creating()
         with mx.util.np_shape(True):
-            # MXNet draws 1.0 too: once in 4,000 in float16, once in ten million in float32
+            # MXNet sometimes draws 1.0: one number in 4,000 in float16, in ten million in float32
             return mx.np.random.uniform(size=shape, dtype=dtype, ctx=self.to_native(device)) % 1
 
     def tracing(self) -> str | None:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code is not _BUILDS_GRAPHS:  # MXNet does not tell it in any other way
+        while frame is not None and frame.f_code is not _BUILDS_GRAPHS:  # nothing else shows that MXNet traces
             frame = frame.f_back
         return None if frame is None else "a hybridized Gluon block"
 
@@ -260,7 +262,7 @@ class MxnetBackend(
     # several devices
 
     def is_dense(self, x: Any) -> bool:
-        return type(x) is mx.np.ndarray or bool(x.stype == "default")  # NumPy's are never sparse
+        return type(x) is mx.np.ndarray or bool(x.stype == "default")  # an mxnet.np array is never sparse
 
     # graphs
 
@@ -301,21 +303,22 @@ class MxnetBackend(
         with mx.util.np_shape(True):
             staged = stage(x, context, self)
             new = x.copyto(context) if staged is None else staged
-            # while recording, the copy is part of the graph; else it is a variable in its own right, as its source is
+            # while MXNet records, the copy is part of the graph; otherwise it is a variable, as `x` is
             if x.grad is not None and not mx.autograd.is_recording():
                 new.attach_grad()
                 x.grad.copyto(new.grad)
         return new
 
     def _on_host(self, native: Any) -> Device:
-        """The CPU, for pinned and shared memory too, whose index is that of the GPU or worker it is meant for."""
+        """The CPU, whatever the index of the context: that of pinned or shared memory is the GPU's or worker's."""
         if native.device_type not in ("cpu", "cpu_pinned", "cpu_shared"):
             raise self.unsupported(f"contexts of the type {native.device_type!r}", "use mx.cpu() or mx.gpu(i)")
         return devices.CPU
 
 
 def _refuse_long(shape: tuple[int, ...]) -> None:
-    """A build with 32-bit sizes, as MXNet's wheels are, takes a size that does not fit for 0, sometimes silently."""
+    """Raises `ShapeError` for sizes above 2**31 - 1 in a build with 32-bit sizes, such as MXNet's wheels, which would
+    take them for 0, sometimes silently."""
     long = max([*shape, math.prod(shape)]) >= _LONG
     if long and not mx.runtime.Features().is_enabled("INT64_TENSOR_SIZE"):
         raise ShapeError(

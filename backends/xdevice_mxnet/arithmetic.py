@@ -1,14 +1,15 @@
 """MXNet's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
 
 What this must keep:
-- without NumPy's semantics, which are per thread, arrays without dimensions or elements do not exist, and a loss that
-  is recorded with them and differentiated without ends the process: the first call in a thread turns them on for good,
-  or refuses;
-- what MXNet has no kernel for, or a wrong one, NumPy computes on the host, where the gradient is 0 or there is none;
-- `sum` of an infinity and of anything else can be NaN, as it carries what rounding took away: `einsum` adds plainly;
-- the gradient of `einsum` of an array without dimensions raises, when the engine comes to it and not always;
-- `abs`, `square`, `pow` and `mod` of integers go by way of floats;
-- `where` of nothing ends the process; the mean of nothing is 0; integers are divided as float32.
+- without NumPy's semantics, which are per thread, 0-d arrays and arrays without elements do not exist, and a loss that
+  is recorded with these semantics and differentiated without them crashes the process: the first call in a thread turns
+  them on for good, or refuses;
+- operations for which MXNet has no kernel, or a wrong one, NumPy computes on the host: these are operations whose
+  gradient is 0, or which have none;
+- `sum` corrects rounding errors, which makes NaN of infinities: sums are computed by `einsum`, which only adds;
+- the gradient of `einsum` of a 0-d array sometimes raises, and only when the engine computes it;
+- `abs`, `square`, `pow` and `mod` of integers compute in floats;
+- `where` of empty arrays crashes the process; the mean of an empty array is 0; integers are divided as float32.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel that NumPy computes on the host."""
+    """A kernel that computes by a function of NumPy, on the host."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -68,7 +69,7 @@ def _by_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel for bool too, which MXNet's bitwise functions and many others do not take."""
+    """A kernel for tensors of bool, which MXNet's bitwise functions do not take."""
 
     def kernel(x1: Any, x2: Any) -> Any:
         return function(x1.astype("int8"), x2.astype("int8")).astype("bool")
@@ -77,7 +78,7 @@ def _of_bits(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shaping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that takes no bool, and to which numbers are all alike."""
+    """A kernel, for bool too, by a function that moves values without looking at them but does not take bool."""
 
     @wraps(function)
     def kernel(x: Any, *rest: Any) -> Any:
@@ -100,7 +101,7 @@ def astype(x: Any, name: str) -> Any:
     if name == "bool":
         return _np.not_equal(x, 0) if x.dtype != np.bool_ else x.copy()
     if _is_float(x) and not name.startswith("float"):
-        x = x.detach()  # integers have no gradient, and MXNet carries one through them
+        x = x.detach()  # integers have no gradient, but MXNet would pass one through them
     return x.astype(name)
 
 
@@ -111,7 +112,7 @@ def constant(array: np.ndarray[Any, Any], like: Any) -> Any:
 
 @_kernel
 def copy(x: Any) -> Any:
-    return _np.copy(x) if type(x) is _np.ndarray else x.copy()  # takes a third of the time of x.copy()
+    return _np.copy(x) if type(x) is _np.ndarray else x.copy()  # _np.copy takes a third of the time of x.copy()
 
 
 @_kernel
@@ -190,7 +191,7 @@ _whole_power = _by_numpy(np.power)
 def remainder(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_remainder(x1, x2)
-    # MXNet gives 0 here
+    # MXNet's own `mod` is 0 for a divisor of 0 and for infinities
     return where(logical_or(x2 == 0, _np.isinf(x1)), number(np.nan, dtype_name(x1.dtype), x1), _np.mod(x1, x2))
 
 
@@ -257,7 +258,7 @@ prod = _reducing(_np.prod, 1)
 
 @_kernel
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    shape = x.shape  # building it takes longer than looking at it
+    shape = x.shape  # read once: MXNet builds the tuple each time
     if 0 in shape:
         return (_linked_sum_of_nothing if mx.autograd.is_recording() else _sum_of_nothing)(x, axes, keepdims)
     if not shape:
@@ -270,8 +271,8 @@ _sum_of_nothing = _reducing(_np.sum, 0)
 
 
 def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
-    """A sum over no elements that still depends on `x`, so that a loss made of it has a gradient: zeros are appended,
-    summed and cut off again."""
+    """The sum of `x`, which has no elements, as an operation on `x`, so that a loss that contains it has a gradient:
+    zeros are appended to `x`, summed, and cut off where the result is empty."""
     kept = [slice(0) if not n and axes is not None and i not in axes else slice(None) for i, n in enumerate(x.shape)]
     for axis, length in enumerate(x.shape):
         if not length:
@@ -283,7 +284,7 @@ def _linked_sum_of_nothing(x: Any, axes: tuple[int, ...] | None, keepdims: bool)
 
 @cache
 def _summed(ndim: int, axes: tuple[int, ...] | None) -> str:
-    """The subscripts of a sum for `einsum`."""
+    """The subscripts with which `einsum` sums over `axes`; over all if there are none."""
     letters = ascii_letters[:ndim]
     return f"{letters}->" + "".join(letters[axis] for axis in range(ndim) if axes is not None and axis not in axes)
 
@@ -350,7 +351,7 @@ def matmul(x1: Any, x2: Any) -> Any:
     if not _is_float(x1):
         return _whole_product(x1, x2)
     is_plain = x1.ndim == 2 == x2.ndim and x1.dtype != np.float16
-    return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # matmul's gradient takes twice as long
+    return _np.dot(x1, x2) if is_plain else _np.matmul(x1, x2)  # the gradient of `matmul` takes twice as long
 
 
 _whole_product = _by_numpy(np.matmul)

@@ -1,7 +1,7 @@
 """Waiting after each call of MXNet's library.
 
-All of MXNet's Python goes through the functions of one library object, which reports an error by a number: a function
-that also waits, and passes on the number of the wait, makes the error appear at the line.
+MXNet's Python calls the functions of one library object, which return a status. They are replaced by functions that
+also wait, and return the status of the wait: so an error appears at the line that caused it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Seeing the calls of Gluon's blocks.
+"""Recording the calls of Gluon's blocks.
 
 What must be kept:
-- a Dense or a convolution with an activation has it as a child, and returns what that gives;
+- a Dense or a convolution with an activation has it as a child, and returns the activation's output;
 - a hybridized block does not call its children;
-- without NumPy's semantics a block takes legacy arrays only, and with them only the others;
-- MXNet does not tell the gradient of what lies between: each output passes through a function of ours that does nothing
-  to it, but is told its gradient.
+- without NumPy's semantics a block takes legacy arrays only, and with these semantics `mx.np` arrays only;
+- MXNet does not give out gradients of intermediate results: each output passes through a `_Teller`, which leaves it
+  unchanged and is given its gradient.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class MxnetCalls(Calls):
         watch = common.Watch(self, paths, activations, follow)
         with common.watching(watch, Block):
             yield watch.calls
-            mx.nd.waitall()  # MXNet's threads report the gradients
+            mx.nd.waitall()  # gradients are reported by MXNet's threads
 
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         return common.outermost(Block, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
         held = next((each for parameter in model.collect_params().values() for each in parameter.list_data()), None)
-        # a block whose parameters are legacy arrays takes no others, and the other way round
+        # a block takes the kind of arrays that its parameters are: legacy ones or mx.np's
         is_np = mx.util.is_np_array() if held is None else isinstance(held, mx.np.ndarray)
         given = [x.as_np_ndarray() if is_np else x.as_nd_ndarray() for x in inputs]
         with mx.autograd.pause(train_mode=False):

@@ -1,8 +1,8 @@
-"""MXNet's memory in the hands of other frameworks, and theirs in its own.
+"""MXNet's arrays given to other frameworks, and tensors of theirs taken, without a copy.
 
-- Its engine orders what it does by itself only: `to_dlpack_for_write` waits for all of that, reads too.
-- It writes bool as an integer of one bit.
-- Strides other than those of C order are refused, in dimensions of size 1 too.
+- MXNet's engine orders only its own work: `to_dlpack_for_write` waits for all of this work on an array, reads included.
+- MXNet exports bool as an integer of one bit.
+- MXNet refuses strides other than those of C order, even for axes of size 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
 
 
 _SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
-"""What MXNet exports under its own name: bool goes out as uint8 of 1 bit, bfloat16 not at all."""
+"""The dtypes that MXNet exports as such: bool is exported as uint8 of 1 bit, and bfloat16 cannot be exported."""
 
 
 class MxnetConversion(Conversion):
@@ -49,7 +49,7 @@ class MxnetConversion(Conversion):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype == "int8":  # from_numpy knows no int8
+        if array.dtype == "int8":  # mx.nd.from_numpy does not support int8
             return self.from_numpy(array, devices.CPU)
         semantics.creating()
         return mx.nd.from_numpy(array, zero_copy=True).as_np_ndarray()

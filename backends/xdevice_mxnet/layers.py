@@ -1,11 +1,12 @@
 """Gluon's layers and layouts, which are PyTorch's under other names.
 
 What must be kept:
-- the parameters of an LSTM or GRU go by the names of the cells that it stands for, as in `save_parameters`;
-- `momentum` is the weight of the old value, PyTorch's that of the new one;
-- a BatchNorm with `scale=False` has a gamma and works as if that were 1;
-- a GroupNorm has a gamma and beta for each group, others for each channel, and does not say how many channels it takes;
-- an LSTM with a projection cannot be run on the CPU, and stays unknown; MXNet 1.9.1 has no attention.
+- the parameters of an LSTM or GRU have the names of the cells that it stands for, as in `save_parameters`;
+- Gluon's `momentum` is the weight of the old value, PyTorch's that of the new one;
+- a BatchNorm with `scale=False` has a gamma, but computes as if that were 1;
+- a GroupNorm has a gamma and beta for each group, in other frameworks for each channel, and does not know its number of
+  channels;
+- an LSTM with a projection cannot run on the CPU, and is left out; MXNet 1.9.1 has no attention.
 """
 
 from __future__ import annotations

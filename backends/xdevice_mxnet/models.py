@@ -1,12 +1,12 @@
 """Gluon's models: Blocks, Parameters, ParameterDicts and Trainers, moved in place.
 
 What must be kept:
-- `Parameter.reset_ctx` drops the gradient, goes by way of cpu:0, and makes buffers of the kind that the NumPy flag of
-  the calling thread says; so it is only for parameters with no values yet, or with replicas on several devices.
-- A Trainer holds contexts and the optimizer's state, which would stay behind, and the optimizer counts its steps by
-  device index, so Adam would start again on another index.
-- With `static_alloc` a compiled graph goes on with the arrays that it has when its model comes back to a device: it
-  silently trains dead parameters.
+- `Parameter.reset_ctx` drops the gradient, copies through cpu:0, and makes legacy or `mx.np` arrays by the NumPy flag
+  of the calling thread; so it is only used for parameters without values, or with replicas on several devices.
+- A Trainer holds contexts and the optimizer's state, which must be moved too. The optimizer counts its steps by the
+  index of the device: on another index, Adam would start again.
+- With `static_alloc`, a compiled graph keeps its arrays: after its model has been moved away and back, it would
+  silently train dead parameters.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TYPES: Final = (Block, Parameter, ParameterDict, Trainer)
 
 
 def places(model: Any) -> Iterator[tuple[str, Any]]:
-    """Name and context of each variable; a parameter on several devices comes once for each."""
+    """Name and context of each variable; a parameter on several devices comes once for each device."""
     if isinstance(model, Trainer):
         yield from ((f"contexts[{i}]", context) for i, context in enumerate(model._contexts))
         for index, state in updater(model).states.items():
@@ -75,7 +75,8 @@ def _unshaped(name: str) -> NotBuiltError:
 
 
 def move(model: Any, context: Any) -> None:
-    """Moves all parameters, and the state of the Trainers that they belong to; of a Trainer, its state only."""
+    """Moves the parameters of a model, and the state of the Trainers that they belong to; for a Trainer, only its
+    state."""
     if isinstance(model, Trainer):
         _refuse_own_store(model)
         _require_parameters(model, context)
@@ -126,13 +127,16 @@ def _contexts(name: str, parameter: Any) -> list[Any]:
 
 
 def _place(parameter: Any, source: Any, context: Any) -> None:
-    """Gives a parameter the values and the gradient of another, or of itself, on a context."""
+    """Gives `parameter` the values and the gradient of `source`, which may be `parameter` itself, on `context`."""
     data, grad = source._data, source._grad
     if data is None or len(data) > 1:
         _reset(parameter, source, context)
         return
     with mx.autograd.pause(), mx.util.np_shape(True):
-        wanted, parameter._grad_req = parameter._grad_req, "null"  # so that no gradient is made to be replaced
+        wanted, parameter._grad_req = (
+            parameter._grad_req,
+            "null",
+        )  # otherwise `_init_impl` makes a gradient, which is replaced below
         try:
             parameter._init_impl(data[0], [context])
         finally:
@@ -144,8 +148,8 @@ def _place(parameter: Any, source: Any, context: Any) -> None:
 
 
 def _reset(parameter: Any, source: Any, context: Any) -> None:
-    """Puts a parameter on a context as MXNet does it: deferred initialization goes along, replicas give their mean, and
-    gradients start at zero."""
+    """Puts a parameter on a context by MXNet's `reset_ctx`: deferred initialization is kept, replicas are averaged, and
+    gradients become zero."""
     buffers = source._grad or source._data
     is_np = bool(buffers) and isinstance(buffers[0], mx.np.ndarray)
     with mx.autograd.pause(), mx.util.np_shape(True), mx.util.np_array(is_np):
@@ -158,7 +162,8 @@ def _forget_compiled(block: Any) -> None:
 
 
 def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
-    """deepcopy cannot copy a compiled graph: the copy compiles its own, and shares the symbols, which never change."""
+    """Has deepcopy leave out a block's compiled graph, which cannot be copied and is compiled again, and share its
+    symbols, which never change."""
     if isinstance(block, HybridBlock):
         memo[id(block._cached_op)] = None
         memo[id(block._cached_graph)] = block._cached_graph
@@ -168,7 +173,7 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 
 
 def updater(trainer: Any) -> Any:
-    """The object that holds the state of a Trainer's optimizer, if its store is not distributed."""
+    """The object that holds the state of a Trainer's optimizer, unless its key-value store is distributed."""
     return (trainer._kvstore._updater if trainer._update_on_kvstore else None) or trainer._updaters[0]
 
 
@@ -180,12 +185,12 @@ def _refuse_own_store(trainer: Any) -> None:
             "make the Trainer after the move, or with kvstore=None"
         )
     for state in updater(trainer).states.values():
-        tuple(arrays(state))  # raises for what would stay behind
+        tuple(arrays(state))  # raises for state that cannot be moved
 
 
 def _require_parameters(trainer: Any, context: Any) -> None:
-    """A Trainer alone would be where none of its parameters is. And it does not know its blocks, which must forget what
-    they have compiled."""
+    """Raises `UnsupportedError` for a Trainer whose parameters are elsewhere: they cannot follow it, because a Trainer
+    does not know its blocks, which must drop their compiled graphs."""
     for parameter in trainer._params:
         places = _contexts(parameter.name, parameter)
         if places != [context]:
@@ -196,9 +201,10 @@ def _require_parameters(trainer: Any, context: Any) -> None:
 
 
 def _follow(trainer: Any) -> None:
-    """Puts a Trainer's state where its parameters are now."""
+    """Moves a Trainer's state to the devices on which its parameters are now."""
     contexts = [list(parameter.list_ctx()) for parameter in trainer._params]
-    # while one of two nets has moved, the Trainer keeps its contexts: MXNet requires all parameters on the same ones
+    # MXNet requires all parameters on the same contexts: until the last of several nets has moved, a Trainer keeps its
+    # own
     together = all(other == contexts[0] for other in contexts)
     _move_state(trainer, [own[0] for own in contexts], contexts[0] if together else None)
 
@@ -208,8 +214,9 @@ def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) ->
     with mx.autograd.pause(), mx.util.np_shape(True):
         for index, state in own.states.items():
             own.states[index] = _state_on(state, targets[index])
+    optimizer = trainer._optimizer
     for target in targets:
-        _carry_step_counts(trainer._optimizer, target)
+        optimizer._all_index_update_counts.setdefault(target.device_id, {}).update(steps(optimizer))
     if contexts is not None:
         trainer._reset_kvstore()
         trainer._contexts, trainer._updaters = list(contexts), [own]
@@ -223,12 +230,8 @@ def _state_on(state: Any, context: Any) -> Any:
     return state  # None or a number: `arrays` has raised for anything else
 
 
-def _carry_step_counts(optimizer: Any, context: Any) -> None:
-    optimizer._all_index_update_counts.setdefault(context.device_id, {}).update(steps(optimizer))
-
-
 def steps(optimizer: Any) -> dict[Any, int]:
-    """The steps taken by each parameter, which an optimizer counts by device."""
+    """The number of steps of each parameter, by its index; an optimizer counts them for each device."""
     latest: dict[Any, int] = {}
     for seen in optimizer._all_index_update_counts.values():
         for index, count in seen.items():
@@ -237,7 +240,7 @@ def steps(optimizer: Any) -> dict[Any, int]:
 
 
 def arrays(state: Any) -> Iterator[Any]:
-    """The arrays in one parameter's state, in their order."""
+    """The arrays in one parameter's state, in their order; raises `UnsupportedError` for state of other types."""
     if isinstance(state, mx.nd.NDArray):
         yield state
     elif isinstance(state, list | tuple):
@@ -279,7 +282,7 @@ class MxnetModels(Models):
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """The blocks of a block, its parameters, and the arrays of those that have one."""
+        """The blocks of a model, its parameters, and the arrays of these parameters."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)
@@ -291,10 +294,10 @@ class MxnetModels(Models):
         return array_of(model)
 
     def gradients(self, model: Any) -> Iterable[tuple[str, Any | None]]:
-        """Name and gradient of each parameter of a block that is trained: zeros before the first backward pass."""
+        """Name and gradient of each trained parameter of a block: zeros before the first backward pass."""
         if not isinstance(model, Block):
             raise UnsupportedError(f"mxnet keeps no gradients at a {type(model).__qualname__}; pass the block")
         for name, parameter in model._collect_params_with_prefix().items():
             if parameter.grad_req != "null":
-                _value(name, parameter)  # raises for one that has no values yet
+                _value(name, parameter)  # raises NotBuiltError for a parameter without values
                 yield name, parameter.grad()

@@ -2,8 +2,8 @@
 
 What this must keep:
 - NumPy's semantics are on in this thread: the core has called the namespace's `enter`;
-- an error of float32's `log_softmax`, up to 5e-6, is MXNet's own: its exact one takes up to 17 times as long;
-- convolutions and pools of no images fail later, in their gradients or in the engine: one of zeros goes with them.
+- `log_softmax` of float32 has errors up to 5e-6: MXNet's exact way takes up to 17 times as long;
+- convolutions and pools of an empty batch fail later, in their gradients or in the engine: an image of zeros is added.
 """
 
 from __future__ import annotations

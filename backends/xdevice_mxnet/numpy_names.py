@@ -1,8 +1,8 @@
-"""MXNet 1.9 on a NumPy that has dropped names MXNet uses: `numpy.bool` and its like, gone since NumPy 1.24.
+"""MXNet 1.9 with a NumPy that lacks names which MXNet uses: `numpy.bool` and its like, removed in NumPy 1.24.
 
-MXNet reads them at import and later (`x[mask] = 0`). While it is imported, its modules, and they alone, get an
-`__import__` that hands them a copy of NumPy's namespace with those names in it. They keep the copy; the real module,
-which everybody else sees, is never touched, not even for the moment of the import.
+MXNet reads these names at its import and later (`x[mask] = 0`). While it is imported, its modules, and they alone, get
+an `__import__` that gives them a copy of the module `numpy` with the names added. They keep the copy; the real module,
+which everybody else uses, is never changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GONE = {"bool": bool, "int": int, "float": float, "complex": complex, "object":
 
 @contextmanager
 def restored(package: str) -> Iterator[None]:
-    """The surroundings in which `package` finds the names that NumPy has dropped."""
+    """The scope in which to import `package` so that it finds the names that NumPy has removed."""
     if not hasattr(numpy, "PZERO"):
         raise ImportError(f"{package} 1.9 needs numpy below 2, and this is {numpy.__version__}: pip install 'numpy<2'")
     if importlib.util.find_spec("distutils") is None:
@@ -41,7 +41,8 @@ def restored(package: str) -> Iterator[None]:
 
 
 def _forget_failed_import(package: str) -> None:
-    """An import that failed for lack of `numpy.bool` leaves submodules behind that hold the real NumPy."""
+    """Removes submodules of `package` that an import which failed for lack of `numpy.bool` has left in `sys.modules`:
+    they hold the real NumPy."""
     if package not in sys.modules:
         for name in [name for name in tuple(sys.modules) if name.startswith(f"{package}.")]:
             del sys.modules[name]

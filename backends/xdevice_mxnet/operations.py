@@ -1,8 +1,8 @@
 """The settings of Gluon's layers without parameters.
 
 What must be kept:
-- an activation in a Dense or convolution is a child of it, and works on what that layer gives;
-- a global pool is one whose output is of size 1, whatever its kernel is.
+- the activation of a Dense or a convolution is a child of that layer, and follows it;
+- a global pool has an output of size 1, whatever its kernel is.
 """
 
 from __future__ import annotations

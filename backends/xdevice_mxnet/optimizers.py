@@ -1,12 +1,12 @@
-"""What Gluon's Trainers compute, and their state in files: number of the parameter, number of the array; and
-`updates`, the steps taken.
+"""What Gluon's Trainers compute, and their state under names that fit into files: "0.1" is the second array of the
+state of the first parameter, "0.updates" the number of its steps.
 
 What must be kept:
-- The steps are not an array but numbers of the optimizer, and Adam without them starts its warm-up again.
-- What an optimizer makes in its first step, `create_state_multi_precision` makes before.
-- Nadam and LBSGD keep more numbers of their own.
-- `step(n)` leaves what gradients are multiplied by in the optimizer: the Trainer's own factor, divided by n.
-- Adam, RMSProp and NAG clip gradient and decay together or apart, each in its own order.
+- The steps are numbers that the optimizer keeps outside of its arrays; without them Adam would start again.
+- `create_state_multi_precision` makes the state that the first step would make.
+- Nadam and LBSGD keep further numbers outside of their arrays.
+- `step(n)` sets the optimizer's `rescale_grad` to the Trainer's own factor divided by n, and leaves it there.
+- Adam and RMSProp clip the sum of gradient and decay, the others the gradient alone.
 """
 
 from __future__ import annotations
@@ -41,16 +41,6 @@ def variables(trainer: Any) -> Iterator[tuple[str, Any]]:
         yield from _named(index, state, updates.get(index, 0))
 
 
-def state_to_come(trainer: Any, names: Sequence[str]) -> dict[str, Any]:
-    asked = {name.partition(".")[0] for name in names}
-    known = {name.partition(".")[0] for name, _ in variables(trainer)}
-    found: dict[str, Any] = {}
-    for index, parameter in enumerate(trainer._params):
-        if str(index) in asked - known and parameter.grad_req != "null":
-            found.update(_named(index, _made(trainer, index), 0))
-    return found
-
-
 def _named(index: int, state: Any, updates: int) -> Iterator[tuple[str, Any]]:
     yield from ((f"{index}.{part}", array) for part, array in enumerate(models.arrays(state)))
     yield f"{index}.{_UPDATES}", mx.nd.full((1,), updates, ctx=mx.cpu(), dtype="int64")
@@ -60,21 +50,6 @@ def _made(trainer: Any, index: int) -> Any:
     with mx.autograd.pause(), mx.util.np_shape(True):
         weight = trainer._params[index].data().as_nd_ndarray()
         return trainer._optimizer.create_state_multi_precision(index, weight)
-
-
-def take_state(trainer: Any, state: Mapping[str, Any]) -> None:
-    if not trainer._kv_initialized:
-        trainer._init_kvstore()
-    updater, optimizer = models.updater(trainer), trainer._optimizer
-    for index in {int(name.partition(".")[0]) for name in state}:
-        if index not in updater.states:
-            updater.states[index], updater.states_synced[index] = _made(trainer, index), True
-            for part, array in enumerate(models.arrays(updater.states[index])):
-                state[f"{index}.{part}"].copyto(array)
-        for context in trainer._params[index].list_ctx():
-            seen = optimizer._all_index_update_counts.setdefault(context.device_id, {})
-            seen[index] = int(state[f"{index}.{_UPDATES}"].asscalar())
-    optimizer.num_update = max([optimizer.begin_num_update, *models.steps(optimizer).values()])
 
 
 # what they compute
@@ -107,7 +82,7 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
     }
     variable = dict(models.variables(parameter))[""]
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
-    slots = {} if half else _slots(optimizer, kind)  # of 16 bits, the arrays are of a copy
+    slots = {} if half else _slots(optimizer, kind)  # the state of a 16-bit parameter is that of its copy in 32 bits
     return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
 
 
@@ -123,7 +98,7 @@ def _settings(optimizer: Any, kind: str) -> dict[str, object]:
     for name, own in _NAMES[kind].items():
         value = getattr(optimizer, "float_stable_eps" if own == "eps" else own)
         found[name] = value if isinstance(value, bool) else float(value)
-    return terms.settings(kind, **found, **_OWN[type(optimizer)](optimizer))
+    return terms.settings(kind, **found, **_OWN[type(optimizer)], **_chosen(optimizer))
 
 
 def _clip(optimizer: Any) -> str | None:
@@ -134,38 +109,28 @@ def _clip(optimizer: Any) -> str | None:
     return f"to values from {-limit:.6g} to {limit:.6g}" + (", together with the decay" if together else "")
 
 
-def _of_sgd(optimizer: Any) -> dict[str, object]:
-    return {"momentum_holds": terms.STEPS}
+_OWN: Final[Mapping[type, Mapping[str, object]]] = {
+    mx.optimizer.SGD: {"momentum_holds": terms.STEPS},
+    mx.optimizer.NAG: {"momentum_holds": terms.STEPS, "nesterov": True},
+    mx.optimizer.Adam: {"eps_enters": terms.UNCORRECTED},
+    mx.optimizer.RMSProp: {"eps_enters": terms.INSIDE, "momentum_holds": terms.STEPS},
+    mx.optimizer.AdaGrad: {"eps_enters": terms.INSIDE, "decay": terms.DECOUPLED},
+}
 
 
-def _of_nag(optimizer: Any) -> dict[str, object]:
-    decay = terms.BEHIND if optimizer.momentum else terms.COUPLED
-    return {"momentum_holds": terms.STEPS, "nesterov": True, "decay": decay}
-
-
-def _of_adam(optimizer: Any) -> dict[str, object]:
-    return {"eps_enters": terms.UNCORRECTED}
-
-
-def _of_rmsprop(optimizer: Any) -> dict[str, object]:
+def _chosen(optimizer: Any) -> dict[str, object]:
+    """The settings that an optimizer's own arguments choose, beside those of its class in `_OWN`."""
+    if isinstance(optimizer, mx.optimizer.NAG):
+        return {"decay": terms.BEHIND if optimizer.momentum else terms.COUPLED}
+    if not isinstance(optimizer, mx.optimizer.RMSProp):
+        return {}
     if optimizer.clip_weights:
         raise UnsupportedError("mxnet does not support reading an RMSProp with clip_weights; clip the weights yourself")
-    momentum = float(optimizer.gamma2) if optimizer.centered else 0.0
-    return {"eps_enters": terms.INSIDE, "momentum": momentum, "momentum_holds": terms.STEPS}
-
-
-def _of_adagrad(optimizer: Any) -> dict[str, object]:
-    return {"eps_enters": terms.INSIDE, "decay": terms.DECOUPLED}
-
-
-_OWN: Final = {
-    mx.optimizer.SGD: _of_sgd, mx.optimizer.NAG: _of_nag, mx.optimizer.Adam: _of_adam,
-    mx.optimizer.RMSProp: _of_rmsprop, mx.optimizer.AdaGrad: _of_adagrad,
-}  # fmt: skip
+    return {"momentum": float(optimizer.gamma2) if optimizer.centered else 0.0}
 
 
 def _slots(optimizer: Any, kind: str) -> dict[str, str]:
-    """Name of the state in PyTorch's terms, and number of the array."""
+    """The name of each state in PyTorch's terms, and the number of its array."""
     if kind == "sgd":
         return {"-lr * momentum_buffer": "0"} if optimizer.momentum else {}
     if kind == "adam":
@@ -177,11 +142,31 @@ def _slots(optimizer: Any, kind: str) -> dict[str, str]:
 
 class MxnetOptimizers(Optimizers):
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        return state_to_come(optimizer, names) if isinstance(optimizer, mx.gluon.Trainer) else {}
+        if not isinstance(optimizer, mx.gluon.Trainer):
+            return {}
+        asked = {name.partition(".")[0] for name in names}
+        known = {name.partition(".")[0] for name, _ in variables(optimizer)}
+        found: dict[str, Any] = {}
+        for index, parameter in enumerate(optimizer._params):
+            if str(index) in asked - known and parameter.grad_req != "null":
+                found.update(_named(index, _made(optimizer, index), 0))
+        return found
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        if isinstance(optimizer, mx.gluon.Trainer):
-            take_state(optimizer, state)
+        if not isinstance(optimizer, mx.gluon.Trainer):
+            return
+        if not optimizer._kv_initialized:
+            optimizer._init_kvstore()
+        updater, rule = models.updater(optimizer), optimizer._optimizer
+        for index in {int(name.partition(".")[0]) for name in state}:
+            if index not in updater.states:
+                updater.states[index], updater.states_synced[index] = _made(optimizer, index), True
+                for part, array in enumerate(models.arrays(updater.states[index])):
+                    state[f"{index}.{part}"].copyto(array)
+            for context in optimizer._params[index].list_ctx():
+                seen = rule._all_index_update_counts.setdefault(context.device_id, {})
+                seen[index] = int(state[f"{index}.{_UPDATES}"].asscalar())
+        rule.num_update = max([rule.begin_num_update, *models.steps(rule).values()])
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         rule = optimizer._optimizer if isinstance(optimizer, mx.gluon.Trainer) else optimizer

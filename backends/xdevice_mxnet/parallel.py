@@ -1,4 +1,4 @@
-"""What MXNet keeps for each thread."""
+"""The state that MXNet keeps per thread, given to other threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _State:
-    """The state of the thread that makes this, to be entered in another one."""
+    """The state of the thread in which this object is made, as a scope for another thread."""
 
     def __init__(self) -> None:
         self._scope = mx.autograd.record if mx.autograd.is_recording() else mx.autograd.pause

@@ -19,7 +19,7 @@ class MxnetPrefetch(Replicas, Prefetch):
     def stage(self, x: Any, device: Device) -> Any:
         if not isinstance(x, mx.nd.NDArray):
             semantics.creating()
-        # a thread that records beside another one segfaults
+        # paused, because copies that are recorded beside another thread's work segfault
         with mx.util.np_shape(True), mx.autograd.pause():
             context = self.to_native(device)
             if context.device_type != "gpu":
@@ -31,5 +31,5 @@ class MxnetPrefetch(Replicas, Prefetch):
             pinned = mx.cpu_pinned(device.index)
             if not isinstance(x, mx.nd.NDArray):
                 return mx.np.array(x, dtype=x.dtype, ctx=pinned).copyto(context)
-            # the engine orders this before anything that is written into `x` later
+            # MXNet's engine makes this copy before later writes to `x`
             return (x if x.ctx.device_type == "gpu" else x.copyto(pinned)).copyto(context)

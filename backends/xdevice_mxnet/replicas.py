@@ -1,4 +1,4 @@
-"""Arrays on several devices, one of which gathers and adds."""
+"""Splitting, joining and adding arrays of several devices."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MxnetReplicas(Replicas):
             return super().split(x, sizes)
 
     def join(self, parts: list[Any]) -> Any:
-        # of the legacy arrays bool and empty ones cannot be joined
+        # as mx.np arrays, because legacy arrays of bool, or without elements, cannot be concatenated
         with mx.util.np_shape(True):
             arrays = [x.as_np_ndarray() for x in parts]
             joined = mx.np.concatenate(arrays) if arrays[0].ndim else mx.np.stack(arrays)
@@ -56,7 +56,7 @@ class MxnetReplicas(Replicas):
     def write(self, x: Any, value: Any) -> None:
         array = models.array_of(x)
         with mx.util.np_shape(True), mx.autograd.pause():
-            # copyto does not mix legacy arrays and mx.np's
+            # copyto does not take a legacy array and one of mx.np together
             value.as_nd_ndarray().copyto((x if array is None else array).as_nd_ndarray())
 
     def total(self, tensors: Iterable[Any], mean: bool) -> Any:

@@ -1,7 +1,6 @@
 """MXNet's own networks, gradients and devices, for the conformance suite.
 
-NumPy's semantics are a flag of the thread. Each sample turns them on for itself, by `use_np`, so that it runs whether
-the thread has them or not.
+NumPy's semantics are a flag of the thread. Each sample turns the flag on by `use_np`, so that it runs in any thread.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class MxnetSamples(Samples):
         return x + y
 
     def address(self, x: Any) -> int | None:
-        x.wait_to_read()  # memory is allocated when the array is computed
+        x.wait_to_read()  # before the array is computed it has no memory
         pointer = ctypes.c_void_p()
         mx.base.check_call(mx.base._LIB.MXNDArrayGetData(x.handle, ctypes.byref(pointer)))
         return pointer.value
@@ -132,12 +131,12 @@ class MxnetSamples(Samples):
     def long_work(self, device: Device) -> Work | None:
         context = self._backend.to_native(device)
         if context.device_type == "gpu":
-            return None  # the newest GPU wheel has no kernels for GPUs later than 2020
+            return None  # MXNet's last wheel for GPUs has no kernels for GPUs made after 2020
         x = mx.np.ones((1200, 1200), ctx=context)
         mx.nd.waitall()
         for _ in range(10):
             x = mx.np.dot(x, x) / 1200
-        # MXNet's engine cannot be asked, so a thread waits and can be
+        # MXNet cannot be asked whether an array is computed, so a thread waits for it
         waiting = threading.Thread(target=x.wait_to_read, daemon=True)
         waiting.start()
 
@@ -150,7 +149,7 @@ class MxnetSamples(Samples):
 
 @use_np
 class _Net(nn.HybridSequential):  # type: ignore[misc]
-    """Layers on `mx.np` arrays, in whichever thread they are called."""
+    """A sequence of layers that works with `mx.np` arrays in any thread."""
 
 
 def _built(*layers: Any) -> Any:

@@ -1,13 +1,15 @@
-"""NumPy's semantics, which MXNet keeps per thread, off at first: which threads get them, and when.
+"""NumPy's semantics of shapes and arrays, which MXNet keeps per thread, off at first: which threads get them, and when.
 
-A thread that chooses MXNet by xdevice, makes tensors by it, or asks for arithmetic, is neutral: it gets them, once and
+A thread that chooses MXNet by xdevice, makes tensors by it, or asks for arithmetic, gets NumPy's semantics, once and
 for good. What this must keep:
-- Loading, moving, copying, waiting and asking where something is never switch.
-- A program that has made legacy arrays, symbols or Gluon blocks without them keeps what it has: with them layers that
-  were built before refuse every array, and 0 no longer stands for a size that is not known yet.
-- They are never switched for a part of what a program computes: a loss that is recorded with them and differentiated
-  without may end the process, and arrays without dimensions or elements cannot be computed on there.
-- What the program itself switches, off too, stays; only arithmetic, which is impossible without, switches on again.
+
+- Loading, moving, copying, waiting and asking for a device never switch them on.
+- In a program that has made legacy arrays, symbols or Gluon blocks they stay off: with them, layers that were built
+  before refuse every array, and 0 no longer stands for a size that is not known yet.
+- They are never on for only a part of a program's computation: a loss that is recorded with them and differentiated
+  without them may crash the process, and without them 0-d arrays and arrays without elements do not work.
+- If the program itself has switched them, on or off, they stay so; only arithmetic, which needs them, switches them on
+  again.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ _IS_ALLOWED: Final = is_set(VARIABLE, usual=True)
 
 
 class _Thread:
-    """What has been decided in a thread."""
+    """What has been decided about NumPy's semantics in one thread."""
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled
-        """Whether creation need not ask any more: somebody has called `set_np`, or it was found that nobody must."""
+        """Whether `creating` has nothing more to do: the program or xdevice has called `set_np`, or must not."""
         self.is_ours = False
-        """Whether xdevice has called it."""
+        """Whether xdevice has called `set_np` here."""
         self.has_entered = False
-        """Whether it has asked for arithmetic."""
+        """Whether this thread has asked for arithmetic."""
 
 
 class _Here(threading.local):
@@ -53,8 +55,9 @@ class _Here(threading.local):
 
 
 class _Calls:
-    """Stands for "`set_np` has logged what it does", which MXNet asks when it is called. So a call is seen; and it logs
-    nothing by the root logger, which MXNet would configure, so that the user's own logging.basicConfig does nothing."""
+    """Takes the place of a flag of MXNet's that `set_np` reads, whether it has logged a message: so each call of
+    `set_np` is noticed. As the flag is always true, nothing is logged: MXNet would log by the root logger, and so
+    configure it, after which the user's logging.basicConfig does nothing."""
 
     def __init__(self, has_logged: bool) -> None:
         self.seen = has_logged
@@ -67,13 +70,14 @@ class _Calls:
 
 _here: Final = _Here()
 _calls: Final = _Calls(mx.util._set_np_array_logged)
-"""Whether anybody has called `set_np` in this process, before this import too: then the program is not a legacy one."""
+"""Knows whether the program has called `set_np` in this process, even before this import: then it is not a legacy
+program."""
 mx.util._set_np_array_logged = _calls
 mx.util._set_np_shape_logged = True
 
 _lock = threading.Lock()
 _legacy: str | None = None
-"""What the program had made without NumPy's semantics when that was first asked: it is asked once."""
+"""The kind of legacy things that the program had made when `_legacy_things` was first called; None for none."""
 _is_decided = False
 _told: set[str] = set()
 
@@ -82,14 +86,14 @@ _told: set[str] = set()
 
 
 def enter() -> None:
-    """`require` when this thread asks for arithmetic for the first time: later each kernel does."""
+    """Calls `require` when this thread asks for arithmetic for the first time; later each kernel does."""
     if not _here.thread.has_entered:
         require()
         _here.thread.has_entered = True
 
 
 def require() -> None:
-    """Gives this thread NumPy's semantics, or leaves them on: before anything is computed or recorded by xdevice.
+    """Gives this thread NumPy's semantics, if they are off, before xdevice computes or records anything.
 
     Raises:
         UnsupportedError: the program has made legacy arrays or blocks before, or XDEVICE_MXNET_NP=0.
@@ -111,10 +115,10 @@ def chosen() -> None:
 
 
 def creating() -> None:
-    """Gives this thread NumPy's semantics as soon as it makes a tensor, unless the program is a legacy one."""
+    """Gives this thread, which is about to make a tensor, NumPy's semantics, unless the program is a legacy one."""
     if _here.thread.is_settled:
         return
-    if _is_on():  # on for a block only: a lasting choice is noted in `is_settled`
+    if _is_on():  # within a `with` block: `set_np` would have set `is_settled`
         _legacy_things()
         return
     why_not = _switch()
@@ -127,14 +131,14 @@ def creating() -> None:
 
 
 def leave() -> None:
-    """Takes away what `require` or `creating` have given this thread."""
+    """Takes away the semantics that `require`, `chosen` or `creating` have given this thread."""
     if _here.thread.is_ours and mx.util.is_np_array():
         mx.npx.reset_np()
     _here.thread = _Thread()
 
 
 def _switch() -> str | None:
-    """Switches NumPy's semantics on in this thread; returns why not, if it cannot."""
+    """Switches NumPy's semantics on in this thread; returns the reason if that is not allowed."""
     _here.thread.is_settled = True
     if not _IS_ALLOWED:
         return f"{VARIABLE}=0 leaves them off"
@@ -170,7 +174,8 @@ def _legacy_things() -> str | None:
 
 
 def _found() -> str | None:
-    """What NumPy's semantics would break, if the program has such arrays or blocks. Looks at every object, in 30 ms."""
+    """Arrays or blocks of the program that NumPy's semantics would break, in words; None if there are none. Looks at
+    every object of the process, which takes 30 ms."""
     classes = _classes()
     arrays = [cls for cls in classes if issubclass(cls, mx.nd.NDArray)]
     if not all(issubclass(cls, mx.np.ndarray) for cls in arrays):
@@ -180,14 +185,14 @@ def _found() -> str | None:
             return f"a Gluon block, {cls.__name__},"
         if issubclass(cls, mx.sym.Symbol) and not issubclass(cls, mx.sym.np._Symbol):
             return "symbols of mx.sym"
-    # ctypes keeps the functions of a library that have been called. Arrays are freed by one
+    # arrays that are gone were freed by this function, and ctypes keeps each function that has been called
     return "arrays" if not arrays and "MXNDArrayFree" in vars(mx.base._LIB) else None
 
 
 def _classes() -> set[type]:
-    """The classes that have instances."""
+    """The classes of which there are instances."""
     is_frozen = gc.get_freeze_count() > 0
-    if is_frozen:  # else they would be left out
+    if is_frozen:  # gc.get_objects leaves frozen objects out
         gc.unfreeze()
     try:
         return set(map(type, gc.get_objects()))
@@ -200,7 +205,7 @@ def _classes() -> set[type]:
 
 
 class Carried:
-    """The semantics of the thread that makes this, for another one."""
+    """The semantics of the thread in which this object is made, to be used in another thread."""
 
     def __init__(self) -> None:
         self._is_shape, self._is_array = _is_on(), mx.util.is_np_array()
@@ -218,7 +223,7 @@ class Carried:
             _here.thread = thread
 
     def rejoin(self) -> None:
-        """Called in the first thread: gives it NumPy's semantics, without which it cannot compute with what the task
-        has made."""
+        """Called in the first thread after the other one's task: if the task has got NumPy's semantics, gives them to
+        the first thread, which could not compute with the task's arrays without them."""
         if self._there.is_ours and not _is_on():
             _switch()

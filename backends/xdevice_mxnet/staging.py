@@ -1,11 +1,11 @@
-"""Copies between the host and a GPU of NVIDIA's through the ring of page-locked memory.
+"""Copies between the host and an NVIDIA GPU through the ring of page-locked memory.
 
 What must be kept:
 
-- MXNet's engine knows nothing of these copies: so the host waits for what it reads. The engine has waited for the GPU
-  before it gives memory out again.
-- What is recorded for gradients has to be an operation of MXNet's.
-- Its shapes are read and made under NumPy's semantics, which the caller has switched on.
+- MXNet's engine does not know of these copies, so the host waits for an array before it reads it. Before the engine
+  gives out memory again, it has waited for the GPU.
+- A copy that is recorded for gradients must be an operation of MXNet's.
+- NumPy's semantics are on: the caller has switched them on.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas
 
 LEAST: Final = 16 << 20
-"""Bytes from which the ring gains."""
+"""The size in bytes from which the ring is faster."""
 
 
 def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
-    """The values of an array on a GPU; None where MXNet's own way is to be taken."""
+    """The values of an array on a GPU; None if MXNet is to read them."""
     if not _is_staged(x, "gpu", backend):
         return None
     return staging.read(x, _address(x, backend), x.shape, host_dtype(dtype_name(x.dtype)))
 
 
 def put(values: np.ndarray[Any, Any], context: Any, backend: Replicas) -> Any | None:
-    """An array on a GPU with the values of one of NumPy's; None where MXNet's own way is to be taken."""
+    """An array on a GPU with the values of a NumPy array; None if MXNet is to copy them."""
     if context.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_measured():
@@ -44,7 +44,7 @@ def put(values: np.ndarray[Any, Any], context: Any, backend: Replicas) -> Any | 
 
 
 def moved(x: Any, context: Any, backend: Replicas) -> Any | None:
-    """An array between the host and a GPU; None where MXNet's own way is to be taken."""
+    """A copy of an array of the host on a GPU, or the reverse; None if MXNet is to copy it."""
     from_kind, to_kind = ("cpu", "gpu") if context.device_type == "gpu" else ("gpu", "cpu")
     if context.device_type != to_kind or mx.autograd.is_recording() or not _is_staged(x, from_kind, backend):
         return None
@@ -65,7 +65,7 @@ def _to_gpu(owner: Any, source: int, made: Any, backend: Replicas) -> bool:
 
 
 def _address(x: Any, backend: Replicas) -> int:
-    """The address of an array that has been waited for; 0 where MXNet does not tell it."""
+    """The address of an array, after waiting for it; 0 if MXNet does not tell the address."""
     found = backend.memory_of(x)
     return 0 if found is None else found[0]
 
@@ -75,7 +75,7 @@ def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
         backend.device_of(x).kind == kind
         and not backend.virtual
         and _size(x) >= LEAST
-        and x.ctx.device_type == kind  # pinned memory is of the CPU too
+        and x.ctx.device_type == kind  # excludes pinned memory
         and backend.is_dense(x)
         and dtype_name(x.dtype) in backend.dtypes
         and ring.is_measured()

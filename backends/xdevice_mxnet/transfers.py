@@ -1,4 +1,4 @@
-"""Seeing MXNet's transfers."""
+"""Watching MXNet's transfers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 READS = ("asnumpy", "asscalar", "__bool__", "__nonzero__", "__repr__", "__str__", "__format__", "__getstate__")
 NUMPY_READS = ("item", "tolist", "__float__", "__int__")
-"""What only `mxnet.np.ndarray` also has."""
+"""Methods that read an array and that only `mxnet.np.ndarray` has."""
 MOVES = ("copyto", "as_in_context")
 NUMPY_MOVES = ("as_in_ctx",)
 

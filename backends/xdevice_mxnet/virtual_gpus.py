@@ -1,7 +1,8 @@
-"""Virtual GPUs: MXNet's CPU devices, `mx.cpu(1)` for gpu:0, which refuse what its GPUs would.
+"""Virtual GPUs: MXNet's CPU devices, `mx.cpu(1)` for gpu:0, made to refuse what real GPUs refuse.
 
-MXNet's operators compare the kind of memory of their arrays only, so they silently take `cpu(0)` and `cpu(1)`
-together. On hardware an array of the CPU beside one of a GPU is an error, and GPUs may not reach each other's memory.
+MXNet's operators compare only the kind of memory of their arrays, so they silently take arrays of `cpu(0)` and `cpu(1)`
+together. With real GPUs, an array of the CPU beside one of a GPU is an error, and a GPU may be unable to read another
+one's memory.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from xdevice.errors import DeviceNotFoundError
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-# as in the adapter: called without releasing the GIL, which it never holds for long
+# PyDLL, so that the GIL is not released: the function returns at once
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _CPU = mx.Context.devstr2type["cpu"]
-"""Not "cpu_pinned", the host's memory that a key-value store keeps beside the devices' arrays."""
+"""MXNet's number for the host's memory. That of "cpu_pinned" is not checked: a key-value store passes pinned arrays and
+those of devices together."""
 
 
 def refuse_mixed_devices() -> None:
     """Makes operators refuse arrays of two devices, until the process ends.
 
-    Every operator goes through one function of MXNet's library; a hybridized block refuses two devices by itself. What
-    autograd is given goes through functions of its own.
+    Every operator is called by one function of MXNet's library, and two functions take gradients: these three are
+    replaced. A hybridized block refuses two devices by itself.
     """
     library = mx.base._LIB
     call = library.MXImperativeInvokeEx
@@ -38,7 +40,7 @@ def refuse_mixed_devices() -> None:
         return
 
     def invoke(operator: Any, count: Any, handles: Any, outputs: Any, results: Any, *rest: Any) -> int:
-        given = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write on any device
+        given = outputs._obj.value  # the number of arrays in `out=`, which MXNet would write to on any device
         if count.value + given > 1:
             arrays = handles if not given else [*handles[: count.value], *results._obj[:given]]
             places = _places(arrays)
@@ -57,8 +59,8 @@ def _is_null(pointer: object) -> bool:
 
 
 def _with_gradients(call: Any, name: str, at: int) -> Any:
-    """A function of the library that takes arrays and their gradients, wrapped: it raises for a gradient on another
-    device."""
+    """Wraps a function of the library that takes arrays and, as argument number `at` after them, their gradients: it
+    raises if an array and its gradient are on two devices."""
 
     def checked(count: int, arrays: Any, *rest: Any) -> int:
         gradients = rest[at]
@@ -72,7 +74,7 @@ def _with_gradients(call: Any, name: str, at: int) -> Any:
 
 
 def _places(handles: list[int]) -> list[int]:
-    """The indices of the CPUs where these arrays are."""
+    """The indices of the CPU devices that these arrays are on."""
     return sorted({index for kind, index in map(_place, handles) if kind == _CPU})
 
 
@@ -108,7 +110,7 @@ class MxnetVirtualGpus(VirtualGpus):
     _places: dict[int, Device]
 
     def why_no_virtual_gpus(self) -> None:
-        """It has more than one CPU device from the start."""
+        """None: MXNet can always have virtual GPUs, because it has 16 CPU devices."""
 
     def make_virtual_gpus(self, n: int) -> None:
         self._cpus, self._gpus = 1, n
@@ -119,7 +121,8 @@ class MxnetVirtualGpus(VirtualGpus):
         """MXNet 1.9 has no default to change: its functions and layers use float32, until net.cast("float64")."""
 
     def _virtual_gpu(self, native: Any) -> Device | None:
-        """The device of a context that is one; None of the host's."""
+        """The virtual GPU that a context is; None if the context is the host's."""
+
         if native.device_type == "gpu":
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
         is_gpu = native.device_type == "cpu" and native.device_id > 0

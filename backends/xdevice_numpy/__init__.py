@@ -1,7 +1,7 @@
-"""NumPy: the backend of a machine without any framework. One device, nothing asynchronous, no models.
+"""NumPy: the backend of a machine without any framework. It has one device, computes synchronously, and has no models.
 
-What this adapter must keep: `asarray` aliases, so everything that promises a copy says `copy=True`. Most of
-NumPy silently drops the mask of a masked array, so such an array is not dense.
+What this adapter must keep: `asarray` may alias, so every function that promises a copy passes `copy=True`. Most of
+NumPy's functions silently drop the mask of a masked array, so such an array does not count as dense.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
 
     def rand(self, shape: tuple[int, ...], device: Device, dtype: str) -> np.ndarray[Any, Any]:
         draw = np.asarray(np.random.random_sample(shape))
-        if dtype != "float64":  # rounding to a shorter type would give 1.0 at times
+        if dtype != "float64":  # rounding to a shorter dtype would sometimes give 1.0
             steps = 2.0 ** SIGNIFICANT_BITS[dtype]
             draw = np.floor(draw * steps) / steps
         return draw.astype(host_dtype(dtype))
@@ -117,7 +117,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
 
         return nn
 
-    # what is neither tensor nor model
+    # containers
 
     def container_way(self, x: Any) -> Way | None:
         if not isinstance(x, np.ndarray) or not x.dtype.hasobject:
@@ -132,7 +132,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     def stage(self, x: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return np.array(x, copy=True, subok=True)
 
-    # seeing asynchrony
+    # asynchrony
 
     def blocking(self) -> AbstractContextManager[Any]:
         return nullcontext()  # NumPy computes synchronously
@@ -148,10 +148,10 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, NumpyProcesses, Backend):
     # virtual GPUs
 
     def why_no_virtual_gpus(self) -> None:
-        """None: NumPy is loaded beside other backends, so it refuses only where it is itself asked for GPUs."""
+        """None: NumPy is loaded beside other backends, so it refuses only when it is itself asked for GPUs."""
 
     def make_virtual_gpus(self, n: int) -> None:
-        """From here on `count` raises for GPUs."""
+        """Does nothing, but from now on `count` raises for GPUs."""
 
     # floats of a parity run
 

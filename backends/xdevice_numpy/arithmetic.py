@@ -1,7 +1,7 @@
 """NumPy's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
 
-What this must keep: NumPy gives a scalar where an array without dimensions is due, and warns of `1 / 0` and `log(0)`,
-which have values in the standard. To silence it takes longer than an addition: `add`, `multiply` and `subtract` warn.
+What this must keep: NumPy gives a scalar where a 0-d array is due, and warns of `1 / 0` and `log(0)`, which have values
+in the array API standard. Silencing the warnings takes longer than an addition: `add`, `multiply` and `subtract` warn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESHAPE_IS_VIEW = True
 
 
 def settled(x: Any) -> Array:
-    """The result as an array, where NumPy gives a scalar. For kernels that the core calls directly."""
+    """The result of a kernel as an array, if NumPy gives a scalar. The core calls this after NumPy's own functions."""
     return np.asarray(x)
 
 
@@ -135,7 +135,7 @@ def max(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
 
 
 def mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
-    with np.errstate(all="ignore"):  # np.mean warns of no elements in another way
+    with np.errstate(all="ignore"):  # this does not silence np.mean, which warns if there are no elements
         total = np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
         return np.asarray(total / total.dtype.type(x.size / total.size if total.size else 1))
 
@@ -165,7 +165,7 @@ def argmin(x: Array, axis: int) -> Array:
 def argsort(x: Array, axis: int, descending: bool) -> Array:
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # the last of equal ones comes first in the mirror image
+    # sorting the reversed values keeps the first of equal values first after the result is reversed
     mirrored = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     return x.shape[axis] - 1 - np.flip(mirrored, axis)
 

@@ -1,9 +1,9 @@
-"""NumPy's memory in the hands of frameworks, and theirs in its own.
+"""NumPy's arrays given to frameworks, and tensors of theirs taken, without a copy.
 
-- It knows no bfloat16: such an array is exported and taken over as uint16.
-- It refuses to export arrays that are read-only or of the other byte order, by `BufferError`.
-- What it takes over is not writable.
-- Its own memory is seldom at a multiple of 64 bytes.
+- NumPy does not support bfloat16 in DLPack: such an array is exported and imported as uint16.
+- NumPy refuses to export arrays that are read-only or of the other byte order, by `BufferError`.
+- Arrays that NumPy imports are read-only.
+- The memory of NumPy's own arrays is seldom at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TAKES = Takes(labels={"bfloat16": (1, 16)})
 def detached(x: Array) -> Array:
     if isinstance(x, np.ma.MaskedArray):
         raise UnsupportedError("the mask of a masked array would be lost; convert x.filled(), or x.data and x.mask")
-    return x  # of any other subclass the memory is the array's, whatever it keeps beside (a unit, a name)
+    return x  # other subclasses may add a unit or a name, but their memory holds their values
 
 
 class NumpyConversion(Conversion):

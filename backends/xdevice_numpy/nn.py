@@ -1,6 +1,6 @@
 """NumPy's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
 
-NumPy has no neural-network functions, and no gradients: these are formulas, kept short.
+NumPy has no neural-network functions, and no gradients: these are short formulas.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Pair = tuple[int, int]
 
-_view: Any = np.lib.stride_tricks.sliding_window_view  # NumPy's types forbid several axes
+_view: Any = np.lib.stride_tricks.sliding_window_view  # as Any, because NumPy's types do not allow several axes
 
 
 def relu(x: Array) -> Array:
@@ -23,7 +23,7 @@ def relu(x: Array) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    small = np.exp(-np.abs(x))  # of -|x|, so that it does not overflow
+    small = np.exp(-np.abs(x))  # exp(-x) could overflow
     return np.asarray(np.where(x < 0, small, x.dtype.type(1)) / (x.dtype.type(1) + small))
 
 
@@ -66,7 +66,7 @@ def dropout(x: Array, mask: Array, keep: float) -> Array:
 
 
 def _windows(x: Array, size: tuple[int, ...], stride: Pair, padding: Pair, value: float) -> Array:
-    """(N, C, rows, columns, height, width): a view of every window."""
+    """All windows, as a view of the shape (N, C, rows, columns, height of a window, width of a window)."""
     if padding != (0, 0):
         x = np.pad(x, ((0, 0), (0, 0), *((length, length) for length in padding)), constant_values=value)
     rows, columns = stride

@@ -2,9 +2,9 @@
 
 What this engine must keep (measured on mpi4py 4.1.2 with MPICH 5.0.2):
 
-- The import of `mpi4py.MPI` starts MPI, so that waits until the engine is asked for.
-- MPI adds no bool and no bfloat16. What is only moved goes as bytes.
-- Its world is that of `mpirun`: under another launcher each process is alone in its own.
+- Importing `mpi4py.MPI` starts MPI, so it is imported when an engine is made.
+- MPI cannot add bool or bfloat16. Arrays that are only sent go as bytes.
+- MPI's processes are those of `mpirun`: under another launcher each process would be alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LAUNCHED: Final = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""What says that a launcher of MPI has started this process."""
+"""Environment variables, of which one is set if a launcher of MPI has started this process."""
 _REDUCED_AS: Final = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"}
 
 
@@ -60,7 +60,7 @@ class MpiEngine(Engine):
             )
         self._ops = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
         self._rank, self._size = group.rank, group.size
-        self._all = MPI.COMM_WORLD.Dup()  # its messages never meet those of the program's own calls
+        self._all = MPI.COMM_WORLD.Dup()  # a duplicate, so that its messages are never mixed up with the program's own
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         return refusal_of_order(verb, op, dtype)

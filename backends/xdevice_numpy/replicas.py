@@ -1,4 +1,4 @@
-"""Arrays side by side: NumPy has one device, so they are all on it."""
+"""Splitting, joining and adding arrays, which in NumPy are all on one device."""
 
 from __future__ import annotations
 

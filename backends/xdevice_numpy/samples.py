@@ -1,4 +1,4 @@
-"""What NumPy has for the conformance suite: neither networks nor gradients."""
+"""NumPy's own arrays for the conformance suite; NumPy has neither networks nor gradients."""
 
 from __future__ import annotations
 

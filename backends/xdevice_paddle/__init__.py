@@ -1,17 +1,19 @@
 """PaddlePaddle.
 
 What this adapter must keep:
-- after TensorFlow, Paddle is imported with its own symbols first, else it segfaults (see `xdevice.contract.loader`);
+- after TensorFlow, Paddle is imported with its own symbols first; otherwise it segfaults (see
+  `xdevice.contract.loader`);
 - Paddle's dygraph mode ends for all threads when the thread that imported it ends, unless a reference to the context
   manager outlives it (measured on 2.6.2 and 3.3.1);
 - tensors are copied by `copying`, never by `Tensor.to`;
-- of a sparse tensor `_copy_to` raises, and `numpy()` ends the process with a segmentation fault (3.3.1);
+- for a sparse tensor `_copy_to` raises, and `numpy()` crashes the process by a segmentation fault (3.3.1);
 - `set_device` is process-wide, so only `scope` calls it, and lets threads overlap; on 2.6 only `_C_ops` takes a place
   to create on;
-- `CUDAPlace` ends the process on a CPU build, so a device is required before its place is made;
+- `CUDAPlace` crashes the process on a CPU build, so the device is checked before its place is made;
 - NumPy's uint16 means bfloat16, in and out;
-- a virtual GPU is a device of a plugin without kernels (virtual_gpus.py): each operation is computed on the CPU,
-  between copies. Strided kernels do not fall back to the CPU, so they are off: what is a view elsewhere is a copy then;
+- a virtual GPU is a device of a plugin without kernels (virtual_gpus.py): Paddle computes each operation on the CPU,
+  and copies operands and results. Strided kernels would fail there, so they are off, and operations that otherwise
+  give a view give a copy;
 - Paddle would make the first virtual GPU its default device.
 """
 
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     from .samples import PaddleSamples
 
 _CPU = devices.CPU
-_is_cpu_place = paddle.base.core.Place.is_cpu_place  # looked up once: that takes a tenth of the call
+_is_cpu_place = paddle.base.core.Place.is_cpu_place  # looked up once: the lookup takes a tenth of a call
 _dygraph = getattr(global_var, "_functional_dygraph_context_manager", None)
 
 
@@ -167,7 +169,7 @@ class PaddleBackend(
         return self.copy(x, device)
 
     def copy(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        if issubclass(type(x), tracing.SYMBOLS):  # isinstance says yes to any tensor
+        if issubclass(type(x), tracing.SYMBOLS):  # `isinstance` is true for any tensor
             return tracing.copied(x, device, self)
         if not x.is_dense():
             raise self.unsupported(
@@ -181,7 +183,7 @@ class PaddleBackend(
         if device is None:
             waiting = [gpu for gpu in self.devices() if gpu.kind == "gpu" and self.is_started(gpu)]
         else:
-            waiting = [device] if device.kind == "gpu" else []  # the CPU's work is done; no other kind comes in
+            waiting = [device] if device.kind == "gpu" else []  # the CPU computes synchronously
         for gpu in waiting:
             paddle.device.synchronize(self.to_native(gpu))
 
@@ -208,7 +210,7 @@ class PaddleBackend(
         if staged is not None:
             return staged
         host: np.ndarray[Any, Any] = (x if x.is_dense() else self._to_dense(x)).numpy()
-        if host.itemsize > 2:  # only short dtypes may need a view, and finding the name takes longer than the rest
+        if host.itemsize > 2:  # no view is needed, and finding the name of the dtype takes longer than the rest
             return host
         name = dtype_name(x.dtype)
         return host.view(host_dtype(name)) if name in BITS_AS else host
@@ -221,7 +223,7 @@ class PaddleBackend(
         native = self.to_native(device)
         if dtype not in ("float16", "bfloat16"):
             return self._settled(paddle._C_ops.uniform(shape, getattr(paddle, dtype), 0.0, 1.0, 0, native), device)
-        # rounding float32 to a short type would give 1.0 at times, and 2.6 draws no float16 on the CPU
+        # rounding float32 to a short dtype would sometimes give 1.0, and Paddle 2.6 cannot draw float16 on the CPU
         draw = paddle._C_ops.uniform(shape, paddle.float32, 0.0, 1.0, 0, native)
         steps = 2.0 ** SIGNIFICANT_BITS[dtype]
         return self._settled((paddle.floor(draw * steps) / steps).astype(dtype), device)
@@ -244,7 +246,7 @@ class PaddleBackend(
     # several devices
 
     def is_dense(self, x: paddle.Tensor) -> bool:
-        return not isinstance(x, paddle.Tensor) or bool(x.is_dense())  # while to_static traces it is something else
+        return not isinstance(x, paddle.Tensor) or bool(x.is_dense())  # to_static passes symbols
 
     # graphs
 
@@ -292,8 +294,8 @@ class PaddleBackend(
         return devices.of("gpu", index)
 
     def _settled(self, x: paddle.Tensor, device: Device) -> paddle.Tensor:
-        """The result of an operation, moved to `device`: without a kernel of the plugin, Paddle leaves an empty one on
-        the CPU."""
+        """The result of an operation, moved to `device`: Paddle leaves an empty result on the CPU if the plugin has no
+        kernel for the operation."""
         return self.move(x, device) if self._gpu != "gpu" and self.device_of(x) is not device else x
 
     def _real_gpu(self, index: int) -> Device:

@@ -1,12 +1,13 @@
 """Paddle's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
 
 What this must keep:
-- on the CPU, `sqrt` of infinity in float32 is NaN from eight elements on;
-- `equal` of floats allows for a difference of 1e-8;
-- `pow` and `full_like` of integers go by way of float64;
-- `argmax` passes over NaN;
-- a product of stacks of integers that broadcast writes beside its memory, and ends the process later (3.3.1);
-- for a reduction `axis=[]` means all axes, which the core never asks for.
+- on the CPU, `sqrt` of infinity in float32 is NaN if the tensor has eight elements or more;
+- `equal` takes floats that differ by 1e-8 for equal;
+- `pow` and `full_like` of integers compute in float64;
+- `argmax` and `argmin` skip NaN;
+- a product of stacks of integers that are broadcast writes outside of its memory, which crashes the process later
+  (3.3.1);
+- a reduction with `axis=[]` works over all axes, but the core never passes it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,14 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 import paddle
+
+# Paddle's own functions that are kernels as they are
+from paddle import (  # isort: skip  # noqa: F401
+    abs, acos, acosh, add, all, any, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, cos, cosh, divide, exp,
+    expm1, flip, floor, greater_equal, isfinite, isinf, isnan, less_equal, log, log10, log1p, log2, logical_and,
+    logical_not, logical_or, logical_xor, maximum, mean, minimum, multiply, prod, reciprocal, reshape, roll, round,
+    sign, sin, sinh, square, squeeze, subtract, tan, tanh, trunc, where,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +42,7 @@ def dtype(name: str) -> Any:
 
 def astype(x: Any, name: str) -> Any:
     if paddle.is_floating_point(x) and not name.startswith(("float", "bfloat", "complex")):
-        x = x.detach()  # integers and bool have no gradient, and Paddle carries one through them
+        x = x.detach()  # integers and bool have no gradient, but Paddle would pass one through them
     return paddle.cast(x, name)
 
 
@@ -60,52 +69,9 @@ def number(value: complex, name: str, like: Any) -> Any:
 
 # of each element
 
-abs = paddle.abs
-acos = paddle.acos
-acosh = paddle.acosh
-add = paddle.add
-asin = paddle.asin
-asinh = paddle.asinh
-atan = paddle.atan
-atan2 = paddle.atan2
-atanh = paddle.atanh
-ceil = paddle.ceil
-cos = paddle.cos
-cosh = paddle.cosh
-divide = paddle.divide
-exp = paddle.exp
-expm1 = paddle.expm1
-floor = paddle.floor
 greater = paddle.greater_than
-greater_equal = paddle.greater_equal
-isfinite = paddle.isfinite
-isinf = paddle.isinf
-isnan = paddle.isnan
 less = paddle.less_than
-less_equal = paddle.less_equal
-log = paddle.log
-log10 = paddle.log10
-log1p = paddle.log1p
-log2 = paddle.log2
-logical_and = paddle.logical_and
-logical_not = paddle.logical_not
-logical_or = paddle.logical_or
-logical_xor = paddle.logical_xor
-maximum = paddle.maximum
-minimum = paddle.minimum
-multiply = paddle.multiply
 negative = paddle.neg
-reciprocal = paddle.reciprocal
-round = paddle.round
-sign = paddle.sign
-sin = paddle.sin
-sinh = paddle.sinh
-square = paddle.square
-subtract = paddle.subtract
-tan = paddle.tan
-tanh = paddle.tanh
-trunc = paddle.trunc
-where = paddle.where
 
 
 def equal(x1: Any, x2: Any) -> Any:
@@ -126,14 +92,14 @@ def remainder(x1: Any, x2: Any) -> Any:
     return _divided(paddle.remainder, x1, x2)
 
 
-def _divided(divide: Callable[..., Any], x1: Any, x2: Any) -> Any:
-    """Divides; integers divided by 0 give 0. On the CPU Paddle would end the process, also for the least integer by
-    -1."""
+def _divided(function: Callable[..., Any], x1: Any, x2: Any) -> Any:
+    """The quotient or remainder by `function`; 0 for integers divided by 0. Paddle would crash the process on the CPU,
+    as for the least integer divided by -1."""
     if paddle.is_floating_point(x1):
-        return divide(x1, x2)
+        return function(x1, x2)
     by_zero, by_minus_one, one = x2 == 0, x2 == -1, paddle.ones_like(x2)
     x1 = paddle.where(by_minus_one, paddle.neg(x1), x1)
-    made = divide(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
+    made = function(x1, paddle.where(paddle.logical_or(by_zero, by_minus_one), one, x2))
     return paddle.where(by_zero, paddle.zeros_like(made), made)
 
 
@@ -142,9 +108,9 @@ def pow(x1: Any, x2: Any) -> Any:
 
 
 def _whole_power(x: Any, exponent: Any) -> Any:
-    """An integer power, by squaring. An exponent above 63 is replaced by 62 or 63: only powers of 0, 1 and -1 fit then,
-    and these are the same."""
-    two = number(2, "int64", x)  # with a number of Python, a tensor without dimensions becomes a vector
+    """An integer power, by squaring. An exponent above 63 is replaced by 62 or 63, whichever is as odd or even: only
+    powers of 0, 1 and -1 do not overflow then, and theirs are the same."""
+    two = number(2, "int64", x)  # a 0-d tensor and a Python number would give a vector
     left = paddle.where(exponent > 63, paddle.remainder(exponent, two) + 62, exponent)
     made = paddle.ones_like(x)
     for _ in range(6):
@@ -161,12 +127,8 @@ def sqrt(x: Any) -> Any:
 
 # of many elements
 
-all = paddle.all
-any = paddle.any
 max = paddle.amax
-mean = paddle.mean
 min = paddle.amin
-prod = paddle.prod
 
 
 def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
@@ -211,29 +173,23 @@ def take_along_axis(x: Any, indices: Any, axis: int) -> Any:
 
 # of shapes
 
-broadcast_to = paddle.broadcast_to
-
 
 def concat(tensors: Sequence[Any], axis: int) -> Any:
     return paddle.concat(list(tensors), axis)
 
 
 expand_dims = paddle.unsqueeze
-flip = paddle.flip
 
 
 def matmul(x1: Any, x2: Any) -> Any:
-    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # the question takes as long as the product
+    if x1.dtype is paddle.float32 or paddle.is_floating_point(x1):  # `is` first: the call takes as long as the product
         return paddle.matmul(x1, x2)
-    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # which would broadcast
+    if x1.ndim < 2 or x2.ndim < 2 or x1.shape[-1] != x2.shape[-2]:  # `multiply` would broadcast
         raise ValueError(f"no product of {x1.shape} and {x2.shape}")
     return paddle.sum(paddle.multiply(paddle.unsqueeze(x1, -1), paddle.unsqueeze(x2, -3)), -2, dtype=x1.dtype)
 
 
 permute_dims = paddle.transpose
-reshape = paddle.reshape
-roll = paddle.roll
-squeeze = paddle.squeeze
 
 
 def stack(tensors: Sequence[Any], axis: int) -> Any:

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 _BENCHMARK = "FLAGS_benchmark"
 _blocked = Shared(per_thread=False)
-"""The flag is the process's, so the last block of any thread puts it back."""
-
-
-def blocking() -> AbstractContextManager[None]:
-    return _blocked.on(_block)
+"""One for all threads, because the flag is one for the process: the last block to end, in any thread, resets it."""
 
 
 def _block() -> Callable[[], None]:
@@ -36,4 +32,4 @@ class PaddleBlocking(Blocking):
     def blocking(self) -> AbstractContextManager[Any]:
         if not self._gpus or self.virtual:
             return nullcontext()  # the CPU computes synchronously, and the flag prints a line at each product
-        return blocking()
+        return _blocked.on(_block)

@@ -1,6 +1,7 @@
-"""Seeing the calls of Paddle's layers.
+"""Recording the calls of Paddle's layers.
 
-What must be kept: `paddle.jit.to_static` replaces a layer's `forward` with what runs a program.
+What must be kept: `paddle.jit.to_static` replaces the `forward` of a layer with an object that runs a program, in which
+no calls are seen.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class PaddleCalls(Calls):
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
         training = [layer for layer in model.sublayers(include_self=True) if layer.training]
-        # a BatchNorm with use_global_stats=False updates its averages in evaluation mode too
+        # a BatchNorm with use_global_stats=False updates its averages even in evaluation mode: they are put back
         kept = [
             (x, x.clone())
             for layer in model.sublayers(include_self=True)

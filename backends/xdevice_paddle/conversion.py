@@ -1,11 +1,12 @@
-"""Paddle's memory in the hands of other frameworks, and theirs in its own.
+"""Paddle's tensors given to other frameworks, and tensors of theirs taken, without a copy.
 
-- A negative stride makes the import ask for 2**64 bytes.
-- Before Paddle 3, which brought `__dlpack__`, an export writes the strides of C order whatever they are, it labels bool
-  as uint8, and an import copies and ignores the strides.
-- It releases memory under a lock (3.3.1). If that belongs to a tensor, of MXNet say, whose own memory came from one
-  that Paddle has taken over, Paddle waits for itself forever. If PyTorch, say, releases what it has from Paddle, it
-  does so without Python's lock, and two threads wait for each other. Hence `releases_under_lock`.
+- With a negative stride, the import tries to allocate 2**64 bytes.
+- Before Paddle 3, which brought `__dlpack__`, an export declares C order whatever the strides are, and bool as uint8,
+  and an import makes a copy and ignores the strides.
+- Paddle releases memory while it holds a lock (3.3.1). If this memory belongs to a tensor of MXNet, say, whose memory
+  came from Paddle, MXNet releases that in turn, and Paddle waits for its own lock forever. If PyTorch, say, releases
+  memory of Paddle's, it does so without Python's lock, and two threads wait for each other. Hence
+  `releases_under_lock`.
 - `contiguous()` of a view cuts it off from its base (3.3.1), so nothing here calls it.
 """
 
@@ -33,8 +34,8 @@ _knows_strides: Final = hasattr(paddle.Tensor, "__dlpack__")
 
 
 def takes(is_virtual: bool) -> Takes | None:
-    """The memory that Paddle can take over. With virtual GPUs none of its kernels takes strides, not even on the
-    CPU."""
+    """The memory that Paddle can take over; None if it always copies. With virtual GPUs it must be compact: kernels
+    that take strides are off, even those of the CPU."""
     if not _knows_strides:
         return None
     return Takes(strides="compact" if is_virtual else "forward")
@@ -46,10 +47,11 @@ def described(x: paddle.Tensor) -> str:
 
 class PaddleConversion(Conversion):
     _gpu: str
-    """What Paddle calls the type of `gpu:i`."""
+    """Paddle's name for the kind of device that `gpu:i` is."""
 
     def shares(self, device: Device) -> bool:
-        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")  # of others nothing was seen
+        # sharing memory was tried on CPUs and on GPUs of NVIDIA and AMD only
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "gpu")
 
     def takes(self) -> Takes | None:
         return takes(bool(self.virtual))
@@ -64,7 +66,7 @@ class PaddleConversion(Conversion):
     def memory_layout(self, x: paddle.Tensor) -> tuple[int, bool, bool] | None:
         if not _knows_strides:
             return None
-        # is_contiguous looks at strides that nobody steps in
+        # `is_contiguous` also looks at the strides of axes of size 1, which do not matter
         return x.data_ptr(), x.is_contiguous() or 1 in x.shape, min(x.strides, default=0) >= 0
 
     def export(self, x: paddle.Tensor) -> Any:
@@ -88,7 +90,7 @@ class PaddleConversion(Conversion):
 
     def peek(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         if self.takes() is None or not x.place.is_cpu_place() or not x.is_dense() or not x.size:
-            return self.to_numpy(x)  # 2.6 exports bool as uint8, and views with the strides of others
+            return self.to_numpy(x)  # Paddle 2.6 exports bool as uint8, and views with wrong strides
         name = dtype_name(x.dtype)
         if name in BITS_AS and self.virtual:
             return self.to_numpy(x)

@@ -1,10 +1,12 @@
 """Copies of Paddle's tensors.
 
 What must be kept:
-- `Tensor.to` can clear its source when GPU memory is low, and was in-place before 3.0, so tensors go by `_copy_to`;
-- that cuts the graph, and a parameter's own one makes another parameter: hence `_Copy`, and `paddle.Tensor`'s;
-- what a hook on the result of a PyLayer gives is ignored (3.3.1): so the result is that of an operation in its memory;
-- it is always blocking: then it is ordered after the work on both GPUs.
+- `Tensor.to` can clear its source when GPU memory is low, and worked in place before 3.0, so tensors are copied by
+  `_copy_to`;
+- `_copy_to` cuts the graph, hence `_Copy`; a parameter's own `_copy_to` makes a parameter, hence
+  `paddle.Tensor._copy_to`;
+- the result of a hook on the output of a PyLayer is ignored (3.3.1), so an operation in place follows the PyLayer;
+- `_copy_to` is always called blocking: then the copy comes after earlier work on both GPUs.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     source = x.place
     if not (source.is_gpu_place() and staging.is_host(place) and driver.is_there()):
         return paddle.Tensor._copy_to(x, place, True)
-    # Paddle copies to the host by the context of the GPU that is current in this thread, and fails where it is another
+    # Paddle copies to the host in the context of this thread's current GPU, and fails if the tensor is on another one
     with driver.on(source.gpu_device_id()):
         return paddle.Tensor._copy_to(x, place, True)
 
 
 def relocate(x: paddle.Tensor, place: Any) -> None:
-    """Puts the memory of `x` elsewhere and keeps the object, so that optimizers and shared layers see it move."""
-    there = plain(x, place)  # named, because get_tensor() does not keep it alive
+    """Moves the memory of `x` to `place` and keeps the object, to which optimizers and other layers may refer."""
+    there = plain(x, place)  # in a variable, because get_tensor() does not keep the tensor alive
     x.value().get_tensor()._share_data_with(there.value().get_tensor())
 
 

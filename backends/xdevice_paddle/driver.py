@@ -1,7 +1,7 @@
-"""What Paddle does not tell about its GPUs, asked of the CUDA driver.
+"""Calls of the CUDA driver, for what Paddle's Python does not offer.
 
-Which have a context: waiting for one without would make a context there (500 MB). And what is on the GPU that is
-current in this thread, which Paddle's Python can choose only by `set_device`, for all threads.
+First, which GPUs have a context: waiting for a GPU without one would make a context there (500 MB). Second, to make a
+GPU the current one of this thread: Paddle's `set_device` does it for all threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_started(index: int) -> bool:
-    """Whether this process has a context on a GPU. True where that cannot be asked, as on ROCm."""
+    """Whether this process has a context on a GPU; True if nothing can tell, as on ROCm."""
     driver = _driver()
     if driver is None:
         return True
@@ -28,7 +28,7 @@ def is_started(index: int) -> bool:
 
 
 class DriverError(RuntimeError):
-    """What a function of the driver reports, the errors of asynchronous work among it."""
+    """An error that a function of the driver has reported; it may come from earlier asynchronous work."""
 
     def __init__(self, name: str, text: str, code: int) -> None:
         super().__init__(f"{name} of the CUDA driver failed: {text}")
@@ -41,7 +41,7 @@ def is_there() -> bool:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls a function of the driver, and raises the error that it reports."""
+    """Calls a function of the driver; raises `DriverError` if it reports an error."""
     driver = _driver()
     assert driver is not None
     failed = getattr(driver, name)(*arguments)
@@ -53,7 +53,7 @@ def call(name: str, *arguments: Any) -> None:
 
 @contextmanager
 def on(index: int) -> Iterator[None]:
-    """Makes a GPU the current one of this thread."""
+    """In this scope a GPU is the current one of this thread."""
     call("cuCtxPushCurrent_v2", _context(index))
     try:
         yield
@@ -62,7 +62,7 @@ def on(index: int) -> Iterator[None]:
 
 
 def free_and_total(index: int) -> tuple[int, int]:
-    """Bytes of a GPU's memory."""
+    """The free and the total memory of a GPU, in bytes."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     with on(index):
         call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -71,7 +71,7 @@ def free_and_total(index: int) -> tuple[int, int]:
 
 @cache
 def _context(index: int) -> ctypes.c_void_p:
-    """The context that the CUDA runtime, and so Paddle, uses on a GPU; made if need be, and kept to the end."""
+    """The context that the CUDA runtime, and so Paddle, uses on a GPU; made if there is none, and never released."""
     call("cuInit", 0)
     device, context = ctypes.c_int(), ctypes.c_void_p()
     call("cuDeviceGet", ctypes.byref(device), index)

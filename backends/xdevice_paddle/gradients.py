@@ -2,11 +2,11 @@
 
 What this must keep:
 - `backward()` would write into the `.grad` of every tensor with `stop_gradient=False` that the loss depends on;
-- a detached alias stands for a leaf; one that is the result of recorded work, or nested, goes through `assign`, and
-  gradients flow on through that;
-- `paddle.grad` keeps what it computes in one place for the whole process, and lets other threads run: two at once end
-  the process with a segmentation fault (3.3.1);
-- for many operations Paddle has no second gradient, and raises RuntimeError.
+- the function is given a detached alias of each leaf, but, in nested calls and for leaves that are results of recorded
+  operations, the result of `assign`, through which gradients flow on;
+- `paddle.grad` works with state of the whole process, and lets other threads run: two calls at once crash the process
+  by a segmentation fault (3.3.1);
+- many operations have no second gradient: Paddle raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _one_at_a_time = threading.RLock()
 
 
 def _new_lock() -> None:
-    """Replaces the lock in a forked child, in which the thread that would release it does not exist."""
+    """Replaces the lock in a forked child: the thread that held it does not exist there."""
     global _one_at_a_time
     _one_at_a_time = threading.RLock()
 

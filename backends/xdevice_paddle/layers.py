@@ -2,11 +2,11 @@
 
 What must be kept:
 - a LayerNorm over several axes has a flat weight and bias;
-- a Linear's weight is transposed; a convolution's is PyTorch's, whatever the data format;
-- an RNN, LSTM or GRU holds each parameter a second time, in its cells: those names are aliases. With `proj_size` the
-  names beside the cells are on other parameters than they say, so the cells' are taken (Paddle 3.3.1);
-- a MultiHeadAttention owns its four Linears;
-- `momentum` is the weight of the old value, PyTorch's that of the new one.
+- the weight of a Linear is PyTorch's transposed; that of a convolution is as PyTorch's, whatever the data format;
+- an RNN, LSTM or GRU holds each parameter under its own name and once more in its cells. With `proj_size` its own
+  names belong to the wrong parameters (3.3.1), so the cells' names are used;
+- a MultiHeadAttention owns four Linears;
+- Paddle's `momentum` is the weight of the old value, PyTorch's that of the new one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def parts(kind: str, settings: Mapping[str, object]) -> tuple[Part, ...]:
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """The layers by path. Also fills in `blocks`, whose layers are not called in the order of their definition."""
+    """The layers in the order of their definition. Fills `blocks`: for each block of a Transformer, by its path, the
+    order in which its layers are called."""
     owned: set[int] = set()
     told = _axes_of_norms(model)
     for path, layer in model.named_sublayers(include_self=True):
@@ -78,8 +79,8 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
 
 
 def _axes_of_norms(model: Any) -> dict[int, Mapping[str, object]]:
-    """By `id`, the axis of each norm that is not that of the model's convolutions, or, without these, not the last
-    one."""
+    """By the `id` of a norm, the axis that it works over, if that is not the axis on which the model's convolutions
+    have their channels; in a model without convolutions, if it is the last axis."""
     every = model.sublayers(include_self=True)
     convs = {_has_channels_last(layer) for layer in every if isinstance(layer, conv._ConvNd)} or {False}
     return {
@@ -106,7 +107,8 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(layer, norm._BatchNormBase | nn.BatchNorm):
         settings = {"eps": layer._epsilon, "momentum": 1 - layer._momentum, "activation": getattr(layer, "_act", None)}
         always = getattr(layer, "_use_global_stats", None)
-        # None goes by the mode, as everywhere else; in the older nn.BatchNorm, which has another base, False does too
+        # None goes by the layer's mode, as in other frameworks; in the older nn.BatchNorm, which has another base
+        # class, False does too
         by_mode = always is None or (not always and not isinstance(layer, norm._BatchNormBase))
         return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):
@@ -161,7 +163,7 @@ def _order(layer: Any) -> tuple[str, ...]:
 
 
 def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
-    """What the layer of a Transformer does between its layers, by the id of the one that it is said of."""
+    """The settings of a block of a Transformer, as settings of layers in it, by their `id`."""
     return {
         id(layer.norm1): {"norm_first": layer.normalize_before, "block_dropout": float(layer.dropout1.p)},
         id(layer.linear1): {"activation": layer._config["activation"]},
@@ -169,7 +171,7 @@ def _of_block(layer: Any) -> dict[int, Mapping[str, object]]:
 
 
 def _padding_idx(layer: Any) -> int | None:
-    # before Paddle 3.3, which came with max_norm, -1 was for none
+    # before Paddle 3.3, which brought max_norm, -1 meant no padding
     is_none = layer._padding_idx is None or (layer._padding_idx == -1 and not hasattr(layer, "_max_norm"))
     return None if is_none else layer._padding_idx % layer.weight.shape[0]
 
@@ -195,7 +197,9 @@ def _padding(layer: Any, axes: int) -> object:
         return (0,) * axes
     if padding == "same":
         return layouts.same_padding(layer._kernel_size, layouts.per_axis(layer._stride, axes), (1,) * axes)
-    if isinstance(padding, list | tuple) and not isinstance(padding[0], int):  # with pairs for batch and channels
+    if isinstance(padding, list | tuple) and not isinstance(
+        padding[0], int
+    ):  # pairs, those of batch and channels among them
         padding = padding[1:-1] if layer._data_format.endswith("C") else padding[2:]
     return layouts.sides(padding, axes)
 

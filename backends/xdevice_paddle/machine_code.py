@@ -1,9 +1,9 @@
 """C functions that pass their arguments on to a function of the C library, made without a compiler.
 
-Paddle calls a device while it holds locks of its own, also in threads that do not hold Python's lock. A callback in
-Python waits there for that lock, whose owner may be waiting for Paddle's: with callbacks by ctypes, four threads that
-copied hung in two runs of three, and so did forked workers. Memory, copies and locks of the C library have no such
-trouble, and neither Python's end nor a fork takes them away.
+Paddle calls the functions of a device while it holds locks of its own, also in threads without Python's lock. A
+callback in Python would wait for Python's lock, whose owner may wait for Paddle's: with callbacks by ctypes, four
+threads that copied hung in two runs of three, and so did forked workers. Functions of the C library never wait for
+Python's lock, and still work while Python ends and after a fork.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _RAX: Final = 0
 
 
 class Argument(NamedTuple):
-    """An argument that the function is called with, counted from 0."""
+    """Stands for the argument of this number, from 0, that the made function is called with."""
 
     number: int
 
 
 def why_not() -> str | None:
-    """Why no code can be made on this machine; None if it can."""
+    """Why no code can be made on this machine; None if code can be made."""
     if sys.platform == "linux" and platform.machine() == "x86_64":
         return None
     return f"they are made on Linux on x86-64 only, and this is {platform.system()} on {platform.machine()}"
@@ -50,7 +50,7 @@ class Page:
         self._used = 0
 
     def keep(self, value: bytes) -> int:
-        """The address of a copy of these bytes, which is never freed either."""
+        """The address of a copy of `value`, which is never freed either."""
         address: int = self._libc.malloc(len(value))
         ctypes.memmove(address, value, len(value))
         return address
@@ -60,14 +60,13 @@ class Page:
         return self._add(_RETURN_0 + b"\xc3")
 
     def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
-        """The address of a function that calls one of the C library, and returns 0, or what that one has returned.
-
-        That one is given arguments of the caller's, in their order, and constants before, between and after them.
+        """The address of a new function that calls the function `name` of the C library with `passed`: arguments of its
+        own, in their order, and constants. It returns 0, or, with `is_status`, the result of that call.
         """
         target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
         assert target is not None
         places = list(zip(_REGISTERS, passed, strict=False))
-        # the constants last, because they overwrite what is still to be moved
+        # the constants last, because they overwrite registers whose arguments are still to be moved
         moved = [_move(register, _REGISTERS[x.number]) for register, x in places if isinstance(x, Argument)]
         constants = [_load(register, x) for register, x in places if not isinstance(x, Argument)]
         code = [_ALIGN_STACK, *moved, *constants, _load(_RAX, target), _CALL_RAX]
@@ -77,7 +76,7 @@ class Page:
         """Makes the functions callable, and unchangeable.
 
         Raises:
-            OSError: this system lets no program make code.
+            OSError: the system does not let programs make code.
         """
         if self._libc.mprotect(self._code, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
             raise OSError(ctypes.get_errno(), "this system lets no program make code at run time (mprotect)")

@@ -21,21 +21,21 @@ _KIND = "Allocated"
 
 @cache
 def _counts_virtual() -> bool:
-    """Paddle 2.6 does not count the memory of plugins, and says 0."""
+    """Whether Paddle counts the memory of virtual GPUs: 2.6 always says 0."""
     held = paddle.to_tensor([0.0], place=paddle.CustomPlace(virtual_gpus.KIND, 0))
     return core.device_memory_stat_current_value(_KIND, held.place.custom_device_id()) > 0
 
 
 class PaddleMemory(Primitives):
     _gpu: str
-    """What Paddle calls the type of `gpu:i`."""
+    """Paddle's name for the kind of device that `gpu:i` is."""
 
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu":
             allocated = core.host_memory_stat_current_value(_KIND, 0)
             return Memory(None, None, allocated, core.host_memory_stat_peak_value(_KIND, 0))
         if self._gpu not in ("gpu", virtual_gpus.KIND):
-            return Memory(None, None, None, None)  # Paddle counts that of GPUs
+            return Memory(None, None, None, None)  # Paddle counts the memory of GPUs only
         index = device.index
         if virtual_gpus.registered():
             if not _counts_virtual():

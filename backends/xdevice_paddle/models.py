@@ -1,4 +1,4 @@
-"""Paddle's layers and optimizers, moved in place, and `paddle.Model`, which holds one of each."""
+"""Paddle's layers and optimizers, moved in place, and `paddle.Model`, which holds a layer and an optimizer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
     if isinstance(model, paddle.nn.Layer):
         yield from model.named_parameters()
-        # an LSTM has a buffer without memory, which is nowhere
+        # an LSTM has a buffer without memory, and so without a device
         yield from (found for found in model.named_buffers() if found[1]._is_initialized())
         return
     for kind, state in {**model._accumulators, "master_weight": model._master_weights}.items():
@@ -32,7 +32,8 @@ def held(model: Any) -> Iterable[tuple[str, paddle.Tensor]]:
 
 
 def require_known(optimizer: Any, backend: Models) -> None:
-    """Raises for an optimizer with tensors where Paddle's others keep none: LBFGS has them in its `state`."""
+    """Raises `UnsupportedError` for an optimizer with tensors in attributes that are not known to hold state, as LBFGS
+    has in its `state`."""
     parameters = {id(p) for group in optimizer._parameter_list for p in _tensors(group)}
     for name, value in vars(optimizer).items():
         if name not in _KEPT and any(id(x) not in parameters for x in _tensors(value)):
@@ -46,7 +47,7 @@ _KEPT: Final = (
     "_accumulators", "_master_weights", "_accumulators_holder", "_learning_rate_map", "_default_dict",
     "_parameter_list", "_param_groups",
 )  # fmt: skip
-"""Where Paddle keeps state, parameters and settings. The latter are numbers, or tensors on the host."""
+"""Attributes in which optimizers keep state, parameters and settings; settings are numbers, or tensors on the host."""
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:
@@ -66,7 +67,7 @@ def move(model: Any, device: Device, backend: Models) -> None:
         if gradient is not None and not gradient.is_dense():
             raise backend.unsupported(f"moving the sparse gradient of {name}", "call clear_grad() first")
         moving += [variable] if gradient is None else [variable, gradient]
-    # learning rates were made on the device of the first step, where a kernel of another GPU may not read them
+    # tensors of learning rates are on the device of the first step, and a kernel of another GPU may not read them
     rates = getattr(model, "_learning_rate_map", {}).values()
     moving += [x for x in rates if isinstance(x, paddle.Tensor) and not x.place.is_cpu_place()]
     for x in moving:
@@ -82,7 +83,7 @@ def copied(model: paddle.nn.Layer, device: Device, backend: Models) -> paddle.nn
 
 def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
     layers = [model, *model.sublayers()]
-    # what a DataParallel was told about its processes: it cannot be copied, and nobody changes it
+    # the strategy of a DataParallel cannot be copied, and never changes: the copy shares it
     told = [layer._strategy for layer in layers if isinstance(layer, paddle.DataParallel)]
     try:
         return copy.deepcopy(model, {id(strategy): strategy for strategy in told})
@@ -93,7 +94,7 @@ def _duplicate(model: paddle.nn.Layer, backend: Models) -> paddle.nn.Layer:
         ) from error
 
 
-# what is neither a tensor nor a model
+# paddle.Model
 
 
 def _owned(model: paddle.Model) -> dict[str, Any]:
@@ -116,7 +117,7 @@ class PaddleModels(Models):
                 raise self.unsupported(
                     f"{name} of this model, which is a {type(value).__qualname__} and not a tensor", "save it yourself"
                 )
-            self.device_of(value)  # raises for one without memory
+            self.device_of(value)  # raises NotBuiltError for a parameter without memory
             yield name, value
 
     def move_model(self, model: Any, device: Device) -> None:
@@ -140,7 +141,8 @@ class PaddleModels(Models):
         return [(name, p.grad) for name, p in model.named_parameters() if not p.stop_gradient]
 
     def container_way(self, x: Any) -> Way | None:
-        """Of a `paddle.Model`, which is a network, and the optimizer that `prepare` was given."""
+        """How a `paddle.Model` is moved: its network, and the optimizer that `prepare` was given. None for any other
+        object."""
         if not isinstance(x, paddle.Model):
             return None
 

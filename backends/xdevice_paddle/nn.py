@@ -1,8 +1,8 @@
 """Paddle's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
 
 What this must keep, of the CPU's kernels of 3.3.1:
-- no logarithm of a probability is below -64, in `log_softmax` and in `cross_entropy`;
-- numbers and bool are not multiplied with each other.
+- `log_softmax` and `cross_entropy` give no logarithm of a probability below -64;
+- a tensor of numbers cannot be multiplied with one of bool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from xdevice.contract.hooks import unseen
 Pair = tuple[int, int]
 
 _NO_LABEL = -100
-"""What Paddle's own passes over; the core lets no label below 0 through."""
+"""The label that Paddle's kernel ignores; the core passes no label below 0."""
 
 relu = functional.relu
 sigmoid = functional.sigmoid
@@ -33,7 +33,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     losses = _losses(logits, labels)
     if not _may_be_at_the_bound(losses):
         return paddle._C_ops.mean_all(losses) if paddle.in_dynamic_mode() else paddle.mean(losses)
-    # against the most probable classes, which are never near the bound, and from there to the labels
+    # the loss against the most probable classes, which is never near the bound, and the difference to the labels'
     top = paddle.argmax(logits, 1, keepdim=True)
     apart = paddle.index_sample(logits, top) - paddle.index_sample(logits, paddle.unsqueeze(labels, 1))
     return functional.cross_entropy(logits, top) + paddle.mean(apart)
@@ -66,10 +66,11 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:
-    """Whether a loss may be cut off; the exact way takes three times as long."""
+    """Whether a loss may have been cut off at the bound of 64, which computing it exactly, at three times the cost,
+    avoids."""
     if not paddle.in_dynamic_mode():
         return True
     if losses.place.is_gpu_place():  # the GPU's kernel has no bound
         return False
     with unseen():
-        return not losses.numpy().max() < 63  # half of what `max` and `item` take
+        return not losses.numpy().max() < 63  # `max` and `item` of Paddle would take twice as long

@@ -1,9 +1,9 @@
 """The settings of Paddle's layers without parameters.
 
 What must be kept:
-- an activation in a `paddle.nn.BatchNorm` works on what that layer gives, and is a layer of its own here;
-- a dropout's `mode` may be "downscale_in_infer": it multiplies by 1 - p in evaluation;
-- a pool's `exclusive` is the opposite of `count_include_pad`, and its stride of None is its kernel;
+- the activation of a `paddle.nn.BatchNorm` gets an entry of its own, as in frameworks where it is a layer;
+- the `mode` of a dropout may be "downscale_in_infer": then it multiplies by 1 - p in evaluation;
+- the `exclusive` of a pool is the opposite of `count_include_pad`, and a stride of None means the size of the window;
 - `approximate` of a GELU is a bool.
 """
 

@@ -1,13 +1,15 @@
-"""What Paddle's optimizers compute, and their state in files: number of the parameter, kind of the state.
+"""What Paddle's optimizers compute, and their state under names that fit into files: "0.moment1_0" is the state
+`moment1_0` of the first parameter.
 
 What must be kept:
-- Paddle's own names, `linear_0.w_0_moment1_0`, count up in the process: another process, and a second optimizer in this
-  one, have others. The parameters of an optimizer have an order.
-- What an optimizer would make in its first step `_create_accumulators` makes before, on 2.6 and 3.3: in a twin, since
-  its copies of 16-bit parameters would be out of date if the file did not fit. An optimizer makes nothing that it has.
-- A group's rate is a factor of the optimizer's, and is kept with its decay in the parameters; what else a group sets
-  replaces the optimizer's own attributes during a step, so the attributes are those of the group that came last.
-- Powers of the betas are multiplied after use: after t steps they are beta^(t + 1).
+- Paddle's own names, `linear_0.w_0_moment1_0`, are numbered through the process: in another process, or for a second
+  optimizer, they differ. So a parameter is named by its place in the optimizer.
+- `_create_accumulators` (2.6 and 3.3) makes the state that the first step would make, except state that is there. It
+  is called on a twin of the optimizer: if loading failed later, the optimizer would keep outdated copies of 16-bit
+  parameters.
+- The learning rate of a group is a factor of the optimizer's, and is kept, like the group's decay, in the parameters;
+  other settings of a group replace the optimizer's attributes during a step, so these are those of the last group.
+- The powers of the betas are multiplied after use: after t steps they are beta^(t + 1).
 """
 
 from __future__ import annotations
@@ -32,38 +34,13 @@ _MASTER: Final = "master_weight"
 def variables(optimizer: Any) -> Iterator[tuple[str, paddle.Tensor]]:
     parameters = _parameters(optimizer)
     if optimizer._accumulators_holder and not optimizer._accumulators:
-        _make(optimizer, parameters)  # set_state_dict() has left there what the first step will take
+        _make(optimizer, parameters)  # set_state_dict() has kept the state in the holder for the first step
     numbers = {parameter.name: number for number, parameter in enumerate(parameters)}
-    # those of a parameter of 16 bits belong to its copy of 32
+    # the state of a parameter of 16 bits is named after the parameter's copy in 32 bits
     numbers |= {weight.name: numbers[name] for name, weight in optimizer._master_weights.items()}
     for kind, state in {**optimizer._accumulators, _MASTER: optimizer._master_weights}.items():
         for name, value in state.items():
             yield f"{numbers[name]}.{kind}", value
-
-
-def state_to_come(optimizer: Any, names: Sequence[str]) -> dict[str, paddle.Tensor]:
-    asked = {name.partition(".")[0] for name in names}
-    known = {name.partition(".")[0] for name, _ in variables(optimizer)}
-    twin = copy.copy(optimizer)
-    twin._accumulators, twin._master_weights = defaultdict(dict), {}
-    twin._accumulators_holder, twin._opti_name_list = {}, []
-    for name in ("_already_create_accumulator", "_already_create_accumulater"):  # the latter up to 2.6
-        if hasattr(twin, name):
-            setattr(twin, name, set())
-    _make(twin, [p for number, p in enumerate(_parameters(optimizer)) if str(number) in asked - known])
-    return dict(variables(twin))
-
-
-def take_state(optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
-    parameters = _parameters(optimizer)
-    for name, value in state.items():
-        number, _, kind = name.partition(".")
-        parameter = parameters[int(number)]
-        if kind == _MASTER:
-            optimizer._master_weights[parameter.name] = value
-        else:
-            owner = state.get(f"{number}.{_MASTER}", parameter)
-            optimizer._accumulators[kind][owner.name] = value
 
 
 def _make(optimizer: Any, parameters: list[Any]) -> None:
@@ -89,7 +66,7 @@ _NAMES: Final = {
     "amsgrad": "_amsgrad", "alpha": "_rho", "centered": "_centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
-"""Attributes; an argument has the name without the underscore."""
+"""The attribute of each setting; the argument of the class has the same name without the underscore."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
 _CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
 _DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
@@ -128,7 +105,7 @@ def _settings(optimizer: Any, kind: str, p: Any, group: Mapping[str, Any], backe
 
 def _coupled(optimizer: Any, p: Any, group: Any, found: Any, backend: Optimizers) -> dict[str, object]:
     decay = p.regularizer if p.regularizer is not None else optimizer.regularization
-    if decay is None:  # Momentum keeps its L2Decay as a number
+    if decay is None:  # Momentum keeps the coefficient of its L2Decay instead
         kept = optimizer._default_dict.get("regularization_coeff", 0.0)
         return {"weight_decay": float(group.get("regularization_coeff", kept))}
     if not isinstance(decay, paddle.regularizer.L1Decay | paddle.regularizer.L2Decay):
@@ -162,7 +139,7 @@ def _clip(clip: Any, backend: Optimizers) -> str:
 
 def _state(kind: str, p: Any, number: int, settings: Mapping[str, object]) -> dict[str, str]:
     if p.dtype in (paddle.float16, paddle.bfloat16):
-        return {}  # its moments may be of another dtype, and of a copy
+        return {}  # the state may be that of its copy in 32 bits, and have another dtype
     return {slot: f"{number}.{own}" for slot, own in _SLOTS[kind].items() if terms.keeps(slot, settings)}
 
 
@@ -170,11 +147,32 @@ class PaddleOptimizers(Optimizers):
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, paddle.Tensor]:
         if not isinstance(optimizer, paddle.optimizer.Optimizer):
             return {}
-        return state_to_come(optimizer, names)
+        asked = {name.partition(".")[0] for name in names}
+        known = {name.partition(".")[0] for name, _ in variables(optimizer)}
+        twin = copy.copy(optimizer)
+        twin._accumulators, twin._master_weights = defaultdict(dict), {}
+        twin._accumulators_holder, twin._opti_name_list = {}, []
+        for name in (
+            "_already_create_accumulator",
+            "_already_create_accumulater",
+        ):  # the latter in 2.6
+            if hasattr(twin, name):
+                setattr(twin, name, set())
+        _make(twin, [p for number, p in enumerate(_parameters(optimizer)) if str(number) in asked - known])
+        return dict(variables(twin))
 
     def take_state(self, optimizer: Any, state: Mapping[str, paddle.Tensor]) -> None:
-        if isinstance(optimizer, paddle.optimizer.Optimizer):
-            take_state(optimizer, state)
+        if not isinstance(optimizer, paddle.optimizer.Optimizer):
+            return
+        parameters = _parameters(optimizer)
+        for name, value in state.items():
+            number, _, kind = name.partition(".")
+            parameter = parameters[int(number)]
+            if kind == _MASTER:
+                optimizer._master_weights[parameter.name] = value
+            else:
+                owner = state.get(f"{number}.{_MASTER}", parameter)
+                optimizer._accumulators[kind][owner.name] = value
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)

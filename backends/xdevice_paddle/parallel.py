@@ -1,4 +1,4 @@
-"""What Paddle keeps per thread, and the one call that no two threads may make at once."""
+"""The state that Paddle keeps per thread, and the lock around the one call that two threads may not make at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
-    """Inside the block this thread has another one's AMP level and dtype; the lists of operators to cast are the
-    process's."""
+    """In this scope the thread has the AMP level and dtype `state` of another thread. The lists of operators to cast
+    are common to all threads."""
     tracer = base._dygraph_tracer()
     if state is None or tracer is None:
         yield
@@ -34,10 +34,10 @@ def _cast(state: tuple[Any, ...] | None) -> Iterator[None]:
 
 
 class _InTurn:
-    """While any thread is inside, `paddle.grad` is computed by one thread at a time: two at once segfault (3.3.1).
+    """While any thread is in this scope, `paddle.grad` runs in one thread at a time: two at once segfault (3.3.1).
 
-    The lock is put round the C++ call under `paddle.grad`, which covers `from paddle import grad` too. It can be
-    entered again, because a `PyLayer` may ask for a gradient in its backward. `backward()` may run at once.
+    The lock is around the C++ function that `paddle.grad` calls, so that `from paddle import grad` is covered too. It
+    is reentrant, because a `PyLayer` may ask for a gradient in its backward. `backward()` needs no lock.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class PaddleParallel(Parallel):
 
         @contextmanager
         def state() -> Iterator[None]:
-            # a new thread's CUDA device is 0 until Paddle is told its own current place, which is the process's
+            # in a new thread the CUDA device is 0 until the place that is current in the process is set again
             base._set_expected_place(base._current_expected_place())
             with _gradients_in_turn, _cast(cast), paddle.set_grad_enabled(grad):
                 yield

@@ -1,8 +1,8 @@
-"""Paddle's `DataLoader` without what goes wrong when its dataset raises.
+"""Paddle's `DataLoader`, made to raise the exceptions of its dataset.
 
-Without workers it hangs forever, so its dataset, sampler and collation are read here. With workers its own thread
-gets the exception and prints it, and the reader raises a SystemError that says nothing: so the exception is kept. Its
-threads and processes end when they are told to, not when the loop is left.
+Without workers it would hang forever, so its dataset, sampler and collation are called here. With workers a thread of
+the loader gets the exception and prints it, and the loop raises a SystemError that says nothing, so the exception is
+kept and raised. The loader's threads and processes end only when they are told to, not when the loop is left.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 def _in_this_thread(loader: paddle.io.DataLoader) -> Iterator[Any]:
-    plan = loaders._DataLoaderIterBase(loader)  # samples and collates as the loader would, and starts no thread
+    plan = loaders._DataLoaderIterBase(loader)  # knows how the loader samples and collates, and starts no thread
     fetcher = loaders._DatasetKind.create_fetcher(
         plan._dataset_kind, plan._dataset, plan._auto_collate_batch, plan._collate_fn, plan._drop_last
     )
     for indices in plan._sampler_iter:
         try:
             batch = fetcher.fetch(indices)
-        except StopIteration:  # how the fetcher says that an IterableDataset has ended
+        except StopIteration:  # an IterableDataset has ended
             return
         parts, structure = loaders._flatten_batch(batch)
         yield loaders._restore_batch([_as_tensor(part) for part in parts], structure)
@@ -61,21 +61,21 @@ class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
     def _thread_loop(self, place: Any) -> None:
         try:
             super()._thread_loop(place)
-        except Exception as error:  # else the thread would print it
+        except Exception as error:  # otherwise the thread would print it
             self._error = error
         finally:
             if self._is_broken:
                 super()._exit_thread_unexpectedly()
 
     def _exit_thread_unexpectedly(self) -> None:
-        # the reader raises as soon as its queue is killed, so that waits until the exception is kept
+        # killing the queue makes the loop raise at once, so `_thread_loop` does it after it has kept the exception
         self._is_broken = True
         self._thread_done_event.set()
 
 
 class PaddlePrefetch(Prefetch):
     _gpu: str
-    """What Paddle calls the type of `gpu:i`."""
+    """Paddle's name for the kind of device that `gpu:i` is."""
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
         if self._gpu != "gpu":

@@ -1,4 +1,4 @@
-"""Tensors on several devices, one of which gathers and adds."""
+"""Splitting, joining and adding tensors of several devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 _ADDED_AS = {"float16": "float32", "bfloat16": "float32", "uint8": "int32", "int8": "int32"}
-"""The CPU has no kernels for sums of these: of 8 bits on 2.6, of 16-bit floats on any version."""
+"""The dtypes in which others are added, because the CPU has no kernel for their sums: of 8-bit integers in Paddle 2.6,
+of 16-bit floats in any version."""
 
 
 class PaddleReplicas(Replicas):
@@ -36,7 +37,7 @@ class PaddleReplicas(Replicas):
         place = self.device_of(parts[0])
         if any(part.size for part in parts):
             return self._settled(paddle.concat(parts) if parts[0].ndim else paddle.stack(parts), place)
-        # 2.6 refuses to join tensors that are all empty
+        # Paddle 2.6 refuses to concatenate tensors that are all empty
         shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
         return self.full(shape, 0, place, dtype_name(parts[0].dtype))
 
@@ -57,7 +58,7 @@ class PaddleReplicas(Replicas):
         return x.data_ptr(), tuple(step * x.element_size() for step in x.strides)
 
     def write(self, x: paddle.Tensor, value: paddle.Tensor) -> None:
-        if x.size:  # an empty one would take over the flags of the value
+        if x.size:  # an empty tensor would take over the flags of `value`
             with paddle.no_grad():
                 x.copy_(value, True)
 
@@ -66,6 +67,6 @@ class PaddleReplicas(Replicas):
         first = next(rest)
         wide = _ADDED_AS.get(dtype_name(first.dtype), first.dtype)
         with paddle.no_grad():
-            start = copying.plain(first.astype(wide), first.place)  # clone() fails on empty tensors on 2.6
+            start = copying.plain(first.astype(wide), first.place)  # in Paddle 2.6, clone() fails for empty tensors
             total = add_up(start, (x.astype(wide) for x in rest), mean)
             return self._settled(total.astype(first.dtype), self.device_of(first))

@@ -38,7 +38,7 @@ class PaddleSamples(Samples):
         leaf = self.marked(x)
         function(leaf).sum().backward()
         assert leaf.grad is not None
-        return leaf.grad.detach()  # Paddle gives gradients that ask for a gradient, and their graph is gone
+        return leaf.grad.detach()  # Paddle's gradients have stop_gradient=False, although their graph is gone
 
     def requires_grad(self, x: paddle.Tensor) -> bool:
         return not x.stop_gradient
@@ -96,7 +96,7 @@ class PaddleSamples(Samples):
         optimizer = paddle.optimizer.Momentum(learning_rate=0.1, momentum=0.9, parameters=net.parameters())
 
         def step(x: paddle.Tensor, y: paddle.Tensor) -> float:
-            # the state follows the parameters as it does in a user's own loop: by moving the optimizer too
+            # as in a user's own loop: after the model has been moved, the optimizer is moved
             place = self._backend.from_native(net.weight.place)
             if place is not None and not self._backend.is_all_on(optimizer, place):
                 self._backend.move_model(optimizer, place)
@@ -116,7 +116,7 @@ class PaddleSamples(Samples):
     def long_work(self, device: Device) -> Work | None:
         if device.kind != "gpu" or virtual_gpus.registered():
             return None
-        # copies, because they need no kernel built for this GPU
+        # copies, because they need no kernel, and Paddle may not be built with kernels for this GPU
         place = paddle.CUDAPlace(device.index)
         x = paddle.to_tensor([0.0] * 1024, place=paddle.CPUPlace()).tile([1 << 18])._copy_to(place, True)
         result = x

@@ -1,7 +1,7 @@
-"""Paddle's current device is one for the whole process, so the scopes of several threads overlap in any order.
+"""Scopes with Paddle's current device, which is one for the whole process: scopes of several threads may overlap.
 
-The device that was there before a scope is put back by the last one to leave: a scope that is left while later ones are
-open hands it on.
+The device before all scopes is put back by the last one that is left: a scope that is left while later ones are open
+passes the device that it found on to the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Open:
-    """A scope that is open, and the device that it found."""
+    """An open scope, with the device that was current before."""
 
     def __init__(self, before: str) -> None:
         self.before = before

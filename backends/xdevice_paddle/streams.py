@@ -1,7 +1,7 @@
-"""The current stream, events by the CUDA driver, and what streams still use.
+"""The current stream, events by the CUDA driver, and tensors kept for streams that still use them.
 
-Paddle's own events are made on the GPU that is current, which only `set_device` chooses, and for all threads. Paddle
-has no `record_stream`: a tensor's memory is free for its own stream again as soon as the tensor ends.
+Paddle makes its own events on the current GPU, which only `set_device` chooses, for all threads. Paddle has no
+`record_stream`: as soon as a tensor ends, the stream that it was made on may reuse its memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Event:
 
     def __del__(self) -> None:
         if self.handle:
-            with suppress(Exception):  # the process ends, and the driver with it
+            with suppress(Exception):  # at the end of the process the driver may be gone
                 driver.call("cuEventDestroy_v2", self.handle)
 
 
@@ -71,7 +71,7 @@ def _handle(stream: Any) -> ctypes.c_void_p:
     return ctypes.c_void_p(stream.stream_base.cuda_stream)
 
 
-# what streams still use
+# tensors that streams still use
 
 _lock = threading.Lock()
 _used: list[tuple[paddle.Tensor, Any]] = []
@@ -79,7 +79,7 @@ _ending: list[tuple[paddle.Tensor, Event]] = []
 
 
 def keep(x: paddle.Tensor, stream: Any) -> None:
-    """Holds `x` until the program has let go of it and the stream has done what it had by then."""
+    """Keeps `x` until nothing else refers to it and the stream has done all work that it had by then."""
     with _lock:
         _let_go()
         _used.append((x, stream))
@@ -89,7 +89,7 @@ def _let_go() -> None:
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]
     still_used = []
     for entry in _used:
-        # two references are ours: the entry's, and the argument of getrefcount
+        # two references are not the program's: that of the entry, and that of getrefcount's argument
         if sys.getrefcount(entry[0]) > 2:
             still_used.append(entry)
             continue
@@ -101,7 +101,7 @@ def _let_go() -> None:
 
 class PaddleStreams(Streams):
     _gpu: str
-    """What Paddle calls the type of `gpu:i`."""
+    """Paddle's name for the kind of device that `gpu:i` is."""
 
     stream_reach = "process"
 
@@ -115,7 +115,7 @@ class PaddleStreams(Streams):
 
     @contextmanager
     def stream_scope(self, stream: Any) -> Iterator[None]:
-        """Not `paddle.device.stream_guard`, which may change the default GPU of all threads too."""
+        # not paddle.device.stream_guard, which may also change the default GPU of all threads
         before = _set_current(stream.stream_base)
         try:
             yield
@@ -127,7 +127,7 @@ class PaddleStreams(Streams):
 
     def new_event(self, device: Device) -> Any:
         self.require_events(device)
-        self.current_stream(device)  # the context of the GPU begins here
+        self.current_stream(device)  # makes the GPU's context
         return Event(device.index)
 
     def require_events(self, device: Device) -> None:
@@ -152,7 +152,8 @@ class PaddleStreams(Streams):
             keep(x, stream)
 
     def _require_gpu(self, device: Device, what: str) -> None:
-        """Paddle's CPU build ends with a segmentation fault when it is asked for a stream (3.3.1)."""
+        """Raises `UnsupportedError` for a device without streams: Paddle would crash by a segmentation fault (3.3.1,
+        built for the CPU)."""
         if device.kind != "gpu" or self._gpu != "gpu":
             how = "xdevice.Timer waits and reads the host's clock, and xdevice.parallel() runs tasks side by side"
             raise self.unsupported(f"{what} on {device}", how)

@@ -1,7 +1,7 @@
-"""Inside `paddle.jit.to_static`: our code is called as it is, and a tensor is a symbol.
+"""Inside `paddle.jit.to_static`: xdevice's code is not rewritten, and copies of symbols.
 
-Paddle rewrites the source of whatever a traced function calls, in a namespace that lacks the module's own names, so
-what it makes of ours fails with a TypeError or an ImportError (3.3.1).
+Paddle rewrites the source of all functions that a traced function calls, in a namespace without the names of their
+module, so xdevice's functions would fail with a TypeError or an ImportError (3.3.1).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SYMBOLS: tuple[type, ...] = tuple(
 
 
 def keep_out() -> None:
-    """Tells Paddle not to rewrite what lies in our two folders."""
+    """Tells Paddle not to rewrite the functions of xdevice and of this adapter."""
     stand_ins = []
     for name, file in (("xdevice", errors.__file__), (__package__ or "", __file__)):
-        # a module without members: Paddle leaves out what it can reach from one, and from ours that is all of Paddle
+        # not the module itself: Paddle would also ignore what it can reach from there, which is all of Paddle
         stand_ins.append(ModuleType(name))
         stand_ins[-1].__file__ = str(Path(file).with_name("__init__.py"))
     paddle.jit.ignore_module(stand_ins)
@@ -43,8 +43,9 @@ def keep_out() -> None:
 
 
 def copied(x: Any, device: Device, backend: Backend) -> Any:
-    """A copy in the traced program, which computes on one device: Paddle's default one."""
-    here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))  # "vgpu:1" is a virtual one
+    """A copy, in the traced program, of the symbol `x`. The program runs on one device, Paddle's default: raises
+    `UnsupportedError` for any other."""
+    here = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))  # "vgpu:1" is a virtual GPU
     if here is not device:
         raise backend.unsupported(
             f"moves to {device} inside to_static, whose program runs on {here}", "move its inputs before it is called"

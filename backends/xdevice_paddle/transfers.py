@@ -1,4 +1,4 @@
-"""Seeing Paddle's transfers."""
+"""Watching Paddle's transfers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import paddle
 from xdevice.base.devices import CPU, of
 from xdevice.contract.hooks import Hooks
 from xdevice.contract.transfers import Transfers
+
+from . import staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,20 +28,17 @@ READS = (
 
 
 def _named(backend: Primitives, name: str) -> Device | None:
-    """The device of Paddle's name for it; None for a dtype. "gpu" is Paddle's current one, else the first."""
+    """The device that Paddle calls `name`; None if this is the name of a dtype. "gpu" is the current GPU, or the first
+    one if a CPU is current."""
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return CPU
     if kind in backend.hardware():
         return of("gpu", int(index or 0))
     if kind != "gpu" or not backend.count("gpu"):
-        return None  # Paddle raises by itself where there is no such device
+        return None  # for a device that does not exist Paddle raises
     current = paddle.get_device()
     return backend.from_native(paddle.CUDAPlace(int(index or current.partition(":")[2] or 0)))
-
-
-def _size(x: paddle.Tensor) -> int:
-    return int(x.size) * int(x.element_size())
 
 
 class PaddleTransfers(Transfers):
@@ -56,7 +55,7 @@ class PaddleTransfers(Transfers):
         def gpu(x: paddle.Tensor, device_id: int | None = None, *args: Any, **kwargs: Any) -> Device | None:
             return _named(self, "gpu" if device_id is None else f"gpu:{device_id}")
 
-        with Hooks(self, report, _size) as hooks:
+        with Hooks(self, report, staging.size) as hooks:
             hooks.verbs()
             hooks.reads(paddle.Tensor, *READS)
             hooks.moves(paddle.Tensor, "cpu", lambda x, *args, **kwargs: CPU)

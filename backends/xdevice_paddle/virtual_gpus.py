@@ -1,9 +1,9 @@
-"""Virtual GPUs: devices of the kind that a plugin adds to Paddle, with the host's memory, and without kernels.
+"""Virtual GPUs: devices that a plugin adds to Paddle, with the host's memory and without kernels.
 
-Paddle runs every operation on the CPU where a plugin has no kernel for it, and brings operands there and results back.
-A plugin is a table of C functions that Paddle is given. Here the functions are `machine_code`; where each stands in the
-table is read from the header in Paddle's wheel, so that no version is assumed. Paddle has to be given it before its own
-import, which lists the devices.
+Paddle computes an operation for which a plugin has no kernel on the CPU, and copies operands and results. A plugin is a
+table of C functions. Here the module `machine_code` makes the functions; the place of each in the table is read from
+the header in Paddle's wheel, so that no version is assumed. Paddle must get the table before its import ends, because
+that lists the devices.
 
 What this module must keep: importing it does not import Paddle.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 KIND: Final = "vgpu"
-"""What Paddle calls them: "vgpu:0"."""
+"""Paddle's name for the kind of virtual GPUs: the first is "vgpu:0"."""
 
 _WORD: Final = ctypes.sizeof(ctypes.c_void_p)
 _HEADER: Final = "include/paddle/phi/backends/device_ext.h"
@@ -43,10 +43,10 @@ _LOAD: Final = (
 )
 """phi::LoadCustomRuntimeLib, of CustomRuntimeParams, std::unique_ptr<C_DeviceInterface>, std::string and void*"""
 _VERSION: Final = (0, 1, 1)
-"""Of the interface: the one whose functions take the arguments assumed below."""
+"""The version of the plugin interface in which functions take the arguments that `_functions` assumes."""
 
 _MOST: Final = 16
-"""On more Paddle allocates nothing: it counts the memory of 16 (3.3.1)."""
+"""The greatest number of virtual GPUs: Paddle counts the memory of 16, and allocates none on further ones (3.3.1)."""
 _ALIGNMENT: Final = 256
 
 _TOO_LATE: Final = (
@@ -63,20 +63,20 @@ def registered() -> int:
 
 
 def name_of(device: Device) -> str:
-    """What Paddle calls a device: "cpu", "gpu:1", or "vgpu:1" where that one is virtual."""
+    """Paddle's name for a device: "cpu", "gpu:1", or "vgpu:1" for a virtual GPU."""
     if device.kind == "cpu":
         return "cpu"
     return f"{KIND}:{device.index}" if device.kind == "gpu" and _registered else str(device)
 
 
 def why_not() -> str | None:
-    """Why Paddle was given no virtual GPUs; None if it was."""
+    """Why Paddle has no virtual GPUs; None if it has some."""
     return _why_not
 
 
 @contextmanager
 def importing(n: int) -> Iterator[None]:
-    """The surroundings in which Paddle is imported with `n` virtual GPUs; 0 for none."""
+    """The scope in which Paddle is to be imported to have `n` virtual GPUs; with 0 the import is as usual."""
     if not n:
         yield
         return
@@ -101,16 +101,17 @@ def _impossible(n: int) -> str | None:
 
 
 def _variables() -> dict[str, str]:
-    # Paddle lists the devices of plugins only where it has a folder to look for plugins in: this one has none
+    # Paddle lists the devices of plugins only if it has a folder in which to look for plugins: this one is without any
     wanted = {"CUSTOM_DEVICE_ROOT": str(Path(__file__).parent)}
     is_verbose = os.environ.get("GLOG_v")  # noqa: SIM112  # glog's own spelling
-    # otherwise it prints five lines about it
+    # at glog's usual level Paddle would print five lines about the plugin
     return wanted if is_verbose else {**wanted, "GLOG_minloglevel": "1"}
 
 
 @contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """Sets the variables that are empty or not set, and puts them back: Paddle leaves child processes an empty one."""
+    """In this scope, variables that are empty or not set have the values `wanted`. Empty ones count as not set, because
+    Paddle leaves such to child processes."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if not before[name]})
     try:
@@ -131,7 +132,7 @@ def _register(n: int) -> None:
     version = _version(header)
     if version != _VERSION:
         raise LookupError(f"its interface for devices has version {version}, not {_VERSION}")
-    # loaded as Paddle's own import will: with its own symbols first after TensorFlow
+    # with the flags that `import paddle` will have: after TensorFlow, those that prefer Paddle's own symbols
     load = getattr(ctypes.CDLL(str(root / _LIBRARY), mode=sys.getdlopenflags()), _LOAD)
     load.argtypes, load.restype = [ctypes.c_void_p] * 4, None
     interface = _interface(_Slots(header), n)
@@ -164,7 +165,7 @@ def _version(header: str) -> tuple[int, ...]:
 
 
 class _Slots:
-    """Where each member of `C_DeviceInterface` begins, in words, by its name."""
+    """The places of the members of `C_DeviceInterface`, counted in words, by name."""
 
     def __init__(self, header: str) -> None:
         body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
@@ -190,10 +191,10 @@ def _interface(slots: _Slots, n: int) -> int:
 
 
 def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
-    """The functions of a device that computes nothing, so that all work is done when it is asked for.
+    """The functions of a device without kernels, by their names in the interface.
 
-    The first argument is the device, which only matters where it is asked for: all memory is the host's. Streams are
-    left out: then copies are synchronous. What else is left out, Paddle does not need.
+    Except for `set_device` and `get_device` they ignore the device: all memory is the host's. The functions of streams
+    are left out, so that copies are synchronous. Paddle does not need the others that are left out.
     """
     done = page.success()
     current = page.keep(bytes(4))
@@ -228,7 +229,7 @@ def _words(*values: int) -> bytes:
 
 
 def _allocate(size: int) -> int:
-    """Zeros by the C library's own function, because Paddle frees them by `delete`."""
+    """The address of new memory, filled with zeros, that Paddle can free by `delete`."""
     calloc = ctypes.CDLL(None).calloc
     calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
     address: int = calloc(1, size)
@@ -256,10 +257,10 @@ class PaddleVirtualGpus(Parallel, VirtualGpus):
         paddle.set_device("cpu")
         self._natives = {devices.CPU: self._natives[devices.CPU]}
         self._gpu, self._gpus = KIND, n
-        for index in range(n):  # what paddle.get_device() gives goes back in
+        for index in range(n):  # so that xdevice takes the names that paddle.get_device() gives
             devices.spell(f"{KIND}:{index}", devices.of("gpu", index))
-        self.short_floats = frozenset()  # Tensor.view, which makes them, has no kernel then
-        # of 1,500 forward passes of a network on two virtual GPUs by two threads at once, 10 gave other numbers
+        self.short_floats = frozenset()  # they are made by Tensor.view, which has no kernel without strides
+        # of 1,500 forward passes on two virtual GPUs by two threads at once, 10 gave wrong numbers
         self.threads = "one"
         virtual_operations.refuse_mixed_devices()
 

@@ -1,7 +1,8 @@
-"""Virtual GPUs: what computes with tensors of two of them is refused.
+"""Virtual GPUs: operations on tensors of two of them are refused.
 
-Paddle compares no devices. It brings what is on the CPU to the GPU that computes, on hardware too, so that is let
-through. Of two GPUs the kernel of one would reach into the other's memory; here the host computes, and copies silently.
+Paddle does not compare devices. Operands on the CPU it copies to the GPU, real or virtual, so these are allowed. With
+operands on two real GPUs, the kernel of one would access the memory of the other; with virtual ones, Paddle would
+silently copy both to the host and compute there.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ METHODS = (
 
 
 def refuse_mixed_devices() -> None:
-    """Makes operations refuse tensors of two virtual GPUs, until the process ends: replaces what Paddle's Python calls
-    them by."""
+    """Makes Paddle's operations refuse tensors of two virtual GPUs, until the process ends, by replacing the functions
+    and methods through which Paddle's Python calls them."""
+
     for module in (_C_ops, _legacy_C_ops):
         for name, call in list(vars(module).items()):
             if isinstance(call, BuiltinFunctionType) and not any(move in name for move in _MOVES):

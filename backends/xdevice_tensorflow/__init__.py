@@ -10,10 +10,10 @@ What this adapter must keep:
   GPU:0: nothing is placed on a device that the core has not asked `count` about.
 - A virtual GPU is a logical CPU: gpu:0 is "/CPU:1". TensorFlow's texts for it are given to the core as spellings.
 - Counting starts no runtime: the physical devices and their configuration say the same until it has started.
-- A failed asynchronous op poisons all later ones, until `async_clear_error`.
-- A Keras model is where its weights are: `fit` makes metrics and the optimizer's slots outside of any scope, on the
-  default device. They move with the model.
-- Only inside a graph a copy is a `Snapshot`: XLA has no `DeepCopy`, and an eager `Snapshot` may keep the memory.
+- After an asynchronous op has failed, all later ones fail too, until `async_clear_error`.
+- The device of a Keras model is that of its weights: `fit` makes metrics and the optimizer's slots outside of any
+  scope, on the default device. They move with the model.
+- Only inside a graph a copy is made by `Snapshot`: XLA has no `DeepCopy`, and an eager `Snapshot` may share the memory.
 - TensorFlow itself imports Keras, and JAX where it is installed (for tf.lite).
 """
 
@@ -183,7 +183,8 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            moved = x._copy(device_name=self.to_native(device)[1:])  # without the job: a cluster has another
+            # the name without a job: in a cluster this process has another one
+            moved = x._copy(device_name=self.to_native(device)[1:])
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(lambda part: self.move(part, device), x, expand_composites=True)
@@ -203,7 +204,7 @@ class TensorflowBackend(
 
     def synchronize(self, device: Device | None) -> None:
         if not is_started():
-            return  # sync_devices would start the GPUs
+            return  # nothing has run, and sync_devices would start the GPUs
         try:
             tf.test.experimental.sync_devices()
             accelerators.wait_for_others()
@@ -234,18 +235,17 @@ class TensorflowBackend(
             )
         if x.dtype in (tf.variant, tf.resource):
             raise self.unsupported(f"reading a tensor of {x.dtype.name} as a NumPy array", "read what it stands for")
-        if (
-            x.shape.rank == 0
-        ):  # x.numpy() is a scalar then, and NumPy fails to read x itself if it is bfloat16 or a string
+        if x.shape.rank == 0:
+            # x.numpy() gives a scalar, and NumPy cannot read x itself if it is bfloat16 or a string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
         if not staging.is_read(x, self):
             return numpy.asarray(x)
         staged = staging.read(x, self)
-        return x.numpy() if staged is None else staged  # what `asarray` gives, TensorFlow keeps
+        return x.numpy() if staged is None else staged  # TensorFlow would keep the array that `asarray` gives
 
     def full(self, shape: tuple[int, ...], value: float, device: Device, dtype: str) -> Any:
         with self.scope(device):
-            # tf.cast goes by way of float32 and int32
+            # not tf.cast, which converts Python's numbers to float32 or int32 first
             x = tf.fill(shape, tf.constant(bool(value) if dtype == "bool" else value, dtype))
         return self._settled(x, device)
 
@@ -265,7 +265,7 @@ class TensorflowBackend(
         return arithmetic
 
     def operand_device(self, x: Any) -> Device:
-        # int32 that TensorFlow made "on" a GPU lies on the host, and its kernels there take it from the host
+        # an int32 tensor "on" a GPU has its memory on the host, and the GPU's kernels read int32 from the host
         if x.dtype == tf.int32 and hasattr(x, "backing_device"):
             return self._place(x.device)
         return self.device_of(x)
@@ -298,7 +298,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # on the CPU only the allocators of oneDNN and BFC count
+        except ValueError:  # for a CPU TensorFlow counts only with the allocators of oneDNN and BFC
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -331,7 +331,7 @@ class TensorflowBackend(
         found = self._places.get(name)
         if found is None:
             here = name
-            if is_started():  # in a cluster this process has a job of its own; virtual GPUs are spelled with this one
+            if is_started():  # in a cluster this process has another job than the one in the names of virtual GPUs
                 here = name.replace(f"{_context.context().host_address_space()}/device:", HERE, 1)
             try:
                 found = devices.parse(here)
@@ -361,10 +361,10 @@ class TensorflowBackend(
         return places.pop()
 
     def _own(self, x: Any, device: Device) -> Any:
-        """A copy of `x`, which is on `device` already or has no place yet, in storage of its own."""
+        """A copy of `x`, which is on `device` already or traced (without a device), in storage of its own."""
         with self.scope(device):
             if x.dtype.name in self.short_floats and (self.virtual or device.kind == "cpu"):
-                return tf.constant(self.to_numpy(x))  # DeepCopy knows none of them
+                return tf.constant(self.to_numpy(x))  # DeepCopy has no kernel for these dtypes
             try:
                 if tf.executing_eagerly() or x.dtype == tf.string:
                     copied = tf.raw_ops.DeepCopy(x=x)
@@ -372,12 +372,12 @@ class TensorflowBackend(
                     copied = tf.raw_ops.Snapshot(input=x)
             except tf.errors.InvalidArgumentError as error:
                 raise self.unsupported(f"copying {x.dtype.name}", "copy the numbers that it is made of") from error
-        # without a kernel for the dtype on the GPU, TensorFlow has copied it on the CPU
+        # where the GPU has no kernel for the dtype, TensorFlow has made the copy on the CPU
         return self._settled(copied, device)
 
     def _settled(self, x: Any, device: Device) -> Any:
-        """`x`, moved to where it was meant to be: TensorFlow keeps int32 and strings on the host whatever the scope
-        says."""
+        """`x` on `device`, the device of the scope in which `x` was made: TensorFlow puts int32 and strings on the host
+        whatever the scope is."""
         if not hasattr(x, "backing_device") or self.device_of(x) is device:
             return x
         return self.move(x, device)
@@ -390,24 +390,25 @@ class TensorflowBackend(
 
 
 def _is_here(device: tf.config.LogicalDevice) -> bool:
-    """Whether a device is of this process: in a cluster TensorFlow lists those of all."""
+    """Whether a device belongs to this process: in a cluster TensorFlow lists the devices of all processes."""
     is_of_cluster = device.name.startswith("/job:")
     return not is_of_cluster or device.name.startswith(_context.context().host_address_space() + "/")
 
 
 def _give_copies_a_gradient() -> None:
-    """Registers a gradient for copies with TensorFlow: `tf.custom_gradient` would take 100 us a call, ten times the
-    copy."""
+    """Registers a gradient for the ops that copy tensors: `tf.custom_gradient` would take 100 us a call, ten times as
+    long as the copy."""
     for op in ("DeepCopy", "Snapshot"):
         with suppress(KeyError):  # a later TensorFlow may have registered one
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 
 def _keep_autograph_out() -> None:
-    """Keeps AutoGraph from rewriting our code in a `tf.function`: it warns where it cannot, and wraps our errors."""
+    """Keeps AutoGraph from rewriting xdevice's code in a `tf.function`: AutoGraph warns about code that it cannot
+    rewrite, and wraps xdevice's errors in its own."""
     ours = tuple(map(_autograph.DoNotConvert, ("xdevice", __name__)))
     _autograph.CONVERSION_RULES = (*ours, *_autograph.CONVERSION_RULES)
-    # AutoGraph looks for the attribute, and lets the error through as it is
+    # AutoGraph passes on errors with this attribute as they are
     XDeviceError.ag_pass_through = True  # type: ignore[attr-defined]
 
 

@@ -1,10 +1,10 @@
 """TensorFlow's kernels for `xdevice.array_namespace`: `xdevice.contract.arithmetic` says what they are promised.
 
-What this must keep:
-- an operation runs on the device of the scope, not of its operands, so that each kernel opens the scope of its first;
-- `top_k`, on which `tf.sort` is built, knows no order of NaN: keys are integers that have the order of the floats;
-- `floordiv` of floats rounds before it goes down: 1 // 0.1 is 10, while `floormod` says that 0.1 is left;
-- `argmax` passes over NaN.
+What this must keep: - an operation runs on the device of the scope, not of its operands, so each kernel opens the scope
+of its first operand;
+- `top_k`, on which `tf.sort` is built, has no place for NaN: floats are sorted by integers that have their order;
+- `floordiv` of floats rounds the quotient first: 1 // 0.1 is 10, while `floormod` says that 0.1 is left;
+- `argmax` and `argmin` skip NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TAKE_NUMBERS = frozenset(
         "not_equal", "pow", "subtract",
     ]
 )  # fmt: skip
-RESHAPE_IS_VIEW = True  # tensors do not change, so that nobody sees a copy
+RESHAPE_IS_VIEW = True  # tensors cannot be changed, so nobody can tell a copy from a view
 
 # making
 
@@ -125,7 +125,7 @@ def floor_divide(x1: Any, x2: Any) -> Any:
         return tf.math.floordiv(x1, x2)
     rounded, rest = x1 / x2, tf.truncatemod(x1, x2)
     times = (x1 - rest) / x2 - tf.cast((rest != 0) & ((rest < 0) != (x2 < 0)), x1.dtype)
-    times = tf.where(times == 0, rounded * 0, tf.round(times))  # keeps the sign of a zero
+    times = tf.where(times == 0, rounded * 0, tf.round(times))  # `rounded * 0` has the sign of the quotient
     return tf.stop_gradient(tf.where(x2 == 0, rounded, times))
 
 
@@ -176,13 +176,13 @@ def _place(find: Callable[..., Any], x: Any, axis: int) -> Any:
 @_placed
 def argsort(x: Any, axis: int, descending: bool) -> Any:
     keys = _last(_keys(x), axis)
-    # top_k takes the first of equal values first; the complement reverses the order of integers
+    # top_k puts the first of equal values first; the complement reverses the order of integers
     places = tf.math.top_k(keys if descending else tf.bitwise.invert(keys), tf.shape(keys)[-1]).indices
     return _last(places, axis)
 
 
 def _keys(x: Any) -> Any:
-    """Integers that sort as the values do, NaN above all."""
+    """Integers that sort as the values of `x` do, with NaN last."""
     if not x.dtype.is_floating:
         return x
     if x.dtype.size < 4:

@@ -1,10 +1,10 @@
-"""Which axis a norm of Keras works over: elsewhere it is the second one, which is that of the channels.
+"""Which axis a norm of Keras works over: in other frameworks always the second one, the axis of the channels.
 
 What must be kept:
-- beside a convolution the axis of the channels is the one where that has them;
-- elsewhere nothing says whether the other model moves its axes around the norm; the number of its parameters does,
-  unless both axes are of one size;
-- a Flatten, Reshape or Permute makes other axes, so nothing is known behind it of what lies before.
+- beside a convolution, the axis of the channels is the one on which the convolution has its channels;
+- elsewhere only the number of the norm's parameters tells which axis is meant, if the two axes differ in size: the
+  other framework's model may permute the axes before the norm;
+- a Flatten, Reshape or Permute makes new axes, so a convolution before it says nothing about a norm behind it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 
 def of_norms(model: Any) -> Mapping[int, Mapping[str, object]]:
-    """The axis that each norm works over, by `id`, where it is not that of the channels, or may not be."""
+    """By the `id` of a norm, the axis that the norm works over, if that is not the axis of the channels for certain."""
     every = list(pixels.in_order(model))
     norms = [layer for layer in every if isinstance(layer, _NORMS) and len(_shape(layer)) > 2]
     if not norms:
@@ -65,7 +65,7 @@ def _axis(layer: Any) -> int | None:
 
 
 def _beside(layer: Any, every: Sequence[Any], graph: pixels.Graph) -> list[Any]:
-    """The nearest layers before this one that make features of their own; if there are none, the nearest behind it."""
+    """The nearest layers before `layer` that make new features; if there are none, the nearest such layers after it."""
     if any(op is layer for op in graph.ops):
         stops = {id(op) for op in graph.ops if pixels.is_reshape(op) or type(op).__name__ in _MOVES}
         ways = (pixels.reached(layer, way, stops) for way in (graph.before, graph.after))

@@ -22,13 +22,14 @@ _blocked = Shared(per_thread=True)
 
 
 def blocking(waits: bool) -> AbstractContextManager[None]:
-    """This thread's operations run synchronously; with `waits`, each one's kernels on the GPUs are waited for too."""
+    """In this scope the thread's operations run synchronously, and with `waits` TensorFlow waits after each one until
+    the GPUs are done."""
     return _blocked.on(partial(_block, waits))
 
 
 def _block(waits: bool) -> Callable[[], None]:
     def wait(op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        # SyncDevice is the wait itself
+        # SyncDevice is the operation that sync_devices runs
         if graph is None and op_type != "SyncDevice" and tf.executing_eagerly() and _blocked.is_wanted():
             tf.test.experimental.sync_devices()
 

@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _callbacks: list[Callable[..., None]] = []
-"""Those of all threads."""
+"""The callbacks that are registered now, of all threads together."""
 
 
 def call_back(callback: Callable[..., None]) -> Callable[[], None]:
-    """TensorFlow's callbacks are per thread, and the function that calls them is replaced for all threads: it is put
-    back by the first thread that has none left, so that the others' would be called no more."""
+    """Registers a callback for this thread's operations; the result ends that.
+
+    TensorFlow keeps callbacks per thread, but switches calling them on and off for all threads at once: the first
+    thread without callbacks would switch off those of the others. So only the last callback of all is removed by
+    `remove_op_callback`, which switches."""
     op_callbacks.add_op_callback(callback)
     _callbacks.append(callback)
 

@@ -1,9 +1,10 @@
-"""Seeing the calls of Keras's layers.
+"""Recording the calls of Keras's layers.
 
 What must be kept:
-- Keras has no hooks; a functional model calls its layers, and a subclassed one does, by `Layer.__call__`;
-- an activation is a function that a layer calls as its attribute, and its own output can be seen nowhere else;
-- gradients are asked of a tape by its user: the outputs of layers are asked for beside what the user wants.
+
+- Keras has no hooks, but functional and subclassed models alike call their layers by `Layer.__call__`;
+- a layer calls its activation as `self.activation`: only by replacing this attribute the activation's output is seen;
+- the user asks a tape for gradients: those of the layers' outputs are added to what the user asks for.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _ACTIVATED: Final = (
     kl.DepthwiseConv1D, kl.DepthwiseConv2D,
 )  # fmt: skip
 _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
-"""For each open block its outputs, and where their gradients go."""
+"""For each open block of `calls`: the outputs of layers, each with a function that is given its gradient."""
 
 
 def _asking_for_more(original: Any) -> Any:
@@ -89,7 +90,7 @@ class TensorflowCalls(Calls):
         return common.outermost(keras.Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...]) -> Any:
-        if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes one container
+        if len(inputs) > 1 and getattr(model, "inputs", None):  # a functional model takes its inputs in one container
             return model(keras.tree.pack_sequence_as(model.input, inputs), training=False)
         return model(*inputs, training=False)
 

@@ -1,9 +1,9 @@
-"""TensorFlow's memory in the hands of other frameworks, and theirs in its own.
+"""TensorFlow's tensors given to other frameworks, and tensors of theirs taken, without a copy.
 
-- The first operation on a buffer that is not at a multiple of 64 bytes ends the process.
-- `x.__dlpack__(stream=...)` is refused, so everything goes by `tf.experimental.dlpack`, after a wait.
-- 0-d constants are kept for the next `tf.constant` of that value: who writes into one changes all later ones.
-- `to_dlpack` of a string tensor ends the process; no string gets here, because xdevice has no dtype for it.
+- An operation on a buffer whose address is not a multiple of 64 bytes crashes the process.
+- `x.__dlpack__` refuses a `stream`, so tensors are exchanged by `tf.experimental.dlpack`, after a wait.
+- TensorFlow keeps 0-d constants for the next `tf.constant` of that value: who writes into one changes later ones.
+- `to_dlpack` of a string tensor crashes the process; no string gets here, because xdevice has no dtype for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TAKES = Takes(alignment=ALIGNMENT, strides="compact")
 
 class TensorflowConversion(Conversion):
     def shares(self, device: Device) -> bool:
-        # of others nothing was seen
+        # sharing memory was tried on GPUs of NVIDIA and AMD only
         return super().shares(device) and (device.kind == "cpu" or accelerators.IS_NVIDIA_OR_AMD)
 
     def takes(self) -> Takes | None:
@@ -46,7 +46,7 @@ class TensorflowConversion(Conversion):
         return x
 
     def finish(self, x: Any) -> None:
-        if self.device_of(x).kind != "cpu":  # to_dlpack waits for the host's work
+        if self.device_of(x).kind != "cpu":  # on the CPU `to_dlpack` itself waits
             self.synchronize(None)
 
     def export(self, x: Any) -> Any:
@@ -58,10 +58,10 @@ class TensorflowConversion(Conversion):
         return tf.experimental.dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
-        if array.dtype.isbuiltin == 2:  # of ml_dtypes, and NumPy exports none
+        if array.dtype.isbuiltin == 2:  # a dtype of ml_dtypes, which NumPy does not export by DLPack
             if array.dtype.name in self.short_floats:
-                return self.from_numpy(array, devices.CPU)  # bitcast knows none of them
-            with tf.device("/CPU:0"):  # else TensorFlow would take it to a GPU
+                return self.from_numpy(array, devices.CPU)  # tf.bitcast does not support these dtypes
+            with tf.device("/CPU:0"):  # otherwise tf.bitcast would run on a GPU
                 return tf.bitcast(self.from_buffer(array.view("uint16")), tf.bfloat16)
         return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 

@@ -1,8 +1,8 @@
 """Gradients of TensorFlow.
 
 What this must keep:
-- an operation runs on the device of the scope, not of its operands: those of the gradient too;
-- a tape follows objects, so each input is an object of its own;
+- an operation runs on the device of the scope, not of its operands, and so do the operations of the gradient;
+- a tape tells tensors apart by object, so each leaf is given to it as a new object;
 - the gradient of `tf.gather` is `tf.IndexedSlices`.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _beside(x: Any) -> AbstractContextManager[Any]:
-    """The device of a tensor; for a traced one, that of the function."""
+    """A scope with the device of `x`; for a traced tensor, the scope that is open already."""
     place = getattr(x, "backing_device", None)
     return nullcontext() if place is None else tf.device(place)
 
@@ -32,7 +32,7 @@ def _input(x: Any) -> Any:
 
 
 def _settled(g: Any, x: Any, backend: Gradients) -> Any:
-    """A gradient, made dense and moved to its leaf's device."""
+    """The gradient `g` of the leaf `x`, made dense and moved to the device of `x`."""
     if g is None:
         return None
     g = tf.convert_to_tensor(g)

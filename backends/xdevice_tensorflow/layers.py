@@ -1,14 +1,16 @@
 """Keras's layers and layouts.
 
 What must be kept:
-- a kernel has its inputs and outputs behind the window, also with `data_format="channels_first"`;
-- a variable of Keras goes by the name that `names` gives it, so it is found by itself, not by a name;
+- a kernel has its axes of inputs and outputs after those of the window, also with `data_format="channels_first"`;
+- a variable has the name that the module `names` gives it, and is looked up by its identity;
 - an LSTM or RNN has one bias for PyTorch's two; a GRU has its gates in the order z, r, n, and PyTorch's formula only
   with `reset_after=True`, its default;
 - an EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes;
-- a MultiHeadAttention owns four of them, in which inputs come first, then heads; heads may be of any size;
-- `momentum` is the weight of the old value, PyTorch's that of the new one;
-- beside a Flatten or Reshape of an image features go by rows, columns, channels, elsewhere by channels first: `pixels`.
+- a MultiHeadAttention owns four EinsumDense layers, whose kernels have the axis of inputs first, then that of heads;
+  heads may be of any size;
+- Keras's `momentum` is the weight of the old value, PyTorch's that of the new one;
+- beside a Flatten or Reshape of an image, features are in the order rows, columns, channels, in other frameworks in
+  the order channels, rows, columns (module `pixels`).
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
 _RMS: Final = getattr(kl, "RMSNormalization", None)
-"""Newer than Keras 3.0."""
+"""None in the first versions of Keras 3."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 
@@ -83,7 +85,7 @@ def _bound(
             there.append(part._replace(name=names[id(variable._value)]))
     if not there:
         return None
-    # what a recurrent layer holds is its cell's
+    # the layer's path is what is left of a variable's without its name, its cell, its projection or its direction
     way = there[0].name.split("/")
     inside = 1 + (kind in (*layouts.RECURRENT, layouts.ATTENTION)) + isinstance(layer, kl.Bidirectional)
     return Layer(".".join(way[:-inside]), kind, tuple(there), settings)
@@ -143,8 +145,8 @@ def _refused(own: Sequence[Part], why: str, only: Container[str] | None = None) 
 
 
 def _out_of_order(kind: str, own: Sequence[Part], order: pixels.Order) -> tuple[Part, ...]:
-    """Refuses a layer whose features are in Keras's order: for its outputs all its weights would have to be reordered,
-    else those of its inputs."""
+    """The parts, those refused whose numbers would have to be reordered because features of the layer are in Keras's
+    order: all parts if those are the layer's outputs, and only its weights for inputs otherwise."""
     if order.outputs or kind in ("batch_norm", "layer_norm", "prelu"):
         return _refused(own, order.why)
     only = () if kind == "embedding" else ("weight", "weight_ih_l0", "weight_ih_l0_reverse")
@@ -175,8 +177,8 @@ def _of_conv(layer: Any) -> dict[str, object]:
 
 
 def _of_transposed(layer: Any) -> dict[str, object]:
-    """Padding and output_padding in PyTorch's terms. Keras says how large the output is, and TensorFlow takes what is
-    too much of it off both sides, one more off the last one where that is odd."""
+    """Padding and output_padding of a transposed convolution in PyTorch's terms. Keras determines the size of the
+    output, and TensorFlow cuts what is too much off both ends of each axis, an odd element off the far end."""
     axes = layer.rank
     given = layouts.per_axis(layer.output_padding, axes) or (None,) * axes
     stride, dilation = (layouts.per_axis(value, axes) for value in (layer.strides, layer.dilation_rate))
@@ -187,11 +189,13 @@ def _of_transposed(layer: Any) -> dict[str, object]:
 
 
 def _cut(padding: str, kernel: int, stride: int, dilation: int, given: int | None) -> tuple[int, int] | None:
-    """Padding and output_padding along one axis; None if the two sides differ, or depend on the size of the input."""
+    """Padding and output_padding along one axis; None if the two ends of the axis are cut differently, or if the cut
+    depends on the size of the input."""
     kernel = dilation * (kernel - 1) + 1
     if padding == "valid":
         return 0, max(stride - kernel, 0) if given is None else given
-    more = 0 if given is None else kernel % 2 + given - stride  # than stride numbers for each of the input
+    # by how much the output is longer than the input times the stride
+    more = 0 if given is None else kernel % 2 + given - stride
     cut = max(kernel - stride - more, 0)
     if cut % 2 or not -stride < more <= 0:
         return None
@@ -209,14 +213,15 @@ def _of_depthwise(layer: Any) -> tuple[Part, ...]:
 
 
 def _axes_of_norm(layer: Any) -> dict[str, object]:
-    """The axes that a LayerNormalization works over, if they are not the last ones."""
+    """The axes that a LayerNormalization works over, as its setting `axis`; empty if they are the last axes."""
     rank = len(layer.get_build_config()["input_shape"])
     axes = sorted(axis - rank if axis >= 0 else axis for axis in layouts.per_axis(layer.axis, 1))
     return {} if axes == list(range(-len(axes), 0)) else {"axis": tuple(axes)}
 
 
 def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
-    """A norm over rows, columns and channels of an image is one over channels, rows and columns elsewhere."""
+    """The parts of a LayerNormalization; if it works over rows, columns and channels of an image, with the rule that
+    puts the channels first, as other frameworks have them."""
     weights = [variable for variable in (layer.gamma, layer.beta) if variable is not None]
     rank = len(layer.get_build_config()["input_shape"])
     if rank < 4 or not weights or weights[0].ndim != rank - 1:
@@ -225,7 +230,7 @@ def _of_image(layer: Any, own: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]:
-    # Keras writes the number of channels over the -1 that it was given
+    # a layer made with groups=-1 has the number of channels as `groups` once it is built
     channels = (layer.gamma if layer.gamma is not None else layer.beta).shape[0] if layer.weights else None
     settings: dict[str, object] = {"eps": layer.epsilon}
     if layer.groups in (-1, channels):
@@ -239,8 +244,8 @@ def _of_groups(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_einsum(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]] | None:
-    """The layer that an EinsumDense is; None if its kernel is no matrix of inputs by outputs, or its bias not one
-    number for each output."""
+    """An EinsumDense as a Linear: kind, parts and settings. None if its kernel is not a matrix of inputs by outputs, or
+    its bias does not have one number for each output."""
     taken, _, given = layer.equation.replace("...", "").partition("->")
     taken, _, weights = taken.partition(",")
     summed = "".join(axis for axis in weights if axis not in given)
@@ -313,7 +318,7 @@ def _recurrent(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
     }  # fmt: skip
     own = tuple(part._replace(name=f"cell/{part.name}") for part in _cell(kind, "l0"))
     if kind == "gru" and not layer.reset_after:
-        own = tuple(part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own)  # it has one
+        own = tuple(part._replace(rule=layouts.SUMMED) if len(part.of) == 2 else part for part in own)
         return kind, _refused(own, "with reset_after=False it computes something other than a GRU elsewhere"), settings
     return kind, own, settings | _of_recurrent(layer)
 
@@ -333,7 +338,8 @@ def _both_ways(layer: Any) -> tuple[str, tuple[Part, ...], Mapping[str, object]]
 
 
 def _of_recurrent(layer: Any) -> dict[str, object]:
-    """What differs from PyTorch's recurrent layers, in its words: layers of all frameworks are compared so."""
+    """The settings in which a recurrent layer differs from PyTorch's, under PyTorch's names if it has such a setting:
+    layers of all frameworks are compared by them."""
     activation = getattr(layer.activation, "__name__", str(layer.activation))
     changed: dict[str, object] = {}
     if isinstance(layer, kl.SimpleRNN):
@@ -342,7 +348,7 @@ def _of_recurrent(layer: Any) -> dict[str, object]:
         gate = getattr(layer.recurrent_activation, "__name__", str(layer.recurrent_activation))
         changed |= {"activation": activation} if activation != "tanh" else {}
         changed |= {"recurrent_activation": gate} if gate != "sigmoid" else {}
-    # of the inputs and the state, one mask for all steps: not PyTorch's, which is between layers
+    # Keras drops inputs and state with one mask for all steps; PyTorch's `dropout` works between layers
     dropped = {"dropout_of_inputs": layer.dropout, "recurrent_dropout": layer.recurrent_dropout}
     changed |= {name: value for name, value in dropped.items() if value}
     return changed | ({"go_backwards": True} if layer.go_backwards else {})

@@ -4,12 +4,12 @@ What must be kept:
 
 - The `tf.Variable` objects stay, and only the handle inside is swapped: optimizers map variables by their `_unique_id`,
   and a Keras variable with another `_value` silently trains a dead variable.
-- A `tf.function` traced before has captured the old handle, and would go on with what the variable was: it is given
-  the new one. A tf.data pipeline keeps the old one where Python does not reach, so such a move is refused.
+- A `tf.function` traced before the move has captured the old handle, and would compute with the old value: it is given
+  the new handle. A tf.data pipeline keeps handles where Python cannot replace them, so such a move is refused.
 - Keras copies by saving and loading, which fails on subclasses that are not registered and loses metrics, so a copy is
-  made object by object. Keras keeps `id`s of objects in three places, which are then those of the copy.
-- The list that stands for a list of a `tf.Module` compares old and new where items are replaced, which tensors refuse,
-  and cannot be saved after that: another one is made.
+  made object by object. Keras keeps `id`s of objects in three places; the copy gets the ids of its own objects there.
+- A `tf.Module` wraps its lists. The wrapper compares old and new items on assignment, which tensors refuse, and cannot
+  be saved afterwards: so a new wrapper is made.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 try:
     from keras.src.utils.backend_utils import DynamicBackend as _DynamicBackend
-except ImportError:  # a private module
+except ImportError:  # the module is private, and may be elsewhere in another version
     _DynamicBackend = ModuleType
 
 _TRACES = ("train_function", "test_function", "predict_function")
@@ -76,7 +76,8 @@ def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
 
 
 def weights(model: Any) -> list[tuple[str, tf.Variable]]:
-    """The variables that say where a model is. `fit` makes metrics and an optimizer's slots on the default device."""
+    """The variables whose devices are the model's: those of metrics and optimizers, which `fit` makes on the default
+    device, count only if there are no others."""
     found = built_parts(model, without=_MADE_LATER)
     if not any(isinstance(part, tf.Variable) for part in found):
         return variables(model)
@@ -84,14 +85,14 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def built_parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """The parts of a model that has its variables; raises `NotBuiltError` for one that does not have them yet."""
+    """The parts of a model; raises `NotBuiltError` if the model does not have its variables yet."""
     parts = _parts(model, without)
     _require_built(model, parts)
     return parts
 
 
 def _parts(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
-    """Everything that a model owns, in the order of its attributes, each once: layers, variables, optimizers, ..."""
+    """Everything that a model owns, each thing once: layers, variables, optimizers, ..., in the order of attributes."""
     found: list[Any] = []
     seen: dict[int, Any] = {}
     stack = [model]
@@ -140,8 +141,8 @@ def _require_built(model: Any, parts: list[Any]) -> None:
 
 
 def constants(model: Any) -> list[tuple[Any, Any, Any]]:
-    """The tensors that the parts of a model keep beside variables, as attributes or in lists and dicts: what
-    holds it, the key there, and the tensor. Strings have no other place than the host, and handles none at all."""
+    """The tensors that the parts of a model hold beside variables, as attributes or in lists and dicts: for each the
+    dict or list that holds it, its key there, and the tensor. Strings and handles are left out: they cannot move."""
     found: list[tuple[Any, Any, Any]] = []
     seen: set[int] = set()
     holders = [vars(part) for part in _parts(model) if isinstance(part, _OWNING)]
@@ -180,14 +181,15 @@ def move(model: Any, device: Device, backend: Models) -> None:
 
 
 def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
-    """The traced functions that have captured one of these variables, whoever holds them."""
-    # 2: the variable holds its handle, and so does the call. Only Python's collector knows the functions of others
+    """The traced functions, anywhere in the process, that have captured one of these variables."""
+    # 2: one reference is the variable's, one is that of the call. If there are more, all objects are searched, because
+    # the function may be held by code that nothing else leads to
     handles = {id(variable.handle) for variable in moving if sys.getrefcount(variable._handle) > 2}
     if not handles:
         return []
     traces, are_piped = _capturing(handles)
     if are_piped:
-        gc.collect()  # a pipeline that is done may wait to be collected
+        gc.collect()  # an exhausted pipeline may be kept alive by reference cycles only
         traces, are_piped = _capturing(handles)
     if are_piped:
         raise backend.unsupported(
@@ -221,7 +223,7 @@ def _swap(variable: tf.Variable, native: str) -> Any:
         if hasattr(old, name):
             setattr(new, name, getattr(old, name))
     variable._handle = new
-    # the graphs of traces keep the old handle as long as they live: its memory is let go of now
+    # graphs of traces keep the old handle alive: an empty value frees its memory now
     tf.raw_ops.AssignVariableOp(resource=old, value=tf.constant([], variable.dtype))
     return new
 
@@ -237,7 +239,7 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
     try:
         from keras.src.utils.tracking import DotNotTrackScope
 
-        # Keras's lists tell their layer of what is added to them, which must not happen while they are copied
+        # Keras's lists register items with their layer as they are added, which must not happen while a list is copied
         with backend.scope(device), DotNotTrackScope():
             copied = _duplicate(model, {id(value): backend.copy(value, device) for _, _, value in constants(model)})
     except Exception as error:
@@ -296,12 +298,13 @@ def _new_variable(variable: tf.Variable) -> tf.Variable:
 
 
 def _copied(value: Any, memo: _Memo) -> Any:
-    # first the memo: deepcopy takes functions for atoms before it looks there, from Python 3.14
+    # the memo first: from Python 3.14, deepcopy returns functions as they are without looking into it
     return memo[id(value)] if id(value) in memo else copy.deepcopy(value, memo)
 
 
 def _rebound(function: FunctionType, memo: _Memo) -> FunctionType:
-    """The function itself, or, if it holds a part of the model in its closure, one that holds the copy's part."""
+    """The function itself, or, if its closure refers to parts of the model, a new one that refers to those of the
+    copy."""
     held = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
     if not any(id(getattr(value, "__self__", value)) in memo for value in held):
         return function
@@ -320,7 +323,7 @@ def _rebound_inner(function: Any, memo: _Memo) -> Any:
 
 
 def _keep_foreign(pairs: list[tuple[Any, Any]], memo: _Memo) -> None:
-    """Keeps layers out of the copy that belong to another model, whose graph also calls a part of this one."""
+    """Marks as not to be copied the layers of other models whose graphs also call a part of this model."""
     for part, _ in pairs:
         for node in (*getattr(part, "_inbound_nodes", ()), *getattr(part, "_outbound_nodes", ())):
             for neighbour in (node, *node.parent_nodes):
@@ -341,7 +344,7 @@ def _renew_ids(new: Any, memo: _Memo) -> None:
         state["_losses"], state["_loss_ids"] = [], set()
 
 
-# what is neither a tensor nor a model
+# the wrappers of lists and tuples
 
 
 def _type_in_modules(x: Any) -> type:
@@ -368,7 +371,7 @@ class TensorflowModels(Models):
     def model_devices(self, model: Any) -> Iterable[tuple[str, Device]]:
         found = weights(model)
         for name, variable in found:
-            # not the memory: of an int32 variable on a GPU that is on the host, and cannot be elsewhere
+            # the variable's device, not its memory's, which for int32 "on" a GPU is always on the host
             yield name, self._place(variable.device)
         for _, key, value in () if found else constants(model):
             yield str(key), self.device_of(value)
@@ -402,11 +405,12 @@ class TensorflowModels(Models):
         variable = getattr(model, "_value", None) if isinstance(model, keras.Variable) else model
         if not isinstance(variable, tf.Variable):
             return None
-        with tf.device(variable.device):  # else it is read to the device of the scope
+        with tf.device(variable.device):  # otherwise the value would be read to the device of the scope
             return variable.read_value()
 
     def container_way(self, x: Any) -> Way | None:
-        """The way that TensorFlow knows: of its own dataclasses, and of what stands for lists and tuples of modules."""
+        """How an `ExtensionType`, or the wrapper of a module's list or tuple, is taken apart and rebuilt; None for any
+        other object."""
         if isinstance(x, tf.experimental.ExtensionType):
             return Way()
         if type(x) is _WRAPPED_LIST:

@@ -1,12 +1,12 @@
-"""The variables of TensorFlow's and Keras's models, under names that last.
+"""The variables of TensorFlow's and Keras's models, under names that are the same in the next process.
 
 What must be kept:
 
-- `path` does not last: Keras numbers layers through the process (dense, dense_1, ...), so a model built a second time
-  has other paths than the first, and a layer built by itself another one than a layer built by its model. So a layer
-  is named by its own name, without such a number, and counted among its siblings, as Keras's own files do.
+- `path` is not: Keras numbers layers through the process (dense, dense_1, ...), so a model built a second time has
+  other paths than the first. So a layer is named by its own name, without this number, and numbered among its
+  siblings, as in Keras's own files.
 - Everything else is named by the attribute that holds it, as in TensorFlow's checkpoints.
-- What the walk by names does not reach, and the walk that moves models does, is added by its path.
+- Variables that the walk by names does not reach, but the walk that moves models does, have their path as name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""What a Keras model owns beside its state: it is not saved, as in every other framework's state dict."""
+"""Parts of a Keras model that are not in its state dict, as in no other framework's."""
 _Named = tuple[str, Any]
 
 
@@ -35,7 +35,7 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
             raise NotBuiltError(
                 "the optimizer has no state yet; build it first: optimizer.build(model.trainable_variables)"
             )
-        # in their order, as Keras's own files: their paths begin with the parameters'
+        # by number, as in Keras's own files: the paths contain those of the parameters, which differ between processes
         return [(str(number), variable._value) for number, variable in enumerate(model.variables)]
     parts = models.built_parts(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
@@ -48,7 +48,7 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
 
 
 def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
-    """Name and variable of all that is in `thing`; a shared one comes under each of its names."""
+    """Name and variable of every variable in `thing`; a shared variable comes under each of its names."""
     if id(thing) in above:
         return
     if isinstance(thing, tf.Variable):
@@ -62,7 +62,7 @@ def _walk(thing: Any, name: str, above: tuple[int, ...]) -> Iterator[_Named]:
 
 
 def layers(model: Any) -> Iterator[tuple[str, keras.Layer]]:
-    """Every layer of a model, once, with its path, in dots, as in the names of its variables."""
+    """Every layer of a model, once, with the path that the names of its variables have, but with dots."""
     seen: set[int] = set()
     return ((name.replace("/", "."), layer) for name, layer in _layers(model, "", seen))
 
@@ -91,12 +91,12 @@ def _children(thing: Any) -> Iterable[_Named]:
 
 
 def _attributes(thing: Any) -> list[_Named]:
-    # what begins so is TensorFlow's own record of the attributes
+    # attributes that begin so are TensorFlow's own records
     return [(name, value) for name, value in vars(thing).items() if not name.startswith("_self_")]
 
 
 def _foreign(layer: keras.Layer) -> list[_Named]:
-    """TensorFlow's own variables and modules in a Keras layer, which Keras does not know."""
+    """The `tf.Variable`s and `tf.Module`s in a Keras layer, which Keras does not track."""
     kinds = (tf.Variable, tf.Module)
     return [(name, value) for name, value in _attributes(layer) if _holds(value, kinds)]
 
@@ -110,15 +110,16 @@ def _holds(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _lasting(layer: keras.Layer) -> str:
-    """A layer's name without the number that Keras gave it."""
+    """A layer's name without the number that Keras appended."""
     base, _, number = layer.name.rpartition("_")
-    # of a Dense "dense_3", and "forward_lstm_3" of the LSTM in a Bidirectional
+    # such as "dense_3" of a Dense, and "forward_lstm_3" of the LSTM in a Bidirectional
     is_numbered = number.isdigit() and base.replace("_", "").endswith(type(layer).__name__.lower())
     return base if is_numbered else str(layer.name)
 
 
 def _unique(found: Iterable[_Named]) -> list[_Named]:
-    """The pairs, with a number after each name that has come before."""
+    """The pairs, with a number appended to each name that an earlier pair has."""
+
     taken: set[str] = set()
     unique = []
     for name, value in found:

@@ -1,9 +1,9 @@
 """TensorFlow's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
 
 What this must keep:
-- there are kernels of (N, C, H, W) for GPUs only. On the CPU, and where a function is traced and nobody knows, images
-  are transposed there and back for convolutions, which for pools takes longer than to make each channel an image;
-- a convolution of no images gives them back unchanged (2.21): where that is known, one of zeros goes with them;
+- TensorFlow has kernels for (N, C, H, W) on GPUs only. On the CPU, and in a traced function, whose device is unknown,
+  a convolution transposes its images and its result; a pool treats each channel as an image, which is faster;
+- a convolution of an empty batch returns the batch unchanged (2.21), so an image of zeros is added to it;
 - an operation runs on the device of the scope, not of its operands.
 """
 
@@ -64,7 +64,9 @@ def max_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
 def avg_pool2d(x: Any, size: Pair, stride: Pair, padding: Pair) -> Any:
     if padding != (0, 0):
         height, width = padding
-        x = tf.pad(x, [[0, 0], [0, 0], [height, height], [width, width]])  # TensorFlow's own padding does not count
+        x = tf.pad(
+            x, [[0, 0], [0, 0], [height, height], [width, width]]
+        )  # TensorFlow's own padding is left out of the mean
     return _each_channel(partial(tf.nn.avg_pool2d, ksize=size, strides=stride, padding="VALID"), x)
 
 
@@ -96,6 +98,6 @@ def _sizes(x: Any) -> Any:
 def _around(padding: Pair, data_format: str = "NHWC") -> Any:
     height, width = padding
     if padding == (0, 0):
-        return "VALID"  # a pool takes three times as long where zeros are spelled out
+        return "VALID"  # with explicit zeros a pool takes three times as long
     sides = [[height, height], [width, width]]
     return [[0, 0], *sides, [0, 0]] if data_format == "NHWC" else [[0, 0], [0, 0], *sides]

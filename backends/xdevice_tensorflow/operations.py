@@ -1,10 +1,10 @@
 """The settings of Keras's layers without parameters.
 
 What must be kept:
-- an activation in a Dense or convolution works on what that layer gives, and is a layer of its own here;
-- a ReLU may have a slope or a greatest value, and is then another function;
-- pools do not count what is padded, and "same" is the only padding;
-- axes are counted with the channels last unless `data_format` says otherwise, and in a softmax always as they come.
+- the activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer;
+- a ReLU with a slope or a greatest value is another function, and is named so;
+- an average pool leaves padded values out of the mean, and "same" is the only padding;
+- axes are counted with the channels last unless `data_format` says otherwise, but in a softmax as the tensor has them.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ if TYPE_CHECKING:
     from xdevice.contract.layouts import Layer
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""Elsewhere a is -0.75."""
+"""Names of interpolations that differ from those of the same name in PyTorch, whose bicubic has a = -0.75."""
 _NOTHING: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
 )  # fmt: skip
-"""What has no settings, or is a function elsewhere."""
+"""Layers without settings, or in whose place other frameworks have functions."""
 _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
-"""Layers that only call what is in them, or of which it is known what they add."""
+"""Layers around others that get no entry of their own: they only call the layers inside, or `_both_ways` and the
+recurrent layers describe what they add."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""What functions of activation take, by their names there."""
+"""The parameters of activation functions, and the settings of which they are the value."""
 _PACKAGES: Final = ("keras", "tensorflow")
-"""Whose functions are what they are called; of one name, `keras.ops.gelu` approximates and `keras.activations.gelu`
-does not."""
+"""Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
+`keras.activations.gelu` does not."""
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """The row of a functional model in which each layer stands, by its id: all that take what one other gives, which
-    nothing else takes."""
+    """By the `id` of a layer of a functional model, the name of its row: layers of which each takes the output of the
+    one before, which no other layer takes."""
     graph = pixels.graph_of(list(pixels.in_order(model)))
     followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
     rows: list[list[Any]] = []
@@ -64,7 +65,7 @@ def _lines(model: Any) -> dict[int, str]:
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether a node is a layer that is called once, and no function."""
+    """Whether `op` is a layer, not a function, and is called once."""
     return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
 
 
@@ -81,7 +82,7 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
                 yield ops.own_code(path, layer)
             yield from _both_ways(path, layer)
             yield from _told_by_calls(path, layer)
-            function = getattr(layer, "activation", None)  # a Bidirectional has it in the layers inside
+            function = getattr(layer, "activation", None)  # a Bidirectional has none: those of its cells do
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
         elif not (layer.weights or list(layer._layers)):
@@ -94,7 +95,8 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
 
 
 def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
-    """An entry for a Bidirectional that joins its outputs in another way than by default: elsewhere that is code."""
+    """An entry for a Bidirectional that joins its outputs otherwise than by default, which in other frameworks is code
+    of the model."""
     if not isinstance(layer, kl.Bidirectional):
         return
     told = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
@@ -104,7 +106,8 @@ def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
-    """The arguments beside inputs with which a functional model calls a layer: a causal mask, training=True."""
+    """An entry for the arguments beside inputs, such as a mask or training=True, with which a functional model calls a
+    layer; none if there are no such arguments."""
     told = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in getattr(layer, "_inbound_nodes", ())
@@ -153,40 +156,42 @@ def _layer_norm(path: str, layer: Any) -> Layer:
 
 
 def _group_norm(path: str, layer: Any) -> Layer:
-    # Keras writes the number of channels over the -1 that it was given
+    # a layer made with groups=-1 has the number of channels as `groups` once it is built
     if layer.groups in (-1, *(getattr(layer.input_spec, "axes", None) or {}).values()):
         return ops.plain(path, "instance_norm", eps=layer.epsilon)
     return ops.plain(path, "group_norm", eps=layer.epsilon, num_groups=layer.groups)
 
 
 def _with_axis(found: Layer, layer: Any) -> Layer:
-    """The layer with its axis in PyTorch's order, and the number of axes, if a functional model tells it."""
+    """The entry with its axis in PyTorch's order of axes, and with the number of axes, if the layer is part of a
+    functional model, which knows the shapes."""
     axis = found.settings.get("axis")
     if not isinstance(axis, int) or len(layer._inbound_nodes) != 1:
         return found
     count = len(layer._inbound_nodes[0].output_tensors[0].shape)
     place = axis % count
     if place and _gives_channels_last(layer):
-        place = place % (count - 1) + 1  # PyTorch has the channels first
+        place = place % (count - 1) + 1  # PyTorch puts the channels first
     return found._replace(settings={**found.settings, "axis": place - count, "ndim": count})
 
 
 def _gives_channels_last(layer: Any) -> bool:
-    """Whether it is a convolution with its channels last, or stands right behind one."""
+    """Whether `layer` is a convolution with the channels last, or directly follows one."""
     before = layer if isinstance(layer, pixels.CONVS) else layer._inbound_nodes[0].input_tensors[0]._keras_history[0]
     return isinstance(before, pixels.CONVS) and before.data_format == "channels_last"
 
 
 def _own_config(layer: Any) -> str:
-    """The settings of a layer of Keras's own."""
-    if isinstance(layer, kl.Lambda):  # the user's code is in it
+    """The settings of one of Keras's own layers, as text."""
+    if isinstance(layer, kl.Lambda):  # its settings contain the user's code
         return ""
     config = layer.get_config()
     return ", ".join(f"{name}={config[name]}" for name in sorted(config) if name not in ("name", "trainable", "dtype"))
 
 
 def _by_function(path: str, function: Any) -> Layer:
-    """A function of Keras or TensorFlow with what it takes when nobody says otherwise; nobody can read another's."""
+    """The entry for an activation function: with its defaults if Keras or TensorFlow has defined it, otherwise only
+    with its name, because nothing says what a user's function computes."""
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
         return _TABLE.read(path, function) or ops.activation(path, "linear")

@@ -1,10 +1,11 @@
 """What Keras's optimizers compute, and where their state is among their variables.
 
 What must be kept:
+
 - What an optimizer computes is known for the exact class only: AdamW derives from Adam, and a user's class from any.
-- `weight_decay` is decoupled in every class; None, the default of most, is 0.
+- `weight_decay` is decoupled in every class; None, the default of most, means 0.
 - `optimizer.variables` begins with `iteration` and the learning rate, unless that is a schedule; the state of the
-  parameters follows in an order that differs by class. So a variable is found there by itself.
+  parameters follows in an order that differs by class. So a variable is looked up there by its identity.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""Where a Keras model counts features by rows, columns, channels, and other frameworks by channels, rows, columns.
+"""The layers of a Keras model whose features are in the order rows, columns, channels (here: Keras's order), and in
+other frameworks in the order channels, rows, columns.
 
 A Flatten or Reshape of an image makes such features, and a Reshape to an image takes them. The layers next to it have
-their inputs or outputs in that order, and so have those in between that keep it: a BatchNormalization, a PReLU.
+their inputs or outputs in Keras's order, and so have layers in between that keep features: a BatchNormalization, a
+PReLU.
 
 What must be kept:
-- a functional model is followed from layer to layer; a model in a model stands for its layers;
+- the graph of a functional model is followed from layer to layer, also into a model inside it;
 - the layers of a subclassed model are called like functions, and do not show which follows which: there every layer
-  that may be meant is named;
+  that may be next to the Flatten is named;
 - `Flatten(data_format="channels_first")` puts the channels last before it flattens.
 """
 
@@ -26,39 +28,39 @@ if TYPE_CHECKING:
     Shape = tuple[Any, ...]
 
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
-"""Layers and functions of `keras.ops`, by their name, which is all of the latter that is public."""
+"""Names of layers and of functions of `keras.ops`; the classes that stand for the functions are private."""
 CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
 )  # fmt: skip
 MAKERS: Final = (*CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
-"""Layers whose outputs are features of their own."""
+"""Layers that make new features, in an order of their own."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
-"""Layers with a parameter for each feature."""
+"""Layers that keep the features of their input, and have a parameter for each."""
 
 
 class Order(NamedTuple):
-    """Which features of a layer are in Keras's order, and why."""
+    """Says that a layer's outputs or inputs are in Keras's order, and why."""
 
     why: str
     outputs: bool
-    """Those that it gives; else those that it takes."""
+    """Whether the outputs are; if not, the inputs are."""
 
 
 class _Fold(NamedTuple):
-    """A Flatten or Reshape between the axes of an image and one of features."""
+    """A Flatten or Reshape from the axes of an image to one axis of features, or back."""
 
     op: Any
     shape: Shape
     """The axes of the image; () if they are not known."""
     size: int | None
-    """How many features those are."""
+    """The number of features; None if it is not known."""
     opens: bool
-    """Whether the image comes out of it."""
+    """Whether the image is the output."""
 
 
 def in_order(model: Any) -> Iterator[Any]:
-    """Every layer, once, as they were defined: `_flatten_layers` has those in a layer backwards (Keras 3)."""
+    """Every layer, once, in the order of definition: Keras's own `_flatten_layers` reverses the layers in a layer."""
     seen: dict[int, Any] = {}
     waiting = [model]
     while waiting:
@@ -70,7 +72,7 @@ def in_order(model: Any) -> Iterator[Any]:
 
 
 def orders(model: Any) -> dict[int, Order]:
-    """By their `id`, the layers with parameters in Keras's order of features, and why."""
+    """By the `id` of a layer, which of its features are in Keras's order, and why."""
     every = list(in_order(model))
     graph = graph_of(every)
     folds = [fold for op in graph.ops for node in op._inbound_nodes if (fold := _fold_between(op, node, graph))]
@@ -91,7 +93,7 @@ def orders(model: Any) -> dict[int, Order]:
 
 
 def _is_last(fold: _Fold) -> bool:
-    # a reason for the outputs of a layer to be in Keras's order counts more than one for its inputs
+    # folds whose image is the output come first: what concerns the outputs of a layer counts more than its inputs
     return not fold.opens
 
 
@@ -115,7 +117,7 @@ class Graph(NamedTuple):
 
 
 def graph_of(layers: list[Any]) -> Graph:
-    """The layers and functions that work on each other's outputs."""
+    """The layers and functions of functional models as a graph: `before` and `after` give an op's neighbours."""
     inputs: dict[int, list[Any]] = {}  # several models may begin with one Input
     for layer in filter(_is_model, layers):
         for tensor in layer.inputs:
@@ -169,7 +171,8 @@ def _fold_between(op: Any, node: Any, graph: Graph) -> _Fold | None:
 
 
 def size_of_image(layer: Any) -> tuple[int | None, ...]:
-    """The axes of what a layer of a functional model takes, but for batch and channels; () where that is not known."""
+    """The sizes of the axes, without batch and channels, of the input of a layer in a functional model; () if they are
+    not known."""
     shapes = {tuple(node.input_tensors[0].shape) for node in layer._inbound_nodes}
     if len(shapes) != 1 or not _is_as_built(layer):
         return ()
@@ -178,7 +181,8 @@ def size_of_image(layer: Any) -> tuple[int | None, ...]:
 
 
 def _is_as_built(layer: Any) -> bool:
-    """Whether what comes before a layer still makes the shapes that its graph remembers: a stride can be set later."""
+    """Whether the layers before this one still give the shapes that the graph has recorded: a stride can be set after
+    the model was built."""
     todo, seen = [layer], {id(layer)}
     while todo:
         for node in todo.pop()._inbound_nodes:
@@ -193,7 +197,7 @@ def _is_as_built(layer: Any) -> bool:
 
 
 def _makes_its_shapes(op: Any) -> bool:
-    if operations.is_rewritten(op, "keras", "call"):  # a call of its own may take more than the shapes tell
+    if operations.is_rewritten(op, "keras", "call"):  # the user's own `call` may compute other shapes
         return False
     nodes = [node for node in op._inbound_nodes if len(node.input_tensors) == len(node.output_tensors) == 1]
     return all(
@@ -227,7 +231,7 @@ def _folded(shape: Shape, features: int) -> Shape:
 
 
 def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> list[Any]:
-    """The layers behind or before a layer, up to those that make or take features of their own."""
+    """The layers after or before `op` (as `ways` says), up to and with the first that make features of their own."""
     seen: dict[int, Any] = {}
     waiting = list(ways(op))
     while waiting:
@@ -241,8 +245,8 @@ def reached(op: Any, ways: Callable[[Any], Iterable[Any]], stops: set[int]) -> l
 
 
 def _has_channels(shape: Shape, has_conv: bool) -> bool:
-    """Whether an image has several places and several channels; where there are two axes, convolutions tell it from a
-    sequence."""
+    """Whether `shape` is that of an image with several pixels and several channels. With two axes it may be that of a
+    sequence: it counts as an image if the model has convolutions."""
     if len(shape) == 1 or (shape and (shape[-1] == 1 or all(size == 1 for size in shape[:-1]))):
         return False
     return len(shape) > 2 or has_conv
@@ -252,7 +256,7 @@ def _has_channels(shape: Shape, has_conv: bool) -> bool:
 
 
 def _loose_folds(layer: Any, has_conv: bool) -> Iterator[_Fold]:
-    """The folds that a layer may be if nobody knows what comes before and after it."""
+    """The folds that a Flatten or Reshape may be if the layers before and after it are not known."""
     if not is_reshape(layer):
         return
     built: Mapping[str, Any] = getattr(layer, "_build_shapes_dict", None) or {}
@@ -272,7 +276,8 @@ def _size(shape: Shape) -> int | None:
 
 
 def _may_be_next(layer: Any, fold: _Fold) -> bool:
-    """Whether a layer has as many features as the image, or more, which others may have been put beside."""
+    """Whether `layer` may be next to `fold`, by its number of features: for outputs the same as the image's, for inputs
+    at least as many, because other features may have been concatenated."""
     count = _features(layer, fold.opens)
     if count is None or fold.size is None:
         return count is not None
@@ -280,7 +285,7 @@ def _may_be_next(layer: Any, fold: _Fold) -> bool:
 
 
 def _features(layer: Any, given: bool) -> int | None:
-    """The number of features that a layer gives or takes; None if it has no parameters for them."""
+    """The number of features in a layer's outputs (if `given`) or inputs; None if it has no parameters for them."""
     if not layer.weights:
         return None
     if isinstance(layer, kl.Dense | kl.LSTM | kl.GRU):

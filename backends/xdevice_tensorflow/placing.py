@@ -17,8 +17,8 @@ def _is_one_device() -> bool:
 
 
 def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, on the device of its first operand, and its result too: on a GPU, TensorFlow has the kernels of int32
-    and some of int64 compute on the host, and leaves there what they give."""
+    """The kernel, made to run on the device of its first operand and to leave its result there: TensorFlow computes
+    int32 and some of int64 "on" a GPU on the host, and leaves the result on the host."""
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:

@@ -1,7 +1,7 @@
-"""`tf.data` pipelines that raise what the user's own code in them raised.
+"""`tf.data` pipelines that raise the exceptions which the user's code in them raised.
 
-TensorFlow turns an exception of `from_generator` or `py_function` into an error of its own, and keeps the name of its
-type and its text only: "{{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...".
+TensorFlow turns an exception in `from_generator` or `py_function` into an error of its own, which only contains the
+name of its type and its text: "{{function_node ...}} ValueError: too short\\nTraceback (most recent call last): ...".
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ def _unwrapping(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _original(error: tf.errors.OpError) -> Exception | None:
-    """The exception of the user's code, if its type is one of Python's own: no other type can be made from its name."""
+    """The exception that the user's code raised, made anew; None if its type is not one of Python's own, because only
+    those can be found by their name."""
     found = _RAISED.match(error.message)
     cls = getattr(builtins, found["type"], None) if found else None
     if found is None or not (isinstance(cls, type) and issubclass(cls, Exception)):
         return None
     try:
         return cls(found["text"])
-    except TypeError:  # UnicodeDecodeError wants five arguments
+    except TypeError:  # some types take more than a text: UnicodeDecodeError takes five arguments
         return None
 
 

@@ -2,18 +2,18 @@
 
 What this engine must keep (measured on 2.21):
 
-- The cluster must be known before TensorFlow has run anything, and it stays: the next world of a process is one of the
+- The cluster must be set before TensorFlow has run anything, and cannot be changed: later worlds of a process have the
   same ranks.
-- A collective that fails takes all later ones with it. So none is tried: what the ring does not know is carried in a
-  dtype that it knows, bit for bit.
-- NCCL's takes no int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU".
-- A collective without elements ends the process by a segmentation fault.
-- There is no implementation of `CollectiveReduceScatterV2` for the CPU. Two processes have a broadcast of their own in
-  place of send and recv.
-- Its own mean of integers is rounded down: it is asked for sums only.
-- Calls belong together by their `instance_key`, which is counted here.
-- `MultiWorkerMirroredStrategy` starts a service beside it which ends processes whose peers have died; so it is the
-  functions below that which are called.
+- After one collective has failed, all later ones fail. So none is tried that may: a dtype that TensorFlow does not
+  support is sent as another one that it supports, bit for bit.
+- NCCL's collectives do not support int32: "Collective all-reduce does not support datatype DT_INT32 on DEVICE_GPU".
+- A collective without elements crashes the process by a segmentation fault.
+- `CollectiveReduceScatterV2` is not implemented for the CPU. In place of send and recv there is a broadcast in a group
+  of two processes.
+- TensorFlow rounds the mean of integers down, so only sums are asked for.
+- TensorFlow matches calls of several processes by their `instance_key`, which is counted here.
+- `MultiWorkerMirroredStrategy` also starts a service which ends processes whose peers have died, so the functions
+  that it is built on are called instead.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
 _ALL: Final = 1000
-"""The key of the group of all, those of two come behind it; TensorFlow's own strategies count from 1."""
+"""The key of the group of all processes; those of pairs are greater. TensorFlow's own strategies count from 1."""
 
 As = tuple[str | None, str | None]
-"""What the bits of a dtype are read as, and what that is then cast to."""
+"""How a dtype is sent: the dtype that its bits are taken for, and the dtype to which the result is then cast."""
 _PLAIN: Final[As] = (None, None)
 _SMALL: Final[dict[str, As]] = dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (None, "int32"))
 _REDUCED_AS: Final[dict[str, As]] = {
@@ -65,7 +65,7 @@ _MOVED_AS: Final[dict[str, As]] = {
 _cluster: list[tuple[int, int]] = []
 """The rank and the number of processes, once TensorFlow knows the cluster."""
 _calls: Counter[int] = Counter()
-"""How many of each group there were."""
+"""The number of calls so far, by the key of the group."""
 
 
 def names(gpus: int) -> tuple[str, ...]:
@@ -132,12 +132,8 @@ class TensorflowEngine(Engine):
 
     def _call(self, key: int, size: int) -> dict[str, Any]:
         _calls[key] += 1
-        return {
-            "group_size": size,
-            "group_key": key,
-            "instance_key": _calls[key],
-            "communication_hint": self._hint,
-        }
+        instance = _calls[key]
+        return {"group_size": size, "group_key": key, "instance_key": instance, "communication_hint": self._hint}
 
     def _pair(self, source: int, to: int) -> int:
         return _ALL + 1 + source * self._size + to
@@ -154,14 +150,15 @@ class TensorflowEngine(Engine):
             return self._done(_unpacked(found, x, self._moved_as))
 
     def _done(self, found: Any) -> Any:
-        """Waits here, in the thread that may be left waiting: on a GPU the call has returned before."""
+        """`found`, after waiting for NCCL: its calls return at once, and the wait must be in this thread, which is
+        given up if a peer has died."""
         if self._hint == "nccl":
             tf.test.experimental.sync_devices()
         return found
 
 
 def _on_gpu(table: Mapping[str, As]) -> dict[str, As]:
-    """The dtypes by which NCCL takes each dtype: it takes no int32, which goes as int64."""
+    """The table for NCCL, which does not support int32: int64 in place of int32."""
     wider = {dtype: (bits, "int64" if "int32" in (bits, wide) else wide) for dtype, (bits, wide) in table.items()}
     return {**wider, "int32": (None, "int64")}
 
@@ -219,6 +216,6 @@ class TensorflowProcesses(Processes):
     def start_engine(self, name: str, group: Group) -> Engine:
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        if not self.virtual:  # else they were set, and hold
+        if not self.virtual:  # the counts of virtual GPUs are set once, and never counted
             self._counts.clear()
         return engine

@@ -1,7 +1,7 @@
-"""Sums over devices: by NCCL where each tensor is on a GPU of its own, else where the first one is.
+"""Sums over devices: by NCCL if each tensor is on a GPU of its own, otherwise on the device of the first one.
 
-NCCL's operation waits for its partners on the other GPUs, so all of them are in one `tf.function`: run eagerly, the
-first would wait forever. Their outputs stay on their GPUs.
+NCCL's operation on one GPU waits for those on the other GPUs, so all are in one `tf.function`: run eagerly, the first
+would wait forever. Each output stays on its GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NCCL = (tf.float16, tf.float32, tf.float64)
 
 
 def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
-    """Whether tensors like `x` at these places go by NCCL."""
+    """Whether NCCL can add tensors like `x` on the devices `places`."""
     return (
         not backend.virtual
         and hasattr(tf.raw_ops, "NcclAllReduce")
@@ -35,7 +35,7 @@ def is_for_nccl(x: Any, places: list[Device], backend: Replicas) -> bool:
 
 
 def by_nccl(tensors: list[Any], natives: tuple[str, ...], mean: bool) -> list[Any]:
-    """New tensors at the same places, of the sum or mean."""
+    """The sum or mean of the tensors, as a new tensor on each of their devices."""
     return list(_reduction(natives, tensors[0].dtype, mean)(*tensors))
 
 

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 with importing():
     import keras
 
-# a prototype of our own: types set on the functions of ctypes.pythonapi are everyone's, and break MXNet's capsules
+# not ctypes.pythonapi.PyCapsule_GetPointer: types set on that function hold for every library, and break MXNet's use
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
 class Subclassed(keras.Model):  # type: ignore[misc]
-    """A model as tutorials write it: not registered, without `get_config`, and with a seed generator in its dropout."""
+    """A model as in tutorials: not registered for saving, without `get_config`, with a seed generator in its
+    Dropout."""
 
     def __init__(self, units: int = 3) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class TensorflowSamples(Samples):
 
     def address(self, x: Any) -> int | None:
         if x.dtype == tf.string:
-            return None  # TensorFlow aborts the process
+            return None  # `to_dlpack` of a string tensor crashes the process
         capsule = tf.experimental.dlpack.to_dlpack(x)
         return ctypes.c_void_p.from_address(_pointer(capsule, b"dltensor")).value
 
@@ -229,7 +230,9 @@ def _subclassed() -> Any:
 
 def _compiled() -> Any:
     net = _functional()
-    net.compile(optimizer="adam", loss="mse", metrics=["mae"], run_eagerly=True)  # tracing takes half a second
+    net.compile(
+        optimizer="adam", loss="mse", metrics=["mae"], run_eagerly=True
+    )  # compiling a trace would take half a second
     net.train_on_batch(tf.ones((2, 4)), tf.ones((2, 1)))
     return net
 

@@ -1,12 +1,12 @@
-"""Copies between the host and a GPU of NVIDIA's through the ring of page-locked memory.
+"""Copies between the host and an NVIDIA GPU through the ring of page-locked memory.
 
 What must be kept:
 
-- TensorFlow's stream is its own, and its allocator gives memory out again in the order of that stream: work that is not
-  done yet may still use what `Empty` gives. So the host waits for what it reads, and for what it was given, and the
-  ring has done its copy before anybody sees the result.
-- TensorFlow tells its tapes of its own copies; so they are told of these.
-- A tensor comes to the host by TensorFlow's own copy, which is no slower.
+- TensorFlow's stream is not accessible, and its allocator reuses memory in the order of that stream: earlier work may
+  still use the memory that `Empty` gives. So the host waits for TensorFlow before the ring reads or writes a tensor,
+  and the ring has finished its copy before the tensor is returned.
+- TensorFlow records its own copies on gradient tapes, so these copies are recorded too.
+- Moving a tensor to the host is left to TensorFlow, which is not slower.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
-"""Bytes from which the ring gains: what is read, an array that is put on a GPU, and a tensor that is moved there."""
+"""The sizes in bytes from which the ring is faster: for reading a tensor, for making a tensor on a GPU from an array
+(`TO_GPU`), and for moving a tensor from the host to a GPU."""
 _ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64"))
-"""What `Empty` makes there (2.21)."""
+"""The dtypes of which `Empty` makes tensors on a GPU (2.21)."""
 
 
 def is_read(x: Any, backend: Conversion) -> bool:
-    """Whether `read` is for a tensor. Its result is nobody else's."""
+    """Whether `read` is to be tried for `x`; its result shares memory with no tensor."""
     return (
         backend.device_of(x).kind == "gpu"
         and not backend.virtual
@@ -49,14 +50,14 @@ def is_read(x: Any, backend: Conversion) -> bool:
 
 
 def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
-    """The values of a tensor on a GPU; None where TensorFlow's own way is to be taken."""
+    """The values of a tensor on a GPU; None if TensorFlow is to read them."""
     backend.finish(x)
     return staging.read(x, Lent(backend.export(x)).address, x.shape.as_list(), host_dtype(x.dtype.name))
 
 
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
-    """A tensor on a GPU with the values of an array, which have been read on return; None where TensorFlow's own way is
-    to be taken."""
+    """A tensor on a GPU with the values of an array, which may be changed after the return; None if TensorFlow is to
+    make the tensor."""
     if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in _ON_GPUS or backend.virtual or not tf.executing_eagerly() or not ring.is_measured():
@@ -72,7 +73,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
 
 
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
-    """A tensor from the host on a GPU; None where TensorFlow's own way is to be taken."""
+    """A tensor of the host, copied to a GPU; None if TensorFlow is to copy it."""
     if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
         return None
     place = backend.device_of(x)

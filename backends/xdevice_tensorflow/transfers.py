@@ -1,7 +1,7 @@
-"""Seeing TensorFlow's transfers.
+"""Watching TensorFlow's transfers.
 
-Every method that reads ends in `_numpy_internal`; NumPy reads a tensor through the buffer protocol instead. An
-operation silently copies its operands to its own device: that is seen afterwards, by callbacks, which are per thread.
+Every method that reads a tensor calls `_numpy_internal`, but NumPy reads by the buffer protocol. An operation silently
+copies its operands to its own device: callbacks, which TensorFlow keeps per thread, see that afterwards.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ READS = (
     "__repr__", "__str__", "__format__", "__reduce__",
 )  # fmt: skip
 _ON_THE_HOST = {tf.int32, tf.int64, tf.string, tf.resource, tf.variant}
-"""Shapes, axes, names and handles: operations on a GPU take them from the host."""
+"""The dtypes of shapes, axes, names and handles, which operations on a GPU read from the host."""
 
 _seen = Shared(per_thread=True)
-"""One callback for each thread, however many blocks are open there: each further one would report the same again."""
+"""One callback for each thread, however many blocks are open there: each further one would report every transfer
+again."""
 
 
 def _is_number(backend: Primitives, x: Any) -> bool:
-    """TensorFlow makes a host tensor of the 0.5 in `x * 0.5`, which an operation on a GPU takes along."""
+    """Whether `x` is a 0-d tensor on the host, such as TensorFlow makes of the 0.5 in `x * 0.5`: its copy to a GPU is
+    not worth a report."""
     return x.shape.rank == 0 and backend.device_of(x).kind == "cpu"
 
 
 def _size(x: Any) -> int:
-    if not hasattr(x, "backing_device"):  # a composite
+    if not hasattr(x, "backing_device"):  # a sparse or ragged tensor, made of several
         return sum(map(_size, tf.nest.flatten(x, expand_composites=True)))
     return int(x.shape.num_elements()) * int(x.dtype.size or 0)
 

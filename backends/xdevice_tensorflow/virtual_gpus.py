@@ -1,4 +1,4 @@
-"""Virtual GPUs: TensorFlow's logical CPUs, which can be made until it has run something."""
+"""Virtual GPUs: TensorFlow's logical CPUs, which can be made only before TensorFlow has run anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def is_started() -> bool:
 
 
 def _keep_out_of_strategies(backend: VirtualGpus) -> None:
-    """A `tf.distribute` strategy on a /GPU:0 that does not exist hangs in `fit`, or trains on the CPU (2.21)."""
+    """Has `tf.distribute` strategies refuse GPUs, which are virtual: a strategy on a /GPU:0 that does not exist hangs
+    in `fit`, or trains on the CPU (2.21)."""
+
     canonicalize = _strategies.canonicalize
 
     def refusing(d: Any, default: Any = None) -> str:

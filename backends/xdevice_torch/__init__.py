@@ -171,13 +171,13 @@ class TorchBackend(
             return self._place(native)
         if self.virtual:
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
-        return devices.named(native.type, native.index or 0)  # a description: whoever uses it is told what is here
+        return devices.named(native.type, native.index or 0)  # not here: using it raises an error that says what is
 
     def _place(self, native: torch.device) -> Device:
         """Where a tensor is."""
         if native.type == self._gpu:
             return devices.of("gpu", self._current() if native.index is None else native.index)
-        if native.type not in self.kinds:  # a device of another vendor: nobody knows how to wait for it
+        if native.type not in self.kinds:  # a device of another vendor, for whose work xdevice cannot wait
             raise self.unsupported(
                 f"devices of the type {native.type!r}", "bring what is there to one that it knows: x.cpu()"
             )
@@ -202,7 +202,7 @@ class TorchBackend(
 
     def devices_of(self, cls: type, tensors: Sequence[torch.Tensor]) -> set[Device]:
         if cls in _PLAIN:
-            for x in tensors:  # faster than all(map())
+            for x in tensors:  # faster than all(map(...))
                 if not x.is_cpu:
                     break
             else:
@@ -229,7 +229,7 @@ class TorchBackend(
             if device.kind == "gpu" and self._gpu == "cuda" and _PLAIN.issuperset(map(type, tensors)):
                 return batches.sent(tensors, native, lambda x: self.move(x, device))
         except NotImplementedError:
-            pass  # below, `move` fails for the tensor in question, and names it
+            pass  # `move` below fails for the same tensor, with an error that names it
         return super().move_all(tensors, device)
 
     def start_move(self, x: torch.Tensor, device: Device) -> torch.Tensor:
@@ -248,7 +248,7 @@ class TorchBackend(
 
     def synchronize(self, device: Device | None) -> None:
         if device is not None and device.kind != "gpu":
-            return  # cpu and meta compute synchronously; `from_native` lets no other kind in
+            return  # cpu and meta compute synchronously, and there are no other kinds
         if device is None:
             self._refuse_lazy()
         for index in range(self._gpus) if device is None else (device.index,):
@@ -281,7 +281,7 @@ class TorchBackend(
         self._require_values(x)
         try:
             return self._read(x)
-        except (RuntimeError, TypeError) as error:  # asked only now, as that takes longer than the rest
+        except (RuntimeError, TypeError) as error:  # why is asked only now, because asking takes longer than reading
             instead = conversion.why_not_numpy(x)
             if instead is None:
                 raise
@@ -307,7 +307,7 @@ class TorchBackend(
         return torch.rand(shape, dtype=getattr(torch, dtype), device=self.to_native(device))
 
     def tracing(self) -> str | None:
-        if torch.compiler.is_compiling() and _is_exporting():  # torch.compile leaves its graph, and calls us each time
+        if torch.compiler.is_compiling() and _is_exporting():  # torch.compile calls this code each time, outside graphs
             return "torch.export"
         if torch._C._is_tracing():
             return "torch.jit.trace"
@@ -422,7 +422,7 @@ class TorchBackend(
             )
 
     def _module(self) -> Any:
-        """What `torch.cuda` is for CUDA, as far as a vendor has it."""
+        """The module that is for this GPU what `torch.cuda` is for CUDA; None if the vendor has none."""
         return getattr(torch, self._gpu, None)
 
     def _current(self) -> int:

@@ -6,6 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+# PyTorch's own functions that are kernels as they are
+from torch import (  # isort: skip  # noqa: F401
+    abs, acos, acosh, add, argmax, argmin, asin, asinh, atan, atan2, atanh, broadcast_to, ceil, cos, cosh, divide,
+    exp, expm1, flip, floor, isfinite, isinf, isnan, log, log10, log1p, log2, logical_and, logical_not, logical_or,
+    logical_xor, maximum, minimum, multiply, pow, reciprocal, remainder, reshape, roll, round, sin, sinh, sqrt,
+    square, squeeze, subtract, tan, tanh, trunc, where,
+)  # fmt: skip
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,58 +58,15 @@ def number(value: complex, name: str, like: Tensor) -> Tensor:
     return torch.full((), value, dtype=dtype(name), device=like.device)
 
 
-# of each element
+# elementwise
 
-abs = torch.abs
-acos = torch.acos
-acosh = torch.acosh
-add = torch.add
-asin = torch.asin
-asinh = torch.asinh
-atan = torch.atan
-atan2 = torch.atan2
-atanh = torch.atanh
-ceil = torch.ceil
-cos = torch.cos
-cosh = torch.cosh
-divide = torch.divide
 equal = torch.eq
-exp = torch.exp
-expm1 = torch.expm1
-floor = torch.floor
 greater = torch.gt
 greater_equal = torch.ge
-isfinite = torch.isfinite
-isinf = torch.isinf
-isnan = torch.isnan
 less = torch.lt
 less_equal = torch.le
-log = torch.log
-log10 = torch.log10
-log1p = torch.log1p
-log2 = torch.log2
-logical_and = torch.logical_and
-logical_not = torch.logical_not
-logical_or = torch.logical_or
-logical_xor = torch.logical_xor
-maximum = torch.maximum
-minimum = torch.minimum
-multiply = torch.multiply
 negative = torch.neg
 not_equal = torch.ne
-pow = torch.pow
-reciprocal = torch.reciprocal
-remainder = torch.remainder
-round = torch.round
-sin = torch.sin
-sinh = torch.sinh
-sqrt = torch.sqrt
-square = torch.square
-subtract = torch.subtract
-tan = torch.tan
-tanh = torch.tanh
-trunc = torch.trunc
-where = torch.where
 
 
 def floor_divide(x1: Tensor, x2: Tensor) -> Tensor:
@@ -114,7 +79,7 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(torch.isnan(x), x, made) if x.is_floating_point() else made
 
 
-# of many elements
+# reductions, and functions along an axis
 
 
 def all(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
@@ -147,10 +112,6 @@ def sum(x: Tensor, axes: tuple[int, ...] | None, keepdims: bool) -> Tensor:
     return torch.sum(x) if axes is None else torch.sum(x, axes, keepdim=keepdims)
 
 
-argmax = torch.argmax
-argmin = torch.argmin
-
-
 def argsort(x: Tensor, axis: int, descending: bool) -> Tensor:
     return torch.sort(x, dim=axis, descending=descending, stable=True).indices
 
@@ -172,16 +133,13 @@ def take_along_axis(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 # of shapes
 
-broadcast_to = torch.broadcast_to
-
 
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    # a vector without elements has any shape for torch.concat, and the core has seen to it that shapes fit
+    # torch.concat lets a vector without elements pass as any shape, but the core has checked the shapes
     return torch.concat(list(tensors), axis)
 
 
 expand_dims = torch.unsqueeze
-flip = torch.flip
 
 
 def matmul(x1: Tensor, x2: Tensor) -> Tensor:
@@ -192,9 +150,6 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 permute_dims = torch.permute
-reshape = torch.reshape
-roll = torch.roll
-squeeze = torch.squeeze
 
 
 def stack(tensors: Sequence[Tensor], axis: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""Many tensors to a GPU at once, with one wait for all of them.
+"""Moves many tensors to a GPU with one wait for all of them.
 
-`x.to(gpu)` waits for the copy of each tensor on its own: of two H200s, 100 tensors of 16 bytes take 1.39 ms by it, and
-0.89 ms if only the last is waited for.
+`x.to(gpu)` waits for the copy of each tensor. Moving 100 tensors of 16 bytes to an H200 takes 1.39 ms that way, and
+0.89 ms if only the last copy is waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SMALL: Final = 1 << 20
-"""Bytes up to which this was measured to gain."""
+"""Bytes of the largest tensors for which this was measured to be faster."""
 
 
 def sent(

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 _waited = Shared(per_thread=True)
 
 
-def blocking(backend: Primitives) -> AbstractContextManager[None]:
-    return _waited.on(lambda: put_on(_Wait(backend)))
-
-
 def is_blocking() -> bool:
     """Whether this thread is in a block of `blocking`."""
     return _waited.is_wanted()
@@ -40,8 +36,8 @@ class _Wait(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if not _waited.is_wanted():
             return result
-        # what is recorded is not done now, and cannot be waited for; a build without CUDA, and one without a driver,
-        # cannot be asked
+        # an operation that is being recorded is not done now, so there is nothing to wait for; without CUDA or its
+        # driver, PyTorch cannot be asked whether it records
         if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
             self._backend.synchronize(None)
         return result
@@ -50,13 +46,13 @@ class _Wait(TorchDispatchMode):
 class TorchBlocking(Blocking):
     _gpus: int
     _blocks: bool
-    """Whether CUDA was told before its start to block by itself."""
+    """Whether CUDA blocks by itself, because CUDA_LAUNCH_BLOCKING was set before its start."""
     _refuse_lazy: Callable[[], None]
     """Raises where PyTorch's lazy device has been started, which nobody can wait for."""
 
     def blocking(self) -> AbstractContextManager[Any]:
         self._refuse_lazy()
-        # the CPU computes synchronously, and a CUDA that was told before its start blocks by itself
+        # the CPU, and CUDA with CUDA_LAUNCH_BLOCKING, compute synchronously
         if self._gpus == self.virtual or self._blocks:
             return nullcontext()
-        return blocking(self)
+        return _waited.on(lambda: put_on(_Wait(self)))

@@ -1,8 +1,8 @@
-"""Seeing the calls of PyTorch's modules.
+"""Sees the calls of PyTorch's modules.
 
 What must be kept:
 - A `TransformerEncoderLayer` bypasses its layers in evaluation mode, unless one has a hook.
-- torch.compile reads the code of whatever a module calls, ours too, and fails on it.
+- torch.compile would compile the functions of xdevice that a module calls then, and fails at them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""PyTorch's memory in the hands of other frameworks, and theirs in its own.
+"""Lends the memory of PyTorch's tensors to other frameworks, and takes over theirs.
 
-- `from_dlpack` of a negative stride ends the process.
-- A capsule says nothing of a lazy conjugate or negative: `to_dlpack` exports the values without it.
+- `from_dlpack` of a negative stride crashes the process.
+- A capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports the values without that.
 - `x.__dlpack__(stream=...)` orders streams on PyTorch's current device, and fails where that is another GPU: the plain
   `to_dlpack` orders nothing, which is enough after a wait.
 - JAX fails to take memory of a GPU over while PyTorch's current device is another one.
@@ -39,8 +39,8 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def require_values(x: torch.Tensor) -> None:
-    # type() of a tensor in torch.vmap or torch.func.grad is Tensor; a FakeTensor exports memory that is not its own
-    # torch.compile cannot see into the second question, and says so on standard error
+    # in torch.vmap and torch.func.grad, type() of a tensor is Tensor, so PyTorch has to be asked whether it is wrapped;
+    # torch.compile cannot compile that question, and would say so on standard error
     is_exact = type(x) is torch.Tensor
     if (not is_exact and isinstance(x, _STAND_INS)) or (not torch.compiler.is_compiling() and _is_wrapped(x)):
         raise UnsupportedError(
@@ -57,19 +57,19 @@ def require_shape(x: torch.Tensor) -> None:
 
 
 def is_plain(cls: type[torch.Tensor]) -> bool:
-    """Whether the values of tensors of a type are their memory. A subclass that takes the operations over, as DTensor,
-    a masked tensor and many quantized ones do, is made of other tensors, and of its own memory nothing can be said.
-    What stands for a tensor while torch traces counts as what it stands for."""
+    """Whether the values of a type's tensors are in their own memory. Subclasses that take over the operations, such as
+    DTensor, masked tensors and many quantized ones, consist of other tensors instead. Tensors that stand for others
+    while torch traces count as plain."""
     return cls.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ or issubclass(cls, _STAND_INS)
 
 
 def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
-    """Whether what a subclass calls a copy of itself is in the memory of `x`."""
+    """Whether `new`, which a tensor subclass returned as a copy of `x`, has the memory of `x`."""
     if new is x:
         return True
     both = type(new), type(x)
     if x.is_meta or not all(map(is_plain, both)) or any(issubclass(cls, _STAND_INS) for cls in both):
-        return False  # it has no memory, or keeps what it has elsewhere: of what it is made of it says nothing
+        return False  # it has no memory of its own that could be compared
     return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()
 
 
@@ -90,13 +90,13 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
 
 class TorchConversion(Conversion):
     _gpu: str
-    """What PyTorch calls the type of `gpu:i`."""
+    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
         return TAKES
 
     def shares(self, device: Device) -> bool:
-        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # of others nothing was seen
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # others were never tried
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:
@@ -138,7 +138,7 @@ class TorchConversion(Conversion):
         return dlpack.from_dlpack(lent.capsule)
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
-        if array.dtype.isbuiltin != 2:  # 2: one of ml_dtypes, of which float8_e5m2 has the kind "f"
+        if array.dtype.isbuiltin != 2:  # 2 is a dtype of ml_dtypes, which the kind does not tell: float8_e5m2 has "f"
             return torch.from_numpy(array)
         name = array.dtype.name
         return torch.from_numpy(array.view(BITS_AS[name])).view(getattr(torch, name))

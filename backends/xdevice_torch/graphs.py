@@ -1,11 +1,11 @@
 """Graphs of CUDA.
 
-A replay reads and writes the memory that the task used while it was recorded, whoever has that memory by then. So the
-graph keeps what the task's operations read. What they do anywhere but on the graph's GPU would be done once, while
-it is recorded, and never again: that is an error.
+A replay reads and writes the memory that the task used while it was recorded, even if that memory has been freed. So
+the graph keeps the memory that the task's operations read. Operations that work elsewhere than on the graph's GPU would
+be done once, while recording, and never again: they raise an error.
 
-PyTorch 2.11 believes that a recording which failed still goes on: it keeps the memory, gives no more random numbers on
-that GPU, and calls the graph whenever it allocates pinned memory.
+After a recording that failed, PyTorch 2.11 goes on as if it had not ended: it keeps the memory, gives no more random
+numbers on that GPU, and calls the graph whenever it allocates pinned memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _one_at_a_time = threading.Lock()
 """PyTorch allows one recording in a process."""
 
 _failed: list[Any] = []
-"""Graphs whose recording failed, for as long as the process lives."""
+"""Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them."""
 
 
 class Graph:
@@ -57,9 +57,9 @@ class Graph:
                     raise
         except BaseException as error:
             _free_random_numbers(stream, random)
-            raise first or error  # noqa: B904  # the end of a broken recording raises an error of its own
+            raise first or error  # noqa: B904  # `error` may come from ending the recording; `first` is the cause
         self._inputs = list(inputs.found.values())
-        # backward() works once through what was recorded, and not through a replay
+        # detached, because backward() would work once through what was recorded, and not after a replay
         return tree_map_only(torch.Tensor, torch.Tensor.detach, result)
 
     def replay(self) -> None:
@@ -70,7 +70,7 @@ class Graph:
 def _recording(graph: Any, stream: Any) -> Iterator[None]:
     pool = torch.cuda.graph_pool_handle()
     try:
-        # other threads may allocate meanwhile
+        # with thread_local, other threads may allocate memory meanwhile
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             yield
     except BaseException:
@@ -84,15 +84,15 @@ def _abandon(graph: Any, stream: Any, pool: Any) -> None:
             graph.capture_end()
     native: Any = torch._C
     end = getattr(native, "_cuda_endAllocateToPool", None) or native._cuda_endAllocateCurrentStreamToPool  # < 2.8
-    with suppress(RuntimeError):  # raised by the first line if the recording had an end
+    with suppress(RuntimeError):  # `end` raises if the recording has ended properly
         end(stream.device_index, pool)
         native._cuda_releasePool(stream.device_index, pool)
         _failed.append(graph)
 
 
 def _free_random_numbers(stream: Any, random: Any) -> None:
-    """Makes a broken recording give the random generator back: only the end of another recording does that. Ten
-    attempts, because another thread's wait can break these too."""
+    """Frees the GPU's random generator after a broken recording, which only the end of another recording does. Tries
+    ten times, because another thread's wait can break these too."""
     for _ in range(10):
         with suppress(RuntimeError):
             with _recording(torch.cuda.CUDAGraph(), stream):
@@ -126,9 +126,9 @@ def _no_casts_from_before() -> Iterator[None]:
 
 
 class OnlyOn(Mode):
-    """Refuses operations that read something elsewhere, or make something out of nothing there.
+    """Refuses operations that read tensors on another device, or create tensors there from no others.
 
-    What an operation makes elsewhere beside its result is its own business: attention keeps its seed on the CPU.
+    An operation on the device may make further tensors elsewhere: attention keeps its seed on the CPU.
     """
 
     def __init__(self, place: torch.device) -> None:
@@ -206,5 +206,5 @@ class TorchGraphs(Graphs):
 
     def replay(self, graph: Any) -> None:
         graph.replay()
-        if is_blocking():  # operations of a replay are not dispatched
+        if is_blocking():  # the dispatch mode of `blocking` does not see the operations of a replay
             self.synchronize(None)

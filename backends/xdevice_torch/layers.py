@@ -1,7 +1,7 @@
-"""PyTorch's layers. Their layouts are the common ones, so only the settings are stated here.
+"""PyTorch's layers. Their layouts are those that `contract.layouts` uses, so only the settings are stated here.
 
 What must be kept:
-- `momentum` is the weight of the new value, here and nowhere else; None is the mean of all;
+- `momentum` is the weight of the new value, unlike in all other frameworks; None is the mean of all;
 - a MultiheadAttention owns its out_proj, which is not a layer by itself: its forward is never called;
 - the Conv1D of transformers is a Linear with its weight transposed, not a convolution.
 """
@@ -28,7 +28,8 @@ _CONV1D: Final = (Part("weight", ("weight",), layouts.TRANSPOSED), Part("bias", 
 
 
 def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
-    """The layers by path. Also fills in `blocks`, whose layers are not called in the order of their definition."""
+    """The layers of a model. Also fills in `blocks`: by the path of each Transformer layer, the names of the layers in
+    it in the order of their calls, which is not that of their definition."""
     owned: set[int] = set()
     told: dict[int, Mapping[str, object]] = {}
     for path, module in model.named_modules():
@@ -52,7 +53,7 @@ def _layers(model: Any, names: Mapping[str, Any], blocks: dict[str, tuple[str, .
 
 
 def _norm_of(module: Any) -> tuple[str, str] | None:
-    """The names of g and v of a weight norm, the present one or the one of before 2.0."""
+    """The names of g and v of a weight norm, of the kind that PyTorch has since 2.0 or of the older one."""
     ways = getattr(getattr(module, "parametrizations", None), "weight", ())
     if [type(way).__name__ for way in ways] == ["_WeightNorm"]:
         return "parametrizations.weight.original0", "parametrizations.weight.original1"
@@ -90,13 +91,13 @@ def _kind(module: Any) -> tuple[str, Mapping[str, object]] | None:
 
 
 def rms_eps(module: Any) -> float:
-    """The eps of an RMSNorm, for which None stands for that of the dtype."""
+    """The eps of an RMSNorm; if it was given as None, that of the dtype."""
     dtype = torch.get_default_dtype() if module.weight is None else module.weight.dtype
     return float(torch.finfo(dtype).eps if module.eps is None else module.eps)
 
 
 def _padded(module: Any) -> dict[str, object]:
-    """What the row of `padding_idx` holds: zeros, as PyTorch makes it, or what an initializer has written."""
+    """The setting that says whether the row of `padding_idx` is zeros, as PyTorch makes it, or was overwritten."""
     if module.padding_idx is None or module.weight.is_meta:
         return {}
     return {layouts.PADDED: layouts.ROW if module.weight[module.padding_idx].any() else layouts.ZEROS}
@@ -129,7 +130,7 @@ def _order(module: Any) -> tuple[str, ...]:
 
 
 def _of_block(module: Any) -> dict[int, Mapping[str, object]]:
-    """What the layer of a Transformer does between its layers, by the id of the one that it is said of."""
+    """Settings of a whole Transformer layer, by the id of the layer inside that states them."""
     return {
         id(module.norm1): {"norm_first": module.norm_first, "block_dropout": float(module.dropout1.p)},
         id(module.linear1): {"activation": _activation(module.activation)},

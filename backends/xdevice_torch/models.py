@@ -1,8 +1,9 @@
-"""PyTorch's modules and optimizers, moved in place, and what is neither and yet holds tensors.
+"""Moves PyTorch's modules and optimizers in place, and objects of other types that hold tensors.
 
 What must be kept:
-- Some modules keep tensors that are neither parameters nor buffers and move them in an `_apply` or `to` of their own
-  (torchmetrics does): what has neither is still asked to move, and such tensors count where a module is.
+- Some modules, such as those of torchmetrics, keep tensors that are neither parameters nor buffers, and move them in an
+  `_apply` or `to` of their own. So modules without parameters and buffers are moved too, and such tensors count as
+  places of a module.
 - `Module.to` gives a buffer that two modules share a new tensor in each.
 - The `batch_sizes` of a `PackedSequence` stay on the CPU, whatever the rest does.
 - A module keeps a result of its parameters as an attribute under `weight_norm`, `spectral_norm` and `prune`, computed
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
 _KEPT = frozenset(vars(Module()))
 """The attributes that every module has."""
 _CACHES: Final = "transformers.cache_utils"
-"""Where the caches of Hugging Face's models and their layers are: plain objects, which their outputs hold."""
+"""The module with the caches of Hugging Face's models, which are plain objects inside of the models' outputs."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
     "its graph names devices: torch.export.passes.move_to_device_pass(program, device) makes another one"
 )
 
-_takes_contents = torch._has_compatible_shallow_copy_type  # kept here, because virtual GPUs replace it
+_takes_contents = torch._has_compatible_shallow_copy_type  # PyTorch's own, which virtual GPUs replace
 
 
 def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -115,7 +116,7 @@ def copied(model: Module, native: torch.device) -> Any:
     _refuse_script(model, native)
     results = {id(x): x.detach().clone() for x in _results(model)}
     try:
-        with torch.no_grad():  # otherwise TorchScript's copies are results of the values, and cannot be trained
+        with torch.no_grad():  # otherwise the copies in TorchScript are results of operations, and cannot be trained
             twin = copy.deepcopy(model, results)
     except (TypeError, RuntimeError) as error:
         raise UnsupportedError(
@@ -158,7 +159,7 @@ def _constants(module: torch.jit.ScriptModule) -> list[torch.Tensor]:
     """The tensors in the code of a frozen module."""
     if next(iter(module.state_dict().values()), None) is not None or not hasattr(module, "inlined_graph"):
         return []
-    graph: Any = module.inlined_graph  # named, because its nodes do not keep it alive
+    graph: Any = module.inlined_graph  # kept in a variable, because its nodes do not keep it alive
     nodes = graph.findAllNodes("prim::Constant")
     return [node.t("value") for node in nodes if node.hasAttribute("value") and node.kindOf("value") == "t"]
 
@@ -173,8 +174,8 @@ def _shared_buffers(model: Module) -> list[list[tuple[Module, str]]]:
 
 
 class _MovingState:
-    """A view of a parameter's optimizer state without what stays on the host; what is written into it goes into the
-    state."""
+    """A view of a parameter's state in an optimizer, without the step counter if that stays on the host. Writing into
+    the view changes the state."""
 
     def __init__(self, state: dict[str, Any], with_step: bool) -> None:
         self._state = state
@@ -223,7 +224,7 @@ def _refuse_unknown(key: str, value: Any) -> None:
             )
 
 
-# what is neither a tensor nor a model
+# objects that are neither tensors nor models
 
 
 def _exported(x: Any) -> list[tuple[str, Any]]:
@@ -232,13 +233,15 @@ def _exported(x: Any) -> list[tuple[str, Any]]:
 
 
 def _inside(x: Any) -> list[tuple[str, Any]]:
-    """The tensors of a storage, and of a future that is done; none moves with it."""
+    """The tensors in a storage, or in a future that is done, which cannot be moved."""
     if isinstance(x, torch.jit.Future):
-        with suppress(Exception):  # it failed, so it holds its error
+        with suppress(Exception):  # `value` raises the error of a future that failed
             value = x.value() if x.done() else None
             return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
         return []
-    storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x  # gives no deprecation warning
+    storage = (
+        x._untyped_storage if isinstance(x, torch.TypedStorage) else x
+    )  # unlike `untyped_storage()`, without a deprecation warning
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
@@ -304,7 +307,7 @@ class TorchModels(Models):
         return [(name, p.grad) for name, p in model.named_parameters() if p.requires_grad]
 
     def container_way(self, x: Any) -> Way | None:
-        """The way that PyTorch knows: of a packed sequence, a TensorDict, and the types registered with its pytrees."""
+        """How to walk or move a packed sequence, a TensorDict, or an object registered with PyTorch's pytrees."""
         if isinstance(x, PackedSequence):
             return _packed(self)
         if isinstance(x, tuple):

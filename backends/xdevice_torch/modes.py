@@ -17,7 +17,7 @@ class Mode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # else torch.compile would never compile a function that is first called here
+        return True  # otherwise torch.compile would never compile a function whose first call is inside of the mode
 
 
 def put_on(mode: TorchDispatchMode) -> Callable[[], None]:
@@ -29,7 +29,7 @@ def _take_off(mode: TorchDispatchMode) -> None:
     """Leaves a mode. Its own `__exit__` would take off the innermost one, so the modes inside of it are put back."""
     stack = _get_current_dispatch_mode_stack()
     inner = stack[next(place for place, one in enumerate(stack) if one is mode) + 1 :]
-    # entered by the base class: a user's mode may do more when it is entered
+    # by the base class's methods, because a user's mode may do more when it is entered
     for one in reversed(inner):
         TorchDispatchMode.__exit__(one, None, None, None)
     mode.__exit__(None, None, None)

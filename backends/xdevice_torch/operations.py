@@ -1,4 +1,4 @@
-"""The settings of PyTorch's layers without parameters, which are the common ones.
+"""The settings of PyTorch's layers without parameters, in whose terms those of other frameworks are expressed.
 
 What must be kept: a pool's stride of None is its kernel; a softmax without an axis takes one by the shape of its input.
 """

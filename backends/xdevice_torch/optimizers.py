@@ -1,12 +1,11 @@
-"""What PyTorch's optimizers compute, and their state in files, named as in their `state_dict()`: number of the
-parameter, key.
+"""What PyTorch's optimizers compute, and their state, named as in their `state_dict()`: number of the parameter, key.
 
 What must be kept:
-- An optimizer makes its state in its first step, and only that step knows which: so it is taken by a twin, whose
-  parameters are on meta and cost nothing. `Optimizer.__getstate__` leaves out the hooks and a scheduler's `step`.
+- An optimizer makes its state in its first step, and nothing else tells which state that is. So a twin takes that step,
+  whose parameters are on meta and cost nothing. `Optimizer.__getstate__` leaves out hooks and a scheduler's `step`.
 - The step counter is on the host unless the optimizer is fused or capturable; neither works on meta.
 - What an optimizer computes is known for the exact class only: AdamW derives from Adam, and a user's class from any.
-- A scheduler is not in the optimizer; it leaves `initial_lr` in the groups.
+- An optimizer does not hold its scheduler, but a scheduler writes `initial_lr` into the groups.
 """
 
 from __future__ import annotations
@@ -96,13 +95,6 @@ def _on_meta(p: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(p, device="meta").requires_grad_(p.requires_grad)
 
 
-def take_state(optimizer: torch.optim.Optimizer, state: Mapping[str, torch.Tensor]) -> None:
-    parameters = _parameters(optimizer)
-    for name, x in state.items():
-        number, _, key = name.partition(".")
-        optimizer.state[parameters[int(number)]].setdefault(key, x)
-
-
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
@@ -130,7 +122,7 @@ def _settings(optimizer: Any, kind: str, group: Mapping[str, Any]) -> dict[str, 
     found: dict[str, object] = {name: _plain(group[name]) for name in _SAME if name in group}
     if kind == "adam":
         found["beta1"], found["beta2"] = map(float, group["betas"])
-        # up to 2.6, AdamW's groups do not say so
+        # in PyTorch 2.6 the groups of AdamW lack this entry
         decoupled = group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW)
         found["decay"] = terms.DECOUPLED if decoupled else terms.COUPLED
     hooks = {**optimizer._optimizer_step_pre_hooks, **optimizer._optimizer_step_post_hooks}
@@ -151,8 +143,12 @@ class TorchOptimizers(Optimizers):
         return state_to_come(optimizer, names, self) if isinstance(optimizer, torch.optim.Optimizer) else {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
-        if isinstance(optimizer, torch.optim.Optimizer):
-            take_state(optimizer, state)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            return
+        parameters = _parameters(optimizer)
+        for name, x in state.items():
+            number, _, key = name.partition(".")
+            optimizer.state[parameters[int(number)]].setdefault(key, x)
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)

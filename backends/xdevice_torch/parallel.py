@@ -1,4 +1,4 @@
-"""What PyTorch keeps for each thread."""
+"""The state that PyTorch keeps for each thread, carried into tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class TorchParallel(Parallel):
     _gpu: str
-    """What PyTorch calls the type of `gpu:i`."""
+    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
@@ -27,7 +27,7 @@ class TorchParallel(Parallel):
         ]
         place = torch.get_default_device()
         module: Any = getattr(torch, self._gpu, None)
-        # CUDA's current device is the thread's; asking for it starts CUDA. Apple's MPS has one device, and no `device`
+        # CUDA has a current device per thread, and asking for it starts CUDA; Apple's MPS has one device only
         is_started = hasattr(module, "device") and getattr(module, "is_initialized", lambda: True)()
         index = module.current_device() if is_started else None
 

@@ -21,8 +21,10 @@ PATCHES: Final = (
         "virtual GPUs: `Module.to` sets it, and PyTorch does not put contents of one kind into a tensor of the other",
         "process",
     ),
-    Patch("torch.Tensor", ("new", "new_tensor"), "virtual GPUs: C++ takes index 0 instead of the tensor's own",
-    "process"), Patch("torch.Tensor", ("to",), "virtual GPUs: a device without an index is the current one", "process"),
+    Patch(
+        "torch.Tensor", ("new", "new_tensor"), "virtual GPUs: C++ takes index 0 instead of the tensor's own", "process",
+    ),
+    Patch("torch.Tensor", ("to",), "virtual GPUs: a device without an index is the current one", "process"),
     Patch("torch", ("tensor", "as_tensor", "asarray"), "the same", "process"),
     Patch("torch", ("_has_compatible_shallow_copy_type",), "virtual GPUs: as `torch.Tensor.data`", "process"),
     Patch(

@@ -1,4 +1,5 @@
-"""Copies to a GPU for `prefetch` and `load`: on return what they copy has been read, and may be written."""
+"""Copies to a GPU for `prefetch` and `load`. On return the source has been read, so that its owner may write into
+it."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
-    """Read on return, and not an alias."""
+    """A copy of a tensor on a device. On return the tensor has been read."""
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
     if x.device.type != "cpu":
-        if x.is_cuda:  # else its memory could be given away as soon as its owner drops it
+        if x.is_cuda:  # so that its memory is not given away before it is copied, if its owner drops it
             x.record_stream(torch.cuda.current_stream(x.device))
         return x.to(native, copy=True)
     staged = staging.moved(x, native)
@@ -44,7 +45,7 @@ def _pinned_array(values: np.ndarray[Any, Any], native: torch.device) -> torch.T
 
     dtype = getattr(torch, values.dtype.name)
     plain = values.view(BITS_AS[values.dtype.name]) if values.dtype.name in BITS_AS else values
-    # with its device: else inside `with gpu:` it would be there, and nothing there can be pinned
+    # the device is named, because inside of `with gpu:` it would be the GPU, where nothing can be pinned
     pinned = torch.empty(plain.shape, dtype=getattr(torch, plain.dtype.name), device="cpu", pin_memory=True)
     numpy.copyto(pinned.numpy(), plain)
     return pinned.to(native, non_blocking=True).view(dtype)

@@ -1,9 +1,10 @@
-"""Several processes: gloo for tensors on the host, NCCL for those on GPUs, without `init_process_group`.
+"""Engines for several processes: gloo for tensors on the host, NCCL for those on GPUs, without `init_process_group`.
 
-The groups are this engine's own: what a program does with `torch.distributed` beside it stays apart. gloo is told the
-address to listen on, because it would take the host's name, and the store gets a socket that listens there already.
-gloo sums eight dtypes, so that the others go as one of them; what is only moved goes as bytes. torch 2.13 deprecates
-the flat `reduce_scatter_tensor`, so that the form with lists is used, which all versions have.
+The engine has groups of its own, so a program can use `torch.distributed` beside it. gloo is told the address to listen
+on, because by itself it would take the host's name, and the store gets a socket that listens on that address already.
+
+gloo sums eight dtypes, and tensors of the others are sent as one of these; tensors that are only moved are sent as
+bytes. torch 2.13 deprecates the flat `reduce_scatter_tensor`, so the form with lists is used, which all versions have.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from xdevice.contract.processes import Group
 
 _c10d: Any = dist
-"""Its names are not in the types of PyTorch."""
+"""`torch.distributed` without its types, which lack some of its names."""
 _STEP: Final = timedelta(seconds=0.1)
 _DEADLINE: Final = timedelta(days=7)
-"""The world has its own, and a slow rank is not a lost one."""
+"""The deadline that PyTorch is given: long, because xdevice's own control connection notices lost ranks."""
 
 _AS: Final = {
     torch.bool: torch.uint8,
@@ -39,9 +40,10 @@ _AS: Final = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-"""What neither gloo nor NCCL sums: a wider integer wraps around to the same bits, a complex number is a pair."""
+"""The dtypes in which tensors are summed whose own dtype gloo or NCCL does not sum. A sum of wider integers has the
+same low bits; a complex number is a pair of floats."""
 _KEYS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
-"""What floats are compared as: gloo's max of 0, NaN and 2 on three ranks is 0."""
+"""The integers as which floats are compared, because gloo ignores NaN: its max of 0, NaN and 2 on three ranks is 0."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -57,7 +59,8 @@ class TorchEngine(Engine):
     """gloo, and beside it NCCL if that was asked for."""
 
     in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
-    """A timeout of send and recv would close gloo's connections."""
+    """Without `send` and `recv`: to wait for them in steps, a timeout is needed, which would close gloo's
+    connections."""
     orders_nan = True
 
     def __init__(self, kind: str, group: Group, native: torch.device) -> None:
@@ -140,7 +143,7 @@ class TorchEngine(Engine):
         if group is not None and hasattr(group, "abort"):
             threading.Thread(target=group.abort, daemon=True).start()  # it may wait for ever for a kernel
 
-    # what the engine is given in the place of a tensor
+    # the tensors that gloo or NCCL are given
 
     def _wait(self, held: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True) -> None:
         if held.numel() == 0:
@@ -185,18 +188,19 @@ class TorchEngine(Engine):
 
 
 def is_done(work: Any) -> bool:
-    """Waits a moment for gloo's call, and says whether it is done."""
+    """Waits 0.1 s for gloo's call, and returns whether it is done."""
     try:
         work.wait(_STEP)
     except RuntimeError:
         if not work.is_completed():
             return False
-        work.wait()  # it has ended meanwhile: raises its own error, if there is one
+        work.wait()  # the call has ended meanwhile: this raises its own error, if it has one
     return True
 
 
 def _is_idle(stream: Any, seconds: float) -> bool:
-    """Waits up to so many seconds for a stream; asks often at first, as most calls take less than a millisecond."""
+    """Waits up to `seconds` for a stream, and returns whether it is idle. Asks more often in the first millisecond, in
+    which most calls end."""
     until = time.monotonic() + seconds
     while not stream.query():
         now = time.monotonic()
@@ -218,8 +222,8 @@ def _floats(keys: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _folded(bits: torch.Tensor) -> torch.Tensor:
-    """Integers that sort as the floats with these bits: the bits below the sign are inverted in negative numbers. Twice
-    is the identity."""
+    """Integers that sort as the floats with these bits: in negative numbers all bits but the sign are inverted. Doing
+    it twice gives the bits again."""
     info = torch.iinfo(bits.dtype)
     return bits ^ ((bits >> (info.bits - 1)) & info.max)
 
@@ -237,10 +241,8 @@ def _like(held: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """The engine's result in the shape and dtype of `x`."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    if held.dtype is torch.uint8 and held.numel() != x.numel():
-        held = held.view(x.dtype)  # bytes
-    elif held.dtype is torch.uint8 and x.itemsize == 1:
-        held = held.view(x.dtype)
+    if held.dtype is torch.uint8 and (held.numel() != x.numel() or x.itemsize == 1):
+        held = held.view(x.dtype)  # the bytes of the elements
     elif x.is_complex():
         held = torch.view_as_complex(held)
     elif x.dtype is torch.uint64:

@@ -1,7 +1,7 @@
-"""Sums over devices: by NCCL where each tensor is on a GPU of its own, else where the first one is.
+"""Sums over devices: by NCCL if each tensor is on a GPU of its own, else on the device of the first one.
 
-`torch.cuda.nccl` works within one process, on the streams that are current, and keeps its communicators. It bypasses
-autograd, so no gradient is recorded, and the version of each tensor is counted up here.
+`torch.cuda.nccl` works within one process, on the current streams, and keeps its communicators. It bypasses autograd,
+so no gradient is recorded, and this module increments the version of each tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHORT = (torch.float16, torch.bfloat16)
 _NCCL = (*_SHORT, torch.float32, torch.float64, torch.int32, torch.int64, torch.int8, torch.uint8)
 
 
-# unsigned integers cannot be added, and their bits are the same as of signed ones
+# PyTorch does not add these unsigned integers; sums of signed ones have the same bits
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
@@ -44,7 +44,7 @@ def is_for_nccl(tensors: list[torch.Tensor]) -> bool:
 
 @torch.no_grad()
 def by_nccl(tensors: list[torch.Tensor], mean: bool) -> None:
-    """Writes the sum or mean into each of them."""
+    """Writes the sum or mean of the tensors into each of them."""
     torch.cuda.nccl.all_reduce([x.detach() for x in tensors])
     for x in tensors:
         if not x.is_inference():

@@ -111,7 +111,7 @@ class TorchSamples(Samples):
         if device.kind != "gpu" or not torch.cuda.is_available():
             return None
         x = torch.ones(8, device=torch.device("cuda", device.index))
-        _ = x + 1  # the first call of a kernel loads it, and that waits for the GPU
+        _ = x + 1  # loads the kernel, which waits for the GPU, before the work begins
         stream = torch.cuda.current_stream(device.index)
         torch.cuda.synchronize(device.index)
         with torch.cuda.device(device.index):

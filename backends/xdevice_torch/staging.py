@@ -1,7 +1,7 @@
-"""Copies between the host and GPUs: through the ring of page-locked memory, and such that the host goes on.
+"""Copies between the host and GPUs: large ones through the ring of page-locked memory, and copies in the background.
 
-What must be kept: nothing goes through the ring while a graph is recorded, whose replays would copy whatever is in the
-ring by then. Memory that is page-locked already is copied faster as it is.
+What must be kept: nothing goes through the ring while a graph is recorded, because replays would copy whatever is in
+the ring then. Memory that is page-locked already is copied faster without the ring.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 TO_GPU: Final = 24 << 20
 TO_HOST: Final = 32 << 20
-"""Bytes from which the ring gains. Below, malloc gives host memory that was touched before."""
+"""Bytes from which on the ring is faster. For less, malloc gives host memory that was touched before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """`x` between the host and a GPU through the ring; None where PyTorch's own way is to be taken."""
+    """`x` copied between the host and a GPU through the ring; None if PyTorch is to copy it."""
     if torch.compiler.is_compiling() or type(x) not in _PLAIN or x.numel() * x.element_size() < TO_GPU:
         return None
     if not (_is_plain(x) and _is_staged(x, native)):
@@ -42,7 +42,7 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def _is_plain(x: torch.Tensor) -> bool:
-    """Whether the values of `x` are its memory alone, and nothing traces, maps or watches what happens to it."""
+    """Whether the values of `x` are just those in its memory, and nothing traces, maps or watches operations on it."""
     return (
         not torch.compiler.is_compiling()
         and type(x) in _PLAIN
@@ -104,7 +104,7 @@ def _to_gpu(owner: Any, address: int, made: torch.Tensor) -> bool:
 
 
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
-    """A NumPy array on a GPU, through the ring; None where another way is to be taken."""
+    """A NumPy array copied to a GPU through the ring; None if it is to be copied in another way."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not ring.is_measured() or not values.flags.c_contiguous:
         return None
     if has_modes() or _is_recorded(native):
@@ -123,12 +123,12 @@ class OfModules(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if through is None else through
 
 
-# copies that the host does not wait for
+# copies in the background
 
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
-    """`x` on another device, the copy under way where it can be: to a GPU it is ordered with what is computed there,
-    to the host nobody can read it before it is there. None where another way is to be taken."""
+    """A copy of `x` on another device that may still be under way. On a GPU it is ordered with other work there; on the
+    host it cannot be read before it has arrived. None if it is to be copied in another way."""
     if not _is_plain(x):
         return None
     if x.is_cpu and native.type == "cuda":
@@ -142,7 +142,7 @@ def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
 
 
 def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
-    """A tensor that will have `values`, which nobody can read before `wait` has returned."""
+    """A tensor that calls `wait` before anybody reads its values, `values`."""
     made: torch.Tensor = torch.Tensor._make_wrapper_subclass(
         _arriving_type(), values.shape, strides=values.stride(), dtype=values.dtype, device=values.device
     )
@@ -151,7 +151,7 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
 
 
 def arrive(x: torch.Tensor) -> torch.Tensor:
-    """Waits until the values of `x` are there, and gives it as an ordinary tensor."""
+    """Waits until the values of `x` have arrived, and returns it as an ordinary tensor."""
     with _arrival:
         if type(x) is not Arriving:
             return x
@@ -185,15 +185,15 @@ class Arriving(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Called by what does not ask for the function above: `torch.tensor`, `torch.as_tensor`."""
+        """The same for functions that do not call `__torch_function__`: `torch.tensor`, `torch.as_tensor`."""
         args, kwargs = tree_map_only(Arriving, arrive, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
 @cache
 def _arriving_type() -> type[Arriving]:
-    """What compiles leaves it alone. As a decorator, that would import torch._dynamo whenever PyTorch is loaded, which
-    takes as long again."""
+    """`Arriving`, marked so that torch.compile leaves it alone. It is marked when it is first needed, because marking
+    imports torch._dynamo, which takes as long as importing PyTorch."""
     untouched = torch.compiler.disable(Arriving.__torch_function__.__func__)  # type: ignore[attr-defined]
     Arriving.__torch_function__ = classmethod(untouched)  # type: ignore[assignment]
     return Arriving
@@ -202,4 +202,4 @@ def _arriving_type() -> type[Arriving]:
 _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""What is known of a tensor without its values."""
+"""Attributes that can be read without waiting for the values."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class TorchStreams(Streams):
     _gpu: str
-    """What PyTorch calls the type of `gpu:i`."""
+    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
 
     def new_stream(self, device: Device) -> Any:
         return self._streams(device, "streams").Stream(self.to_native(device))
@@ -34,7 +34,7 @@ class TorchStreams(Streams):
         stream.wait_event(event)
 
     def new_event(self, device: Device) -> Any:
-        # belongs to the device of the stream it is first recorded on
+        # the event belongs to the device of the stream on which it is first recorded
         return self._streams(device, "events").Event(enable_timing=True)
 
     def record(self, event: Any, stream: Any) -> None:

@@ -1,11 +1,11 @@
-"""TensorDicts and tensorclasses of the tensordict library, which is PyTorch's own and has to be imported already.
+"""Moves and rebuilds TensorDicts and tensorclasses of PyTorch's library tensordict, if the program has imported it.
 
 What must be kept:
-- Their batch size, names, device and non-tensor entries, which a dict lacks: where tensors of other lengths are put in,
-  the batch size follows, and so does the device where they are elsewhere.
-- Their lock, which `clone` opens, and that of those in them, which `to` opens as well.
-- They hold nothing but tensors of PyTorch: with other arrays in their places they are dicts, as by their `numpy()`.
-- A lazily stacked one makes new tensors whenever it is read, so none of them can be replaced.
+- Their batch size, names, device and non-tensor entries, which a dict lacks. If tensors of other lengths are put in,
+  the batch size follows, and so does the device if they are elsewhere.
+- Their lock, which `clone` opens, and the locks of those inside, which `to` opens too.
+- They hold tensors of PyTorch only: rebuilt with other arrays they become dicts, as their `numpy()` gives.
+- A lazily stacked one makes new tensors whenever it is read, so its tensors cannot be replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def container_way(x: Any, backend: Primitives) -> Way | None:
-    """The way of what the library calls a tensor collection; None for anything else."""
+    """How to walk and move what the library calls a tensor collection; None for anything else."""
     library = sys.modules.get("tensordict")
     if library is None or not hasattr(library, "is_non_tensor") or not library.is_tensor_collection(x):
         return None
@@ -77,7 +77,7 @@ def _locked_as(old: Any, new: Any) -> Any:
 
 
 def _collections(x: Any) -> list[Any]:
-    """The collections directly in one, as it stores them."""
+    """The tensor collections directly inside of one, as it stores them."""
     if hasattr(x, "tensordicts"):
         return list(x.tensordicts)
     return [inner for _, inner in sorted(x.items()) if hasattr(inner, "is_locked")]

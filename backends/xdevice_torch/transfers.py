@@ -1,11 +1,11 @@
-"""Seeing PyTorch's transfers.
+"""Sees PyTorch's transfers.
 
-Reads are made by methods of `torch.Tensor`, most of which it inherits from a C class that cannot be changed: a hook
-there is an attribute of the subclass. What C++ reads by itself (`clip_grad_norm_`, Adam's steps, a mask) and copies
-between devices is seen by a dispatch mode, which is per thread.
+Reads are made by methods of `torch.Tensor`, most of which it inherits from a C class that cannot be changed, so hooks
+are attributes of the subclass. Reads that C++ makes by itself (in `clip_grad_norm_`, Adam's steps, masks), and copies
+between devices, are seen by a dispatch mode, which is per thread.
 
-A TorchFunctionMode would see most reads too, but in one thread only, and not what runs with a copy of the context in
-another; a function of torch.compile would be compiled anew inside; and the dispatch mode would still be needed.
+A TorchFunctionMode would see most reads too. But it works in one thread only, even if others run with a copy of the
+context, it makes torch.compile compile functions anew, and the dispatch mode would still be needed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ READS = (
 _aten = torch.ops.aten
 _ONE_VALUE = {_aten._local_scalar_dense.default, _aten.equal.default}
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
-"""Operations whose result has a shape that only the values tell, so that the host has to read a count."""
+"""Operations whose result has a shape that depends on values, so that the host has to read a count."""
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
-"""One mode for each thread, however many blocks are open there: each further one would report the same again."""
+"""One mode for each thread, however many blocks are open there, because each further mode would report again."""
 
 
 class _Watch(Mode):
@@ -76,7 +76,7 @@ _COUNT = 8
 
 
 def _named(backend: Primitives, native: Any) -> Device | None:
-    """Also of a type that xdevice does not know: a record only names it."""
+    """The device of a `torch.device`, even of a type that xdevice does not know, which a record can name too."""
     try:
         return backend.from_native(native)
     except UnsupportedError:

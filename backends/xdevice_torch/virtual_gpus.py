@@ -1,15 +1,14 @@
 """Virtual GPUs for PyTorch, in pure Python: `torch.device("vgpu", 1)`, whose memory is the host's.
 
-PyTorch keeps the device type PrivateUse1 free for others, and since 2.13 a Python program may be one. What its
-operations do is in virtual_operations.py; here is what the rest of PyTorch asks of a device.
+PyTorch keeps the device type PrivateUse1 free for others, and since 2.13 it can be implemented in Python. Its
+operations are in virtual_operations.py; this module has everything else that PyTorch asks of a device.
 
 What must be kept:
-
-- The device guard for Python tells PyTorch of one device. So autograd's engine has no queue for index 1 and fails:
-  without threads of its own it needs none, and they are off while it runs. And C++ takes a device without index for
-  index 0: where another one is current, the index is added before C++ sees the device.
-- PyTorch does not put the contents of a tensor there into one of the host (`p.data = x`, as `Module.to` does it), so
-  here the two are swapped. On CUDA parameters stay the same objects, and optimizers count on it.
+- The device guard for Python knows one device only. So autograd's engine has no queue for index 1 and fails; it needs
+  none without threads, which are therefore off while it runs. And C++ takes a device without an index for index 0; so
+  if another one is current, the index is added before C++ sees the device.
+- PyTorch does not put the contents of a virtual tensor into one on the host (`p.data = x`, as `Module.to` does), so the
+  two tensors are swapped. On CUDA parameters stay the same objects, which optimizers rely on.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ NAME = operations.NAME
 _FREE = "privateuseone"
 
 _private: Any = torch._C
-_libraries: list[torch.library.Library] = []  # what they register ends with them
+_libraries: list[torch.library.Library] = []  # kept, because their kernels are removed with them
 
 
 def why_not() -> str | None:
@@ -94,7 +93,7 @@ def _without_threads(run_backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leaving_graphs(compile_graph: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs code for virtual GPUs uncompiled: PyTorch's compiler has none for devices in Python, and raises a
+    """Lets graphs for virtual GPUs run uncompiled: PyTorch's compiler does not support devices in Python, and raises a
     KeyError."""
 
     def run(compiler: Any, graph: torch.fx.GraphModule, inputs: Any) -> Any:
@@ -145,11 +144,11 @@ class _Module:
             self._thread.index = before
 
     def synchronize(self, device: Any = None) -> None:
-        """The host computes synchronously."""
+        """Does nothing but check the index, because the host computes synchronously."""
         self._index(device)
 
     def manual_seed_all(self, seed: int) -> None:
-        """The host's generator draws the numbers, and is seeded by itself."""
+        """Does nothing: numbers are drawn by the host's generator, which PyTorch seeds as well."""
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
@@ -174,7 +173,8 @@ class _Module:
 
 
 def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
-    """The answers to `torch.accelerator`, whose own ask the device guard or an allocator, and fail or crash."""
+    """Replacements for functions behind `torch.accelerator`, which would ask the device guard or an allocator, and fail
+    or crash."""
 
     def exchange(index: int) -> int:
         before = module.current_device()
@@ -216,7 +216,7 @@ def _no_communication(*args: Any) -> Any:
 
 
 class _Indexed:
-    """A function of PyTorch that takes `"vgpu"` for the current device; equal to the one that it stands for."""
+    """A function of PyTorch for which `"vgpu"` is the current device. It is equal to the function that it replaces."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -231,7 +231,7 @@ class _Indexed:
             kwargs["device"] = _with_index(kwargs["device"])
         return self._function(*args, **kwargs)
 
-    def __eq__(self, other: object) -> bool:  # subclasses of tensors look the functions up that they treat
+    def __eq__(self, other: object) -> bool:  # tensor subclasses look up functions in tables
         return other is self or other == self._function
 
     def __hash__(self) -> int:
@@ -290,19 +290,19 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
     contents._backward_hooks = x._backward_hooks
     grad, x.grad = x.grad, None
     _private._swap_tensor_impl(x, contents)
-    if grad is not None:  # on CUDA it would stay where it is, which the swapped tensor refuses
+    if grad is not None:  # moved too, because a tensor refuses a gradient on another device
         x.grad = grad.to(x.device, x.dtype)
 
 
 _is_compatible = torch._has_compatible_shallow_copy_type
 
 
-def _can_have_contents(*tensors: torch.Tensor) -> bool:  # torch.compile checks a signature that is more
+def _can_have_contents(*tensors: torch.Tensor) -> bool:  # with *tensors, because torch.compile checks the signature
     return _is_compatible(*tensors) or NAME in {x.device.type for x in tensors}
 
 
 def _sent(x: torch.Tensor) -> Any:
-    """What is pickled of a tensor for another process: a copy in the host's shared memory."""
+    """How a tensor is pickled for another process: as a copy in the host's shared memory."""
     if x.device.type != NAME or x.layout is not torch.strided or (x.requires_grad and not x.is_leaf):
         return reduce_tensor(x)
     values = x.detach().cpu()
@@ -323,7 +323,8 @@ def _for_ours(function: Callable[..., Any], ours: Callable[..., Any]) -> Callabl
 
 
 def _making_storages(make: Callable[..., Any]) -> Callable[..., Any]:
-    """PyTorch's own crashes: it asks the device for an allocator."""
+    """Makes storages of virtual GPUs from those of the host, because PyTorch would ask the device for an allocator and
+    crash."""
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None or torch.device(device).type != NAME:

@@ -1,14 +1,13 @@
 """Operations of PyTorch's virtual GPUs: one function for all of them, which computes on the host.
 
-A tensor there is a plain `torch.Tensor`. Its storage states the device, points to the host's memory, and keeps a tensor
-in that memory as `host`; sizes, strides and offset are the tensor's own. So views share their storage, and what C++
-makes without asking (`detach`, what autograd saves, `as_subclass`) finds its values too.
+A tensor on a virtual GPU is a plain `torch.Tensor`. Its storage states the device, points to the host's memory, and
+keeps a tensor in that memory as `host`; sizes, strides and offset are the tensor's own. So views share their storage,
+and tensors that C++ makes by itself (in `detach`, in autograd, in `as_subclass`) have their values too.
 
 What must be kept:
-
-- An operation that PyTorch would put together from others has a kernel by name: each part would cost what an operation
-  costs, and would be checked for its devices alone. Views are left to PyTorch, which makes them by `as_strided`.
-- A tensor on another index than 0 is made from a template, which came by DLPack: nothing else in Python makes one.
+- An operation that PyTorch would compose of others has a kernel by name: otherwise each part would cost as much as an
+  operation, and its devices would be checked separately. Views are left to PyTorch, which makes them by `as_strided`.
+- A tensor on another index than 0 is made from a template, which is made by DLPack: nothing else in Python makes one.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _NOTHING: dict[int, Any] = {}
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 """An empty tensor of each device and dtype."""
 _there: set[torch.device] = set()
-"""The devices that were found to exist."""
+"""The virtual GPUs that are known to exist."""
 _is_forked = False
 
 
@@ -97,11 +96,11 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
-"""Below the device's own kernel; it only sets fields."""
+"""Sets the fields of a tensor, past the kernel that virtual GPUs have for the operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
-    """The values of a tensor on a virtual GPU, in the same memory; a tensor that nobody else has, if wanted."""
+    """A tensor of the host in the memory of a tensor on a virtual GPU. With `is_own` it is a new object."""
     if x.layout is not _STRIDED:
         return _sparse_on_host(x)
     storage = x.untyped_storage()
@@ -119,7 +118,7 @@ def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
 
 
 def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Of a storage that C++ made of memory whose owner it knows, as `torch.load` does."""
+    """A tensor of the host in the memory of a storage that C++ has made, as `torch.load` does."""
     if storage.nbytes() and not storage.data_ptr():
         raise UnsupportedError(
             f"a storage of {storage.device} that C++ made does not have memory; make the tensor on the CPU, and move it"
@@ -131,7 +130,7 @@ def _at_memory(storage: torch.UntypedStorage) -> torch.Tensor:
 def _template(device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     if str(dtype) in _QUANTIZED:
         raise _unsupported("quantized")
-    with torch.inference_mode(False):  # what is made in it is never of use outside
+    with torch.inference_mode(False):  # a template made in inference mode could not be used outside of it
         capsule = _private._to_dlpack(torch.empty(0, dtype=torch.uint8, device=_HOST))
         about = _DLDevice.from_address(_pointer(capsule, b"dltensor"))
         about.kind, about.index = _EXTENSION, device.index
@@ -152,7 +151,7 @@ class _DLDevice(ctypes.Structure):
 
 
 _EXTENSION = 12  # kDLExtDev
-# a prototype of our own: types set on the functions of ctypes.pythonapi are everyone's, and break MXNet's capsules
+# a prototype of its own: types set on functions of ctypes.pythonapi hold for all users, and break MXNet's capsules
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -162,7 +161,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Facts:
-    """What is known of an operation, found out once, because each call asks for it."""
+    """Facts about an operation that each call needs, found out once."""
 
     __slots__ = ("changes", "checks", "from_host", "generators", "is_view", "names", "written")
 
@@ -192,14 +191,14 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _NoOverrides = _private.DisableTorchFunctionSubclass
-"""What is asked of tensors here is not for the `__torch_function__` of a user's tensor class."""
+"""Inside of it, nothing calls the `__torch_function__` of a user's tensor class."""
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     facts = _facts.get(op)
     if facts is None:
         facts = _facts[op] = _Facts(op)
-    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # its device does not matter, as on CUDA
+    if op.overloadpacket in _INDEX_PUTS and not args[2].dim():  # a 0-d value may be on any device, as with CUDA
         args = *args[:2], _aten._to_copy.default(args[2], device=args[0].device), *args[3:]
     hosts: dict[int, torch.Tensor] = {}
     tensors = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else [*_tensors(args)]
@@ -271,7 +270,7 @@ def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[tor
 
 
 def _check_generator(kwargs: dict[str, Any], place: torch.device | None) -> None:
-    for value in kwargs.values():  # keywords only, in all of PyTorch's
+    for value in kwargs.values():  # PyTorch's operations take generators as keywords only
         if place is not None and isinstance(value, torch.Generator):
             raise RuntimeError(
                 f"Expected a '{NAME}' device type for generator but found '{value.device.type}'; a virtual GPU draws "
@@ -288,7 +287,7 @@ def _place(kwargs: dict[str, Any], place: torch.device | None) -> torch.device |
     if wanted.type != NAME or wanted in _there:
         return wanted if wanted.type == NAME else None
     place = torch.device(NAME, getattr(torch, NAME)._index(wanted))
-    if place == wanted:  # the current one may be another next time
+    if place == wanted:  # otherwise `wanted` is "vgpu", and the current device may be another next time
         _there.add(place)
     return place
 
@@ -318,8 +317,8 @@ def _not_pinned() -> Exception:
 def _wrapped(
     result: Any, place: torch.device, known: dict[int, torch.Tensor] = _NOTHING, storages: dict[int, Any] = _NOTHING
 ) -> Any:
-    """The host's result as tensors on the virtual GPU; what was written in place, or as `out=`, is the very tensor
-    given."""
+    """The host's result as tensors on the virtual GPU. For a tensor that was written in place, or given as `out=`, it
+    is that tensor itself."""
     if isinstance(result, torch.Tensor):
         if id(result) in known:
             return known[id(result)]
@@ -409,7 +408,7 @@ def register() -> list[torch.library.Library]:
     everything.fallback(_refusing("quantized"), "QuantizedPrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     by_name = {
-        # forward-mode derivatives' zero, which has no memory that the host's kernels could read
+        # the zero of forward-mode derivatives has no memory, which the host's kernels need
         "_efficientzerotensor": _kernel(_aten.zeros.default),
         "_pin_memory": _refuse_pinning,
         "is_pinned": lambda x, device=None: False,
@@ -429,12 +428,12 @@ def register() -> list[torch.library.Library]:
             aten.impl(name, kernel, "SparsePrivateUse1")
     for name in ("indices", "values"):
         aten.impl(name, _kernel_by_name(name), "SparsePrivateUse1")
-    # what comes from the host is made of its parts by this, which the fallback does not see
+    # moving a compressed tensor from the host calls this with its parts, and not the fallback
     aten.impl("_sparse_compressed_tensor_unsafe", _refuse_compressed, "SparseCsrPrivateUse1")
     # the host's memory is the device's, so there is nothing to pin; PyTorch would ask the device for an allocator
     aten.impl("_pin_memory", lambda x, device=None: x.clone(), "CPU")
     aten.impl("is_pinned", lambda x, device=None: False, "CPU")
-    # else these pick the fused kernels of a GPU
+    # without these, PyTorch would choose the fused kernels of a GPU
     for name, kernel in {
         "lstm.input": decompositions.lstm_impl,
         "lstm.data": decompositions.lstm_data_impl,
@@ -533,5 +532,6 @@ def _gru_cell(x: Any, h: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = No
 
 
 def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
-    """With lengths as numbers, as on CUDA; of a tensor class PyTorch would divide the loss by tensors on the host."""
+    """The CTC loss with the lengths as numbers, as on CUDA: otherwise PyTorch would divide by tensors on the host."""
+
     return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)

@@ -1,4 +1,4 @@
-"""Functions that make tensors, with xdevice's dtypes and places: float32 and int64, on the device of the block."""
+"""The standard's functions that make tensors: by default float32 and int64, on the device of `with device:`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Creation:
-    """Tensors out of nothing, of numbers, and of other tensors' dtypes."""
+    """Functions that make tensors of a shape, of numbers, or like other tensors."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Door:
-    """One backend, and what it has to set up in each thread that computes."""
+    """A backend's functions, and `enter`, which each thread has to call before it computes with them."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
@@ -37,7 +37,7 @@ class Doors(Generic[D]):
         self._make = make
         self._made: dict[str, D] = {}
         self.seen: dict[type, D] = {}
-        """By the type of the tensors that came: the fast way, good while the backend is not refused."""
+        """The doors by the types of tensors that came so far: a fast way, valid while a backend's `refusal` is None."""
 
     def of(self, backend: Backend) -> D:
         """The door of a backend, made when it is first asked for."""

@@ -1,4 +1,4 @@
-"""Which dtype comes out: the standard's promotion, and what it leaves open, the same on every backend."""
+"""The dtypes of results: the standard's promotion, and one rule for all backends where the standard leaves it open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def kind_of(name: str) -> str:
 
 
 def promoted(first: str, second: str) -> str:
-    """The dtype of two tensors together: the standard's, and where it leaves it open, that of the higher kind."""
+    """The dtype of two tensors together: the standard's, or that of the higher kind where the standard has none."""
     if first == second:
         return first
     kinds = kind_of(first), kind_of(second)

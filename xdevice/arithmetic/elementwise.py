@@ -1,4 +1,4 @@
-"""Functions of each element: the fast way for tensors of one dtype, and promotion for everything else."""
+"""The standard's elementwise functions: a fast way for tensors of one dtype, and promotion for everything else."""
 
 from __future__ import annotations
 
@@ -16,65 +16,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 UNARY: Final = {
-    "abs": NUMERIC,
-    "acos": FLOATING,
-    "acosh": FLOATING,
-    "asin": FLOATING,
-    "asinh": FLOATING,
-    "atan": FLOATING,
-    "atanh": FLOATING,
-    "cos": FLOATING,
-    "cosh": FLOATING,
-    "exp": FLOATING,
-    "expm1": FLOATING,
-    "log": FLOATING,
-    "log10": FLOATING,
-    "log1p": FLOATING,
-    "log2": FLOATING,
+    **dict.fromkeys(("abs", "negative", "sign", "square"), NUMERIC),
     "logical_not": BOOL,
-    "negative": NUMERIC,
-    "reciprocal": FLOATING,
-    "sign": NUMERIC,
-    "sin": FLOATING,
-    "sinh": FLOATING,
-    "sqrt": FLOATING,
-    "square": NUMERIC,
-    "tan": FLOATING,
-    "tanh": FLOATING,
-}
-"""What each takes."""
+    **dict.fromkeys((
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "expm1", "log", "log10", "log1p",
+        "log2", "reciprocal", "sin", "sinh", "sqrt", "tan", "tanh",
+    ), FLOATING),
+}  # fmt: skip
+"""The functions of one tensor, with the kinds of dtypes that each takes."""
 
 ROUNDING: Final = ("ceil", "floor", "round", "trunc")
-"""Integers are whole already."""
+"""Functions that leave integers as they are."""
 
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
-"""And what each says of an integer."""
+"""Functions that test each element, with their answer for any integer."""
 
 BINARY: Final = {
-    "add": NUMERIC,
+    **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),
+    **dict.fromkeys(("floor_divide", "maximum", "minimum", "remainder"), REAL),
+    **dict.fromkeys(("greater", "greater_equal", "less", "less_equal"), REAL),
+    **dict.fromkeys(("equal", "not_equal"), ANY),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), BOOL),
     "atan2": REAL_FLOATING,
     "divide": FLOATING,
-    "equal": ANY,
-    "floor_divide": REAL,
-    "greater": REAL,
-    "greater_equal": REAL,
-    "less": REAL,
-    "less_equal": REAL,
-    "logical_and": BOOL,
-    "logical_or": BOOL,
-    "logical_xor": BOOL,
-    "maximum": REAL,
-    "minimum": REAL,
-    "multiply": NUMERIC,
-    "not_equal": ANY,
-    "pow": NUMERIC,
-    "remainder": REAL,
-    "subtract": NUMERIC,
 }
 
 
 def functions(ground: Ground) -> dict[str, Callable[..., Any]]:
-    """The functions of each element, by name."""
+    """The elementwise functions, by name."""
     kernels = ground.kernels
     made = {name: _unary(ground, name, kinds, getattr(kernels, name)) for name, kinds in UNARY.items()}
     made |= {name: _rounding(ground, name, getattr(kernels, name)) for name in ROUNDING}
@@ -134,7 +103,9 @@ def _binary(ground: Ground, name: str, kinds: str, kernel: Callable[[Any, Any], 
     settled = getattr(ground.kernels, SETTLED, _itself)
     takes_number = name in ground.kernels.TAKE_NUMBERS
     kind: Any = None
-    usual: Any = None  # finding a dtype in a set takes Paddle and TensorFlow a microsecond
+    usual: Any = (
+        None  # the dtype of the last call: looking for a dtype in a set takes Paddle and TensorFlow a microsecond
+    )
 
     def binary(x1: Any, x2: Any, /) -> Any:
         nonlocal kind, usual

@@ -1,13 +1,13 @@
 """`value_and_grad`, `grad` and `update`: gradients with respect to containers of tensors, and the step they make.
 
-The rules are here and hold for every framework: what a parameter is, what a loss is, what comes back where the loss
-does not depend on a parameter. An adapter differentiates one function of a list of tensors.
+This module has the rules for all frameworks: what may be a parameter, what may be a loss, and which gradient a
+parameter has that the loss does not depend on. An adapter only differentiates a function of a list of tensors.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from functools import partial, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base.dtypes import FLOATS, dtype_name
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _inside: ContextVar[bool] = ContextVar("xdevice_gradients", default=False)
-"""Whether a function runs here whose gradient `value_and_grad` was asked for."""
+"""Whether this thread or task is inside of a function that `value_and_grad` differentiates."""
 
 _backends: dict[type, Backend] = {}
-"""Of the types of tensors that have been parameters so far."""
+"""The backend of each type of tensor that has been a parameter so far."""
 _are_floats: set[Any] = set()
 """The frameworks' dtypes of `FLOATS`, as far as they have been seen."""
 _usual: Any = None
-"""The last one of them: finding a dtype in a set takes Paddle 5 us."""
+"""The last of these that was seen, which is compared first: finding a dtype in a set takes Paddle 5 us."""
 
 
 def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[..., Any]:
@@ -79,7 +79,7 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
-        return _eagerly(lambda: _differentiated(f, has_aux, params, args, kwargs))
+        return registry.eagerly(lambda: _differentiated(f, has_aux, params, args, kwargs))
 
     return differentiated
 
@@ -139,14 +139,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         [-1.0, 1.0]
     """
     _require_callable("update", rule)
-    return _eagerly(lambda: _updated(params, grads, rule))
-
-
-def _eagerly(function: Callable[[], Any]) -> Any:
-    """Walks through containers outside of a compiler, which would fail there."""
-    for backend in registry.list_loaded():
-        function = partial(backend.eagerly, function)
-    return function()
+    return registry.eagerly(lambda: _updated(params, grads, rule))
 
 
 def _differentiated(
@@ -195,7 +188,7 @@ def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     return tree.rebuilt(new)
 
 
-# what came
+# checking the arguments
 
 
 def _require_callable(name: str, f: object) -> None:
@@ -220,7 +213,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
-    """As `_parameters`, slower: for types not seen so far, and to say what is wrong."""
+    """Does what `_parameters` does, but slower: for types that were not seen so far, and to say what is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -334,7 +327,7 @@ def _complete(gradients: list[Any], leaves: list[Any], backend: Backend) -> list
 def _zeros(x: Any, backend: Backend) -> Any:
     if type(x) in _backends:
         return backend.full(tuple(x.shape), 0.0, backend.device_of(x), dtype_name(x.dtype))
-    return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))  # where a function is traced
+    return backend.namespace().full_like(x, 0.0, dtype_name(x.dtype))  # x is a symbol of a traced function
 
 
 # the step

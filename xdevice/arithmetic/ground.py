@@ -1,4 +1,4 @@
-"""What every function of a namespace stands on: whose tensors come in, of which dtype, and where constants go."""
+"""`Ground`: what all functions of a namespace use to check tensors, dtypes, devices, shapes and axes."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Ground:
         self.mine: set[type] = set()
         """The types seen so far that are tensors of this backend."""
         self.looks = not getattr(self.kernels, ONE_DEVICE, False)
-        """Whether tensors of two devices are looked for before a kernel is called, as it would compute."""
+        """Whether devices are compared before a kernel is called, because it would not raise for tensors on two."""
         self._may_be_sparse: set[type] = set()
-        """Those of which one may be dense and the next one not."""
+        """The types in `mine` of which some tensors are dense and some are not."""
         self._names: dict[Any, str] = {}
 
     # tensors
 
     def tensor(self, x: Any, function: str) -> Any:
-        """`x`, or the tensor that stands for it, as one of this backend's."""
+        """`x` if it is a tensor of this backend, or the tensor of a variable; raises for anything else."""
         if type(x) in self.mine:
             if type(x) in self._may_be_sparse and not self.backend.is_dense(x):
                 raise self._sparse(x)
@@ -245,7 +245,7 @@ def shape_of(x: Any) -> tuple[Any, ...]:
 
 def broadcast_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
     """The shape of tensors together; raises `ShapeError` where they do not fit."""
-    ndim = max([0, *[len(shape) for shape in shapes]])  # as torch.compile can follow it
+    ndim = max([0, *[len(shape) for shape in shapes]])  # written so that torch.compile can follow it
     rows = [(1,) * (ndim - len(shape)) + shape for shape in shapes]
     result = []
     for sizes in zip(*rows, strict=True):

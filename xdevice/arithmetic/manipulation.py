@@ -1,4 +1,5 @@
-"""Functions of shapes: what a framework spells in its own way, with axes and shapes checked once."""
+"""The standard's functions of shapes, joining and products. Axes and shapes are checked here, alike for all
+backends."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ def _matmul(ground: Ground) -> Callable[..., Any]:
         if type(x1) is kind is type(x2) and x1.dtype is usual is x2.dtype:
             if looks and ((place := places.get(kind)) is None or place(x1) is not place(x2)):
                 ground.require_one_device("matmul", x1, x2)
-            try:  # first: a look at the shapes takes as long as a small product
+            try:  # before the shapes are checked, which takes as long as a small product
                 return kernel(x1, x2)
-            except Exception:  # the lines below say why, or raise it again
+            except Exception:  # the checks below say why, or the kernel raises it again
                 pass
         x1, x2 = ground.operands("matmul", NUMERIC, (x1, x2))
         ground.require_one_device("matmul", x1, x2)
@@ -94,7 +94,7 @@ class Reducing:
     # statistics
 
     def reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
-        """`sum` and `prod`: integers and bool are added as int64."""
+        """Computes `sum` or `prod`. Bools and integers are added as int64, or as uint64 if they are unsigned."""
         ground = self._ground
         x = ground.cast(x, self._accumulated(function, x, dtype))
         axes = ground.axes(axis, len(x.shape), function)
@@ -151,7 +151,7 @@ class Reducing:
         return kernels.divide(total, self._left(x, axes, correction))
 
     def _left(self, x: Any, axes: tuple[int, ...], correction: float) -> Any:
-        """The number of elements of a variance less the correction, and at least 0."""
+        """The divisor of a variance: the number of elements less the correction, and at least 0."""
         ground, kernels, name = self._ground, self._kernels, self._ground.name(x)
         lengths = [shape_of(x)[one] for one in axes]
         if None not in lengths:

@@ -114,7 +114,7 @@ def settled(work: Callable[[], Any]) -> float:
 
 
 def timing(bench: Bench) -> Iterator[Row]:
-    """The time that a clock shows without waiting for the work, and with it."""
+    """A computation timed by a clock that does not wait for the work, and by one that does."""
     x = bench.square(bench.device)
     for case, wait in (("not waited for", False), ("waited for", True)):
         taken = seconds(lambda: products(x, bench.size.products), wait)
@@ -132,7 +132,7 @@ def blocking(bench: Bench) -> Iterator[Row]:
 
 
 def two_devices(bench: Bench) -> Iterator[Row]:
-    """Two devices one after the other, and side by side."""
+    """Work on two devices, one after the other and side by side."""
     if bench.second is None:
         yield bench.row("two devices", "-", None, why_not="there is one device")
         return

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from xdevice.base.statuses import status_text
 from xdevice.core import registry
@@ -150,7 +150,8 @@ def show(reports: Sequence[Report]) -> None:
         table.add_column(heading, overflow="fold")
     for report in reports:
         state = "[green]yes[/]" if report["imports"] else "[red]no[/]" if report["installed"] else "-"
-        table.add_row(report["backend"], report["version"] or "-", state, _devices_text(report), _note(report))
+        devices = "\n".join(_grouped(report["devices"]))
+        table.add_row(report["backend"], report["version"] or "-", state, devices, _note(report))
     console = Console()
     console.print(table)
     engines = ", ".join(engine for report in reports for engine in report["engines"])
@@ -158,10 +159,6 @@ def show(reports: Sequence[Report]) -> None:
     launcher = reports[0]["launcher"] if reports else None
     none = "none; xdevice launch -n 2 script.py starts several processes"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
-
-
-def _devices_text(report: Report) -> str:
-    return "\n".join(_grouped(report["devices"]))
 
 
 def _grouped(seen: Sequence[DeviceReport]) -> list[str]:
@@ -188,9 +185,5 @@ def _note(report: Report) -> str:
     return escape(report["error"] or report["why_no_gpu"] or "")
 
 
-def _answer(arguments: list[str]) -> Any:
-    print(json.dumps(probe_here(arguments[0])))
-
-
 if __name__ == "__main__":
-    _answer(sys.argv[1:])
+    print(json.dumps(probe_here(sys.argv[1])))

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from xdevice.scripts.engine import Examined
     from xdevice.scripts.lint import Choice, Finding
-    from xdevice.scripts.sources import Source
 
 
 @click.command()
@@ -38,6 +37,7 @@ def lint(
     and 2 if a file could not be read or an option is wrong.
     """
     from xdevice.scripts import lint as rules
+    from xdevice.scripts import sources
 
     if sum(option is not None for option in (revision, baseline, baseline_to)) > 1:
         raise click.UsageError("--diff, --baseline and --write-baseline go one at a time")
@@ -45,7 +45,7 @@ def lint(
     try:
         choice = _choice(select, ignore, root)
         examined = _examined(paths, root) if shape == "sarif" or rules.needs_engine(choice) else None
-        read, unreadable = (examined.sources, examined.unreadable) if examined else _read(paths, root)
+        read, unreadable = (examined.sources, examined.unreadable) if examined else sources.read_all(paths, root)
         found = [one for source in read for one in rules.findings(source, choice)]
         for path, why in unreadable:
             click.echo(f"{path}: not read: {why}", err=True)
@@ -70,7 +70,7 @@ def _show(found: list[Finding], shape: str) -> None:
 
 
 def _choice(select: str | None, ignore: str | None, root: Path) -> Choice:
-    """The codes to look for: those of the project's settings, and above them those of the command."""
+    """The codes to look for: those of the project's settings, unless the command's options name others."""
     from xdevice.scripts import lint as rules
 
     choice = rules.configure(root)
@@ -82,24 +82,3 @@ def _examined(paths: Iterable[Path], root: Path) -> Examined:
     from xdevice.scripts import engine
 
     return engine.examine(paths, root=root)
-
-
-def _read(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
-    from xdevice.scripts import sources
-
-    read, unreadable = [], []
-    for path in sources.files_in(paths):
-        shown = _shown(path, root)
-        try:
-            is_input = str(path) == "-"
-            read.append(sources.parse(sys.stdin.buffer.read(), "<stdin>") if is_input else sources.read(path, shown))
-        except sources.UnreadableError as error:
-            unreadable.append((shown, str(error)))
-    return read, unreadable
-
-
-def _shown(path: Path, root: Path) -> str:
-    try:
-        return path.resolve().relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return path.as_posix()

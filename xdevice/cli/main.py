@@ -438,8 +438,8 @@ def _tour_several(name: str | None) -> dict[str, Any]:
 
 
 def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]:
-    """Runs the tour of one framework in a process of its own: a crash costs that framework only, and threads stay
-    apart."""
+    """Runs the tour of one framework in a process of its own, so that a crash ends only this framework's tour, and the
+    threads of several frameworks are not in one process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
@@ -469,8 +469,8 @@ def _backend(name: str | None) -> Backend:
 
 
 def _run(command: list[str], alone: bool, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a process that ends with this one. If it is `alone`, it has a process group of its own, which ends as a
-    whole and gets no Ctrl-C from the terminal, so that only this process reports it."""
+    """Runs a child process, and ends it if this process ends. If it is `alone`, it has a process group of its own,
+    which ends as a whole and gets no Ctrl-C from the terminal, so that only this process reports it."""
     with subprocess.Popen(command, text=True, start_new_session=alone, **options) as child:
         try:
             out, _ = child.communicate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.scripts.engine import Examined
-    from xdevice.scripts.sites import Site, Verdict
+    from xdevice.scripts.sites import Site
 
-_VERDICTS: tuple[Verdict, ...] = ("rewritten", "neutral", "open", "not a device")
 _LEVELS = click.Choice(("proven", "safe", "likely"))
 
 
@@ -106,27 +104,27 @@ def _show_table(made: Examined, by: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from xdevice.scripts.report import VERDICTS, share_ported, totals
     from xdevice.scripts.sites import CODES
 
-    rows: dict[str, Counter[Verdict]] = {}
+    rows: dict[str, list[Site]] = {}
     for site in made.sites:
         name = {"code": site.code, "file": site.file, "idiom": site.idiom}[by]
-        rows.setdefault(name, Counter())[site.verdict] += 1
+        rows.setdefault(name, []).append(site)
     table = Table(title=f"{len(made.sites)} sites in {len(made.sources)} files")
     table.add_column(by, overflow="fold")
-    for verdict in _VERDICTS:
+    for verdict in VERDICTS:
         table.add_column(verdict, justify="right")
-    for name, counted in sorted(rows.items()):
+    for name, sites in sorted(rows.items()):
         label = f"{name} {CODES.get(name, '')}" if by == "code" else name
-        table.add_row(label, *(str(counted[verdict] or "") for verdict in _VERDICTS))
-    total = Counter(site.verdict for site in made.sites)
-    table.add_row("all", *(str(total[verdict]) for verdict in _VERDICTS), end_section=True)
+        counted = totals(sites)
+        table.add_row(label, *(str(counted[verdict] or "") for verdict in VERDICTS))
+    total = totals(made.sites)
+    table.add_row("all", *(str(total[verdict]) for verdict in VERDICTS), end_section=True)
     Console().print(table)
-    act = total["rewritten"] + total["open"]
-    if act:
-        click.echo(
-            f"{100 * total['rewritten'] / act:.1f} % of what is not neutral can be rewritten (--only {made.only})"
-        )
+    share = share_ported(total)
+    if share is not None:
+        click.echo(f"{100 * share:.1f} % of what is not neutral can be rewritten (--only {made.only})")
 
 
 def _list_open(made: Examined) -> None:

@@ -53,7 +53,7 @@ class Page:
             raise AssertionError(f"{line} gave {value!r}, and the chapter says {wanted!r}")
 
     def refuse(self, line: str, error: str, name: str) -> None:
-        """Shows a line that xdevice refuses, with what it says: `name` is what the learner calls the text."""
+        """Shows a line that xdevice refuses, and the error's text, to which the shown code gives the name `name`."""
         self.do(f"try:\n    {line}\nexcept xdevice.{error} as error:\n    {name} = str(error)")
         self.look(name)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 CONSTANT: Final = ("TAKE_NUMBERS", "RESHAPE_IS_VIEW")
-"""Names of functions of two tensors that take a float of Python as their second as well; whether `view` reshapes
-without a copy."""
+"""`TAKE_NUMBERS` names the kernels of two tensors whose second operand may be a Python float; `RESHAPE_IS_VIEW` says
+whether `reshape` makes no copy."""
 
 MAKING: Final = {
     "dtype": "dtype(name): the framework's own dtype",
@@ -44,7 +44,7 @@ ELEMENTWISE: Final = (
 )  # fmt: skip
 
 REDUCING: Final = ("all", "any", "max", "mean", "min", "prod", "sum")
-"""Of `(x, axes, keepdims)`."""
+"""The kernels with the arguments `(x, axes, keepdims)`."""
 
 ALONG: Final = {
     "argmax": "argmax(x, axis)",
@@ -71,24 +71,26 @@ SHAPING: Final = {
 }
 
 ONE_DEVICE: Final = "ONE_DEVICE"
-"""True, where there is one: a kernel of several tensors raises where they are on several devices, so that the core
-looks only once one has failed. Left out, the core looks each time."""
+"""An optional attribute of the namespace: if it is True, a kernel raises for tensors on several devices, and the core
+compares their devices only after a kernel has failed. Otherwise the core compares them each time."""
 
 ENTER: Final = "enter"
-"""Called, where there is one, when the namespace is asked for: it makes the calling thread fit for the kernels."""
+"""An optional function, called when the namespace is asked for: it prepares the calling thread for the kernels."""
 
 LEAVE: Final = "leave"
-"""Called, where there is one, when a test for every backend has ended, which began with `ENTER`: it makes the calling
-thread what it was before."""
+"""An optional function, called at the end of a pytest test for every backend: it undoes `ENTER` in the calling
+thread."""
 
 SETTLED: Final = "settled"
-"""Called, where there is one, with what a kernel of two tensors gave, if its type is not theirs; gives the tensor."""
+"""An optional function, called with the result of a kernel of two tensors if it is of another type than they are; it
+returns the tensor."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
 class Arithmetic(Primitives):
-    """Kernels, to which the core gives only what they are promised: this module and `nn` beside it say what."""
+    """Kernels of arithmetic and of neural networks. The core calls them only with arguments such as this module and the
+    module `nn` promise."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
 
@@ -98,7 +100,8 @@ class Arithmetic(Primitives):
         raise self.unsupported("array namespace", "compute with the framework's own functions")
 
     def operand_device(self, x: Any) -> Device:
-        """Where operations count a tensor: where it is, unless the framework takes it along to other devices itself."""
+        """The device that counts where operands must be on one: that of `x`, unless the framework itself copies such a
+        tensor to the device of the others."""
         return self.device_of(x)
 
     def nn(self) -> Any:

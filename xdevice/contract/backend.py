@@ -119,7 +119,7 @@ def _own(cls: type) -> dict[str, Any]:
 
 
 def _half(part: type[Primitives], own: dict[str, Any]) -> list[str]:
-    """The methods that an adapter lacks of a capability of which it has others: it would fail on first use."""
+    """The methods of a capability that an adapter lacks although it has others of them: first use would fail."""
     needs: tuple[str, ...] = vars(part)["needs"]
     has = [name for name in needs if name in own]
     if not has or len(has) == len(needs):

@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 class Blocking(Primitives):
-    """Waiting after each operation. Results are those without; blocks may overlap, and the last one to end ends it."""
+    """Waiting after each operation, which changes no result. Blocks may overlap; the last one to end ends the mode."""
 
     needs: ClassVar[tuple[str, ...]] = ("blocking",)
 
     def blocking(self) -> AbstractContextManager[Any]:
-        """Every operation inside completes before the next line runs; in this thread, and in all where it can. Does
-        nothing where that is so anyway, and raises `UnsupportedError` where nothing can make an operation complete."""
+        """Every operation inside the block completes before the next line runs, in this thread, and in all threads if
+        the framework can do that. Does nothing if operations always complete, and raises `UnsupportedError` if nothing
+        can make them."""
         raise self.unsupported("blocking mode", "call xdevice.sync() after the line in question")

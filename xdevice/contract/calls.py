@@ -1,8 +1,8 @@
-"""Seeing the calls of a model's layers: what every framework has in common; an adapter says which layers, and more.
+"""Sees the calls of a model's layers, in the same way for every framework; an adapter says which layers there are.
 
 The class whose `__call__` all layers share is patched while a block is open, which reaches all threads, so each call
-asks first whether its context is watched. A patch and not hooks, because Keras has none, Gluon's miss a layer
-that raises, and no framework has any for all models of a program.
+asks first whether its context is watched. Hooks would not do: Keras has none, Gluon's miss a layer that raises, and no
+framework has hooks for all models of a program.
 
 What must be kept:
 
@@ -45,7 +45,7 @@ class Call(NamedTuple):
     """One call of a layer. Its tensors are copies on the host."""
 
     path: str
-    """That of `Layer.path`: the way to the layer from the model."""
+    """The path from the model to the layer, as in `Layer.path`."""
     layer: Any
     """The framework's own object; a function, for the activation of a Keras layer."""
     inputs: tuple[Any, ...]
@@ -63,7 +63,7 @@ class _Frame:
         self._is_told = False
 
     def ends(self, result: Any) -> Any:
-        """Reports the call, once; returns its result, or what goes on in the model in its place."""
+        """Reports the call, once; returns its result, or the stand-in with which the model goes on."""
         if self._is_told:
             return result
         self._is_told = True
@@ -75,7 +75,7 @@ class _Frame:
 
 
 class Watch:
-    """The layers, by their `id`s, whose calls one block sees."""
+    """The calls that one block sees: those of layers with certain `id`s."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Watch:
         return frame.ends(result)
 
     def _is_symbolic(self, arguments: Any) -> bool:
-        """Whether the layer is called to build a model; where a compiler traces the call, it is refused."""
+        """Whether the layer is called with symbols, to build a model. Raises if a compiler traces the call."""
         tracer = self._backend.tracing()
         if tracer is not None:
             raise self._backend.unsupported(
@@ -117,7 +117,7 @@ class Watch:
         return next(_found(self._backend, arguments, "symbol"), None) is not None
 
     def copies(self, value: Any) -> tuple[Any, ...]:
-        """The tensors of a value, on the host."""
+        """Copies, on the host, of the tensors in a value."""
         return tuple(map(self._copy, tensors(self._backend, value)))
 
     def _copy(self, x: Any) -> Any:
@@ -138,11 +138,11 @@ class Watch:
 
 
 _watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", default=())
-"""Those of the open blocks of this thread or task, and of the tasks that it has started by `xdevice.parallel`."""
+"""The watches of the blocks that are open in this thread or task. Tasks that `xdevice.parallel` starts inherit them."""
 _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
 """Whether this thread or task is inside of a call of a model."""
 _arounds: Final[list[Around]] = []
-"""Of the open blocks that see all models; the last one is asked."""
+"""The functions of the open blocks of `outermost`; the last one is called."""
 
 
 _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)
@@ -171,7 +171,7 @@ def watching(watch: Watch, cls: type, is_compiling: Callable[[], bool] = _never)
         _watches.set((*_watches.get(), watch))
         try:
             yield
-        finally:  # not reset by a token, because blocks may end in any order
+        finally:  # without resetting by a token, because blocks may end in any order
             _watches.set(tuple(one for one in _watches.get() if one is not watch))
 
 
@@ -259,8 +259,8 @@ def _found(backend: Primitives, value: Any, kind: str) -> Iterator[Any]:
         value = list(value.values())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    # an object of another type may be anything, a cache or a configuration: what the whole model returns is compared
-    # with it, or it is refused there
+    # an object of another type, such as a cache or a configuration, is passed over: where the model itself returns
+    # one, comparing the model's outputs reads or refuses it
     if isinstance(value, list | tuple):
         for inside in value:
             yield from _found(backend, inside, kind)

@@ -1,4 +1,4 @@
-"""What the adapters' engines for several processes have in common."""
+"""Functions that the adapters' engines for several processes share."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 ALIGNMENT: Final = 64
-"""Bytes. The first operation of TensorFlow on memory that begins elsewhere ends the process, and JAX copies it."""
+"""Memory that others are to take over begins at a multiple of so many bytes: on any other memory TensorFlow's first
+operation crashes the process, and JAX makes a copy."""
 
 
 class Takes(NamedTuple):
@@ -60,7 +61,7 @@ class Conversion(Primitives):
         return None
 
     def shares(self, device: Device) -> bool:
-        """Whether the memory of a device is where other frameworks look for it: the host's, or that of a real GPU."""
+        """Whether other frameworks can use the memory of a device in place: the host's, and that of a real GPU."""
         return device is devices.CPU or (device.kind == "gpu" and not self.virtual)
 
     def detached(self, x: Any) -> Any:
@@ -73,12 +74,12 @@ class Conversion(Primitives):
         self.wait(x)
 
     def lending(self, x: Any) -> AbstractContextManager[Any]:
-        """Entered while another framework takes over the memory of `x`."""
+        """A block that is open while another framework takes over the memory of `x`."""
         return nullcontext()
 
     def memory_layout(self, x: Any) -> tuple[int, bool, bool] | None:
-        """Of a detached tensor: its address in bytes, whether it is in C order, whether no stride is negative; where
-        the framework tells it faster than a capsule does. With None, a capsule is exported and looked at."""
+        """The address of a detached tensor, whether it is in C order, and whether no stride is negative, if the
+        framework tells these faster than a capsule does. With None the core exports a capsule and reads that."""
         return None
 
     def export(self, x: Any) -> Any:
@@ -98,7 +99,7 @@ class Conversion(Primitives):
 
     def from_buffer(self, array: np.ndarray[Any, Any]) -> Any:
         """A tensor on cpu:0 of an array's dtype and values that takes its memory over where the framework can. The
-        array is not empty, C-contiguous, begins at a multiple of `ALIGNMENT`, and is nobody else's."""
+        array is not empty, C-contiguous, begins at a multiple of `ALIGNMENT`, and is used by nobody else."""
         return self.from_numpy(array, devices.CPU)
 
     def gives_away(self, x: Any) -> bool:

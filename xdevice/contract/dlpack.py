@@ -105,21 +105,22 @@ class Lent:
             self._tensor.strides = None
 
     def hand_over(self, adopt: Callable[[Lent], Any]) -> Any:
-        """What `adopt` makes of it, such that another thread releases the memory, after the importer has returned.
+        """Returns what `adopt` makes of this memory. Another thread releases it, once the importer needs it no more.
 
-        For a framework that holds a lock of its own while it releases memory, on either side. What it takes over may
-        in turn live in memory of its own, whose release needs that lock again. What it gives away may be released by
-        another framework, which then asks for Python's lock, while the thread that has it waits for the first lock.
+        Needed if the importer or the exporter holds a lock of its own while it releases memory. Memory that it takes
+        over may in turn live in memory of its own, whose release needs that lock again. Memory that it gives away may
+        be released by another framework, which then asks for Python's lock, while the thread that holds Python's lock
+        waits for the framework's.
         """
         import numpy
 
-        # NumPy's capsule, with this tensor written into it: it may be released while an exception propagates, which its
-        # own deleter and the callbacks of weak references preserve, and a callback of ctypes loses, or crashes on
+        # a capsule of NumPy's, with this tensor written into it. It may be released while an exception propagates,
+        # which NumPy's deleter and callbacks of weak references preserve; a callback of ctypes loses it, or crashes
         token = numpy.empty(1, "uint8")
         capsule = token.__dlpack__()
         managed = _Managed.from_address(_pointer_of(capsule, _NAME))
         managed.tensor = self._tensor
-        # not a function written in Python, in which the interpreter may switch threads while the importer has its lock
+        # `put` is written in C: in a Python function the interpreter may switch threads while the importer holds a lock
         released = weakref.ref(token, _let_go.put)
         _held[id(released)] = _Held(released, managed, self.capsule)
         _start_releaser()
@@ -161,7 +162,7 @@ class _Held(NamedTuple):
 
 
 _held: dict[int, _Held] = {}
-"""By the id of the weak reference."""
+"""What is kept, by the id of its weak reference."""
 
 _let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
 _releaser: threading.Thread | None = None
@@ -181,7 +182,7 @@ def _release() -> None:
 
 @atexit.register
 def _leave_to_the_system() -> None:
-    """At exit: memory that outlives Python must not call back into it when it is released."""
+    """At exit, takes the deleter off memory that is still used, because it may be released after Python has ended."""
     for held in tuple(_held.values()):
         if held.released() is not None:
             held.managed.deleter = None

@@ -24,14 +24,14 @@ BLOCKING: Final = "XDEVICE_BLOCKING"
 _asked = 0
 """How many GPUs `ask_for_virtual_gpus` was asked for."""
 _hides_real_gpus = False
-# threads that load one backend at once each have an adapter, and a framework can be given devices once
+# two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
 _lock = threading.Lock()
 _forever = ExitStack()
 """What XDEVICE_BLOCKING has switched on: it stays until the process ends."""
 
 
 def asks() -> bool:
-    """Whether a variable, or the program, asks for anything, in a right form or a wrong one."""
+    """Whether a variable, even one with a wrong value, or the program asks for anything."""
     variables = (VIRTUAL_GPUS, BLOCKING, floats.VARIABLE)
     return _asked > 0 or any(os.environ.get(name, "").strip() not in ("", "0") for name in variables)
 

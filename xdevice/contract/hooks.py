@@ -1,7 +1,7 @@
 """Hooks on a framework's own calls, for `Backend.watch`: set for a block, shared by overlapping ones, then gone.
 
-A hook reaches all threads, so it first asks whether its context is listening. It stops listening while a transfer that
-it has reported is under way: what that calls (one print reads many times) is part of it.
+A hook reaches all threads, so it first asks whether its context is listening. The context does not listen while a
+transfer that was reported is under way: the reads inside, of which one print makes many, are part of that transfer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def unseen() -> Iterator[None]:
 _NAMES: Final = {"__repr__": "print", "__str__": "print"}
 _ABSENT: Final = object()
 _readers: Final[list[Hooks]] = []
-"""Those of the open blocks on backends whose tensors NumPy reads by itself; they share one hook, on NumPy."""
+"""The hooks of the open blocks for backends whose tensors NumPy reads by itself. They share one hook on NumPy."""
 _lock = threading.RLock()
 _set: dict[tuple[int, str], _Hook] = {}
 
@@ -102,10 +102,10 @@ class Patches:
 
 
 class Shared:
-    """What a framework switches on for a thread, or for the process: by the first block there, and off by the last.
+    """A mode of a framework, for one thread or the process, that the first block switches on and the last one off.
 
-    Blocks may end in any order. One of a thread that is left in another cannot be switched off there: `is_wanted` is
-    false then, and the next block of the first thread ends it.
+    Blocks may end in any order. If a thread's last block ends in another thread, the mode cannot be switched off there:
+    `is_wanted` is False in the first thread then, and the next block of that thread ends the mode.
     """
 
     def __init__(self, *, per_thread: bool) -> None:
@@ -169,14 +169,15 @@ class Hooks(Patches):
                 _readers.remove(self)
 
     def reads(self, owner: Any, *names: str, how: str | None = None) -> None:
-        """Reports methods and properties by which the host reads the tensor that they are called on."""
+        """Hooks methods and properties by which the host reads the tensor that they are called on."""
         for name in names:
             label = how or _NAMES.get(name) or name.strip("_")
             describe = self._pickled if name == "__reduce_ex__" else self._read_first
             self._wrap(owner, name, partial(describe, label))
 
     def moves(self, owner: Any, name: str, target: Callable[..., Device | None], how: str | None = None) -> None:
-        """Reports a call that takes its first argument to `target(*arguments)`; None if that is not another device."""
+        """Hooks a call that takes its first argument to the device `target(*arguments)`, which is None if it does
+        not."""
         label = how or name.strip("_")
 
         def describe(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
@@ -191,7 +192,7 @@ class Hooks(Patches):
         self.reads(self._backend, "to_numpy")
 
     def numpy_reads(self) -> None:
-        """Reports `np.asarray(x)` and `np.array(x)`, which read a tensor on the host without calling any method."""
+        """Hooks `np.asarray` and `np.array`, which read a tensor on the host without calling any method of it."""
         import numpy
 
         with _lock:
@@ -221,7 +222,7 @@ class Hooks(Patches):
             self._report(transfer)
 
     def _pickled(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
-        """Reports pickling, but not `copy.copy`, which asks a tensor for the same thing and reads no values."""
+        """A record of pickling a tensor; None for `copy.copy`, which calls the same method and reads no values."""
         return None if sys._getframe(2).f_code is copy.copy.__code__ else self.read(how, args[0])
 
     def _read_first(self, how: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Transfer | None:
@@ -232,7 +233,7 @@ class Hooks(Patches):
             return None
         try:
             return self._place(x)
-        except UnsupportedError:  # a symbol, or in no one place: adapters that know better give a `place`
+        except UnsupportedError:  # a symbol, or a tensor on several devices
             return None
 
     def _is_tensor(self, cls: type) -> bool:

@@ -1,7 +1,7 @@
-"""The layers of models: what they are, what they compute, and seeing their calls.
+"""The layers of models: what they are, what they compute, and how their calls are seen.
 
-`layouts` beside it has the kinds of layers with parameters, `operations` those without and all settings, and `calls`
-what the adapters share to see calls.
+The kinds of layers with parameters are in the module `layouts`; layers without parameters, and all settings, in
+`operations`; the code by which all adapters see calls in `calls`.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Operations(Layers):
     def operations(self, model: Any) -> Iterable[Layer]:
         """The layers without parameters, which have no parts, among those of `layers`, each once, in the order of their
         definition: kinds and settings are those that `xdevice.contract.operations` lists, paths those of `calls`, and
-        `line` says which of them nothing comes between. What a function does is not seen. A layer of a class from
-        outside of the framework that says by itself what it computes is one of kind "other", or has one behind it."""
+        `line` says between which of them nothing else is called. What a function does is not seen. A layer whose class
+        is from outside of the framework and has its own code for calls is of kind "other", or is followed by one."""
         raise self.unsupported("settings of layers without parameters", "compare them yourself")
 
 
 class Calls(Layers, Conversion):
     """Calling models, and seeing the calls of their layers, which are named as `layers` names them.
-    What goes in and comes out is copied without its gradient, which takes `detached`."""
+    Inputs and outputs of layers are copied without their gradients, for which `detached` is needed."""
 
     needs: ClassVar[tuple[str, ...]] = ("calls", "outermost", "infer")
 
@@ -76,5 +76,6 @@ class Calls(Layers, Conversion):
         raise self.unsupported("calling models", "call the model")
 
     def has_channels_last(self, model: Any) -> bool | None:
-        """Whether the images that a model takes have their channels behind rows and columns; None if nothing says."""
+        """Whether the images that a model takes have their channels behind rows and columns; None if the model does not
+        tell."""
         return None

@@ -66,22 +66,22 @@ _AXES: Final = {
     "linear": (2,), "conv": (3, 4, 5), "conv_transpose": (3, 4, 5), "batch_norm": (1,), "embedding": (2,),
     "rnn": (2,), "lstm": (2,), "gru": (2,), ATTENTION: (2,),
 }  # fmt: skip
-"""How many a weight has, in PyTorch's layout; a bias has one."""
+"""How many axes a weight may have in PyTorch's layout; a bias has one."""
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 NORMED: Final = ("weight_g", "weight_v")
 """What a weight norm makes a weight of: `v * g / |v|`. `weight_g` has one number along each axis that |v| sums over."""
 FOLDED: Final = "folded"
-"""Says of an attention that it is made of linear layers, and that the rest of it is code that cannot be read."""
+"""The setting of an attention that was put together from linear layers: the rest of it is code, which is not read."""
 PADDED: Final = "output at padding_idx"
-"""What an embedding gives there: `ZEROS`, or `ROW` of the weight if that is something else."""
+"""The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row is something else."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 AXIS: Final = "axis_in_doubt"
-"""Says of a norm which axis it works over, where that may be another one than in the model beside it."""
+"""The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
 TOLD: Final = ("norm_first", "block_dropout", FOLDED, AXIS, PADDED)
-"""Settings that are compared only where both layers state them: the first are those of a Transformer's layer, stated
-for its first norm, so that it is compared by them only with another such layer."""
+"""Settings that are compared only if both layers state them. The first two are those of a whole Transformer layer,
+which its first norm states."""
 
 
 class UnfitError(ValueError):
@@ -94,7 +94,7 @@ class Rule(NamedTuple):
     canonical: Callable[[Array], tuple[Array, ...]]
     native: Callable[..., Array]
     refusal: str | None = None
-    """Why the values cannot go this way; the shapes still can."""
+    """Why values cannot be converted by this rule; shapes still can."""
     is_lossy: bool = False
     """Whether `canonical` cannot give back what `native` took."""
 
@@ -103,7 +103,7 @@ class Part(NamedTuple):
     """One array of a layer."""
 
     name: str
-    """The framework's, in its layer; in a `Layer` of a model, that of `Backend.variables`."""
+    """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
     of: tuple[str, ...]
     """The parameters of PyTorch that it stands for."""
     rule: Rule
@@ -113,14 +113,14 @@ class Layer(NamedTuple):
     """One layer of a model, or of a flat state."""
 
     path: str
-    """The way to it from the model, with dots; empty for the model itself."""
+    """The path to the layer from the model, with dots; empty for the model itself."""
     kind: str
     parts: tuple[Part, ...]
     settings: Mapping[str, object]
     """What changes its output, in PyTorch's terms: eps, momentum, groups, padding, ..."""
     line: str = ""
-    """The row in which it stands: those of one row that `Backend.operations` gives one after another are called so, and
-    nothing between them. Empty where the model's own code says what is called."""
+    """The name of the row in which the layer stands: layers of one row are called in the order of `Backend.operations`,
+    with nothing between them. Empty if the model's own code decides what is called."""
 
 
 # rules
@@ -165,14 +165,14 @@ def _joined(*parts: Array) -> Array:
 
 SAME: Final = _one(_unchanged, _unchanged)
 FLAT: Final = _one(_unchanged, _flattened)
-"""A flat array for one of any shape, which the flat one does not tell."""
+"""A flat array for PyTorch's of any shape, which the flat one does not keep."""
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
 """(*kernel, I, O) for (O, I, *kernel)."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
 """(*rows and columns, C) for (C, *rows and columns)."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""One bias for two: coming back, it is the first, and the second is 0."""
+"""One bias for PyTorch's two: for PyTorch it becomes the first, and the second is 0."""
 GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
 BIASES_ZRN: Final = Rule(
     lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),
@@ -181,12 +181,12 @@ BIASES_ZRN: Final = Rule(
 
 
 PACKED: Final = Rule(_thirds, _joined)
-"""One array for three, put one behind the other."""
+"""One array for PyTorch's three, one behind the other."""
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
-    """(*inputs, *outputs) for (O, I), whose axes have these sizes; one of the inputs and one of the outputs may be -1,
-    for any."""
+    """The rule for an array (*inputs, *outputs), whose axes have these sizes, that is (O, I) in PyTorch. One of the
+    inputs and one of the outputs may be -1: any size."""
 
     def way(x: Array) -> Array:
         return x.reshape(math.prod(x.shape[: len(inputs)]), -1).T
@@ -199,8 +199,8 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
-    """The rule for one number a group, where PyTorch has one a channel: all channels of a group must be equal. The
-    framework does not know the number of channels."""
+    """The rule for one number per group, where PyTorch has one per channel: all channels of a group must be equal.
+    `channels` is None if the framework does not know their number."""
 
     def way(x: Array) -> tuple[Array, ...]:
         return (np.repeat(x, (channels or groups) // groups),)
@@ -225,7 +225,7 @@ def flat(shape: Sequence[int]) -> Rule:
 
 
 def depthwise(multiplier: int) -> Rule:
-    """(*kernel, I, multiplier) for (I * multiplier, 1, *kernel)."""
+    """The rule for an array (*kernel, I, multiplier) that is (I * multiplier, 1, *kernel) in PyTorch."""
 
     def way(x: Array) -> Array:
         return np.moveaxis(x, (-2, -1), (0, 1)).reshape(-1, 1, *x.shape[:-2])
@@ -254,8 +254,8 @@ def refused(rule: Rule, why: str) -> Rule:
 
 
 def normed(parts: Iterable[Part], names: tuple[str, str], shape: Sequence[int], own: Sequence[int]) -> tuple[Part, ...]:
-    """The parts of a layer with a weight norm, which holds g and v under these names. With the axes of v, g is of this
-    `shape`; its `own` may lack those of one number."""
+    """The parts of a layer with a weight norm, which holds g and v under these names. g has `shape` with all axes of v,
+    and the shape `own` in the framework, which may leave out axes of length 1."""
     found = []
     for part in parts:
         ways = [_reshaped(part.rule, shape, own), part.rule]
@@ -304,7 +304,7 @@ def parts(
 
 
 def _attention(settings: Mapping[str, object]) -> Iterator[Part]:
-    """PyTorch's own, which packs the three weights where they have one shape."""
+    """The parts of PyTorch's own attention, which packs the three weights into one if they have the same shape."""
     weights, biases = (tuple(f"{name}.{what}" for name in _IN) for what in _NORM)
     found = [Part("in_proj_bias", biases, PACKED), *(Part(name, (name,), SAME) for name in _OUT)]
     if settings.get("packed", True):
@@ -365,7 +365,7 @@ def _parent(layer: Layer) -> str:
 
 
 def order_of_block(norm_first: bool, *attentions: str) -> tuple[str, ...]:
-    """The layers of a Transformer's layer as it calls them."""
+    """The names of the layers inside a Transformer layer, in the order in which it calls them."""
     norms = [f"norm{number}" for number in range(1, len(attentions) + 2)]
     works = [*((name,) for name in attentions), ("linear1", "linear2")]
     pairs = [(norm, *work) if norm_first else (*work, norm) for norm, work in zip(norms, works, strict=True)]
@@ -385,7 +385,7 @@ def join(path: str, name: str) -> str:
 
 
 def misfit(kind: str, shapes: Mapping[str, Sequence[int]]) -> str:
-    """Why a layer with these parameters, in PyTorch's layout, is of another kind; nothing if it may be of this one."""
+    """Why a layer whose parameters have these shapes in PyTorch's layout is not of this kind; "" if it may be."""
     for name, shape in shapes.items() if kind in _AXES else ():
         axes = _AXES[kind] if "weight" in name else (0, 1) if name == COUNTER else (3,) if name in _ADDED else (1,)
         if len(shape) not in axes:
@@ -427,8 +427,8 @@ def between(layers: int, dropout: float) -> float:
 def same_padding(
     kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], image: Sequence[int | None] = ()
 ) -> object:
-    """What padding="same" adds on each side, or "same" where that is not as much on both. At a stride it depends on the
-    size of the `image`."""
+    """What padding="same" adds on each side, or "same" if the two sides differ or that is unknown. With a stride it
+    depends on the size of the `image`."""
     sizes = [step * (size - 1) + 1 for size, step in zip(kernel, dilation, strict=True)]
     each = zip(sizes, stride, image or [None] * len(sizes), strict=True)
     found = [size - 1 if step == 1 else _added(size, step, given) for size, step, given in each]

@@ -1,4 +1,4 @@
-"""How a framework is imported, so that four of them live in one process: every adapter does it by `importing`."""
+"""`importing`, in which every adapter imports its framework, so that several frameworks work in one process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if hasattr(os, "register_at_fork"):
 def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
     """The surroundings in which an adapter imports its framework.
 
-    Where the module `own_symbols_after` is imported already, the libraries loaded inside resolve their symbols in
-    themselves first. Paddle after TensorFlow needs that: both carry protobuf, and Paddle's would resolve into
-    TensorFlow's and segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21). It is asked under the lock, because
-    another thread may be importing that module just now. Warnings are silenced, because Paddle and MXNet fail to import
-    where warnings are errors.
+    If the module `own_symbols_after` is imported already, the libraries loaded inside look for their symbols in
+    themselves first. Paddle after TensorFlow needs that: both contain protobuf, and Paddle would call TensorFlow's and
+    segfault (measured on paddlepaddle 3.3.1 with tensorflow 2.21). This is decided under the lock, because another
+    thread may be importing that module. Warnings are silenced, because Paddle and MXNet fail to import if warnings are
+    errors.
     """
     import warnings
 
@@ -47,11 +47,11 @@ def importing(*, own_symbols_after: str | None = None) -> Iterator[None]:
 
 
 def import_apart(name: str, *, beside: str) -> None:
-    """Imports a module that is installed, with symbols of its own, if the module `beside` is imported.
+    """Imports a module, if it is installed and `beside` is imported, so that its libraries use their own symbols.
 
-    Call it inside `importing()`. PyTorch's builds for GPUs bring triton, and import it for the first optimizer.
-    TensorFlow 2.20 and 2.21 put the symbols of their LLVM where everybody's resolve, so triton's resolve into them and
-    segfault (https://github.com/tensorflow/tensorflow/issues/124205). An import of triton takes half a second.
+    Call it inside `importing()`. PyTorch's builds for GPUs come with triton, and import it for the first optimizer.
+    TensorFlow 2.20 and 2.21 make the symbols of their LLVM global, so triton would call those and segfault
+    (https://github.com/tensorflow/tensorflow/issues/124205). Importing triton takes half a second.
     """
     import importlib
     import importlib.util

@@ -1,12 +1,13 @@
 """What `Backend.nn()` gives: the kernels that `xdevice.nn` is written on.
 
-Each is the framework's own function where that keeps this, else mended. The core promises a kernel that
+Each is the framework's own function, corrected where that does not keep the rules below. The core promises a kernel
+that
 
 - tensors are dense, of this backend and on one device, `x`, `logits`, `kernel` and `bias` of floats and of one dtype;
 - images are (N, C, H, W), kernels (O, C, kh, kw), biases (O,), logits (N, C), and sizes fit. Nothing but a batch of
   images, and what `relu` and `sigmoid` take, is empty;
 - `axis` is counted from the front and exists; `stride`, `padding` and `size` are pairs of ints for height and width;
-- `labels` and `indices` are int32 or int64, and name what is there, except where a function is traced;
+- `labels` and `indices` are int32 or int64, and in range, except where a function is traced;
 - `padding` is at most half of the window in pools, and every window fits into what is padded.
 
 The result has the dtype of `x` and is where `x` is. Gradients flow to all floats that are given, where the framework

@@ -1,8 +1,8 @@
 """Layers without parameters: what a setting of one framework is in PyTorch's terms, which are the common ones here.
 
 An adapter states the kind and the settings of each in a `Table`, and what its modules are made of in a `Tree`; `read`
-does the rest. What is the same under two spellings is made one here. `ndim` is
-how many axes there are where a model knows it, by which `axis` can be counted from either end.
+does the rest. Different spellings of one setting become one here. `ndim` is the number of axes, if a model knows it, by
+which `axis` can be counted from either end.
 
 | kind | settings |
 |---|---|
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 OTHER: Final = "other"
 WHOLE: Final = "the whole model"
-"""The row of layers that is all that a model is made of."""
+"""The row of layers in a model that consists of this row only."""
 OUTSIDE_TOO: Final = "with windows that begin behind the image"
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
@@ -68,24 +68,24 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "glu": {"axis": -1},
     }
 )
-"""What a function takes that is not told otherwise."""
+"""The settings that an activation has where none are stated."""
 
 
 Row = Callable[[str, Any], Layer | None]
-"""Reads the operation at a path of a layer; None where there is nothing to tell."""
+"""Reads the settings of a layer, given its path and itself; None if it has nothing to tell."""
 
 
 class Table(NamedTuple):
     """The layers without parameters of a framework: for each class, how its settings are read."""
 
     package: str
-    """The framework's own, whose layers can be asked what they are set to."""
+    """The framework's package: layers of its classes can be given to `describe`."""
     rows: Mapping[type, Row | None]
-    """By class: the most special one of a layer's counts. None: there is nothing to tell."""
+    """How the layers of a class are read; of a layer's base classes the nearest counts. None: nothing to tell."""
     is_rewritten: Callable[[Any], bool]
-    """Whether a class from outside of the framework says by itself what it computes, so that nobody can read it."""
+    """Whether a layer's class is from outside of the framework and has code of its own for calls, which is not read."""
     describe: Callable[[Any], str] = lambda layer: ""
-    """What one of the framework's own that is in no row is set to."""
+    """A text with the settings of a layer of the framework that is in no row."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
         if self.is_rewritten(layer):
@@ -99,25 +99,25 @@ class Table(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """What a framework's modules are made of."""
+    """How to read the modules of a framework: functions that give the parts of a module, and what classes do."""
 
     children: Callable[[Any], Sequence[tuple[str, Any]]]
-    """The modules in one."""
+    """The modules directly inside a module, by their names."""
     parameters: Callable[[Any], Iterable[Any]]
-    """Its own; None is none."""
+    """The parameters that a module itself has; None may stand for one that it lacks."""
     lines: tuple[type, ...]
-    """Modules that call those in them in their order, unless they are rewritten."""
+    """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
-    """Modules of which their layers with parameters tell what is done between them."""
+    """Classes of modules whose layers with parameters state all that the module does between them."""
     is_told_inside: bool = False
-    """Whether what is in a layer with parameters is to be told too: it works on what that layer gives."""
+    """Whether modules inside a layer with parameters are listed too, because they work on its output."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
-    """What a layer with parameters does itself with what it gives."""
+    """The operations that a layer with parameters itself applies to its output."""
     hooks: Callable[[Any], Iterable[object]] = lambda module: ()
     observers: tuple[str, ...] = ()
-    """Packages whose hooks change nothing, or make a weight."""
+    """Packages whose hooks change no output, or only compute a weight."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] = lambda module: ()
-    """Those that a module holds itself, buffers or attributes, by their names."""
+    """The tensors that a module itself holds, buffers or attributes, by their names."""
 
 
 def read(
@@ -144,7 +144,7 @@ def _each(
     told: set[str] = set()
     for path, module in modules:
         yield from _hooked(path, module, tree)
-        if path in known:  # layers that are known also keep counters and states of dropouts
+        if path in known:  # its own tensors do not count: they may be counters, or the states of dropouts
             yield known[path]
             if table.is_rewritten(module):
                 yield own_code(path, module)
@@ -183,7 +183,7 @@ def _root(thing: object) -> str:
 
 
 class _Lines:
-    """Finds the rows. A layer that stands in two places ends a row, because it is listed in one of them only."""
+    """Finds the row of each layer. A layer that is called in two places ends a row, because it is listed only once."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ def activations(rows: Mapping[type, Mapping[str, str]]) -> dict[type, Row | None
 
 def _activation_of(cls: type, attributes: Mapping[str, str], path: str, layer: Any) -> Layer:
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
-        return other(path, layer)  # to PyTorch a quantized ReLU6 is a ReLU
+        return other(path, layer)  # a subclass within the framework, as PyTorch's quantized ReLU6 is one of ReLU
     return activation(path, cls.__name__, **_settings(layer, attributes))
 
 
@@ -360,21 +360,21 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
 
 
 def other(path: str, layer: object, told: str = "") -> Layer:
-    """One of a class that nobody knows here, or what is told of a layer that is in no setting. Of one framework, two
-    with the same settings are the same."""
+    """The entry for a layer of an unknown class, or for something about a layer that no setting expresses. Two entries
+    of one framework with the same text are equal."""
     name = type(layer).__name__
     return Layer(path, OTHER, (), {"type": f"{name}({told})" if told else name})
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
-    """Whether a class from outside of the framework has these methods of its own: what it computes cannot be read
-    then."""
+    """Whether one of these methods of a layer is defined outside of the framework's package, so that nothing tells what
+    it computes."""
     owner = next((cls for cls in type(layer).__mro__ if any(name in vars(cls) for name in methods)), object)
     return _root(owner) != package
 
 
 def own_code(path: str, layer: object) -> Layer:
-    """The entry for the code of a class of its own that also has parameters."""
+    """The entry for the code of a layer with parameters whose class is from outside of the framework."""
     return other(f"{path}()", layer, "its own code")
 
 

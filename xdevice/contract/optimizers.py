@@ -23,20 +23,20 @@ from .models import Models
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-# where eps enters
+# values of the setting eps_enters: the place of eps in the formula
 ADDED: Final = "added to the root"
 UNCORRECTED: Final = "added to sqrt(v), before the bias is corrected"
 """Only Adam has this: `sqrt(v) + eps` instead of `sqrt(v') + eps`."""
 INSIDE: Final = "under the root"
 
-# what weight_decay does
+# values of the setting decay: the way in which weight_decay enters the step
 COUPLED: Final = "added to the gradient"
 DECOUPLED: Final = "taken off the weight, as lr weight_decay w"
 BEHIND: Final = "added to the gradient, and in the momentum that is kept with the weight after the step"
 """Only Gluon's NAG does this: its kernel writes the weight before it reads it for the momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 
-# what the momentum holds; with a constant learning rate all are one
+# values of the setting momentum_holds, which makes no difference to the steps if the learning rate is constant
 GRADIENTS: Final = "the sum of gradients"
 STEPS: Final = "the sum of steps, each with the learning rate at that step"
 
@@ -105,9 +105,9 @@ class Optimizer(NamedTuple):
 
     kind: str
     name: str
-    """Its class."""
+    """The name of its class."""
     settings: Mapping[str, object]
-    """Those of each parameter that does not have others."""
+    """The settings of the parameters that have none of their own."""
     parameters: tuple[Parameter, ...]
     """In the framework's order; empty where the optimizer does not know them yet."""
     arguments: Mapping[str, str]

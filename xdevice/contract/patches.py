@@ -1,4 +1,4 @@
-"""What an adapter says of its own liberties: what it replaces in its framework, and which private names it uses.
+"""The lists in which an adapter states what it replaces in its framework, and which private names of it it uses.
 
 Each built-in adapter has a `patches.py` with `PATCHES` and `PRIVATE`. The tests compare them with the adapter's source
 and with what is replaced at run time, and ask the installed framework for each name.

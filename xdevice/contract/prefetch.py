@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Prefetch(Primitives):
-    """Copies to a device that are under way while it computes, and the loaders whose batches are copied."""
+    """Copies to a device while the device computes, and iterating over the loaders whose batches are copied."""
 
     needs: ClassVar[tuple[str, ...]] = ("stage",)
 

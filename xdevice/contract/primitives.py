@@ -52,7 +52,7 @@ class Memory(NamedTuple):
     total: int | None
     free: int | None
     allocated: int | None
-    """By this process, through the framework."""
+    """The bytes that this process has allocated through the framework."""
     peak: int | None
     """The most that `allocated` has been since the start or `reset_peak`."""
     pinned: int = 0
@@ -67,14 +67,14 @@ class Way(NamedTuple):
     flatten: Callable[[Any], Any] | None = None
     """What is in it, as a dict or a list."""
     rebuild: Callable[[Any, Any], Any] | None = None
-    """Another one like it, with this in it: a dict or a list as `flatten` gives."""
+    """Makes an object like the first argument that holds the second, a dict or a list as `flatten` gives it."""
     move: Callable[[Any, Device], Any] | None = None
     """The object on a device: itself or a new one."""
     copy: Callable[[Any, Device], Any] | None = None
     """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """Of an object that moves itself, the tensors that tell where it is, by what is written behind its name to get at
-    them; left out, all that can be seen in it."""
+    """For an object that moves itself: the tensors that tell where it is, each with the suffix that reaches it from the
+    object, such as ".x"; left out, all tensors that can be seen in it."""
     instead: str = ""
     """Of an object that can be neither walked nor moved, what to do instead: the end of the error that says so."""
 
@@ -245,7 +245,7 @@ class Primitives(ABC):
         """Calls a function of NumPy's as it is, where a compiler would make the framework's own operations of it."""
         return function()
 
-    # what is neither a tensor nor a model
+    # containers
 
     def container_way(self, x: Any) -> Way | None:
         """How to walk or move an object of a type that the framework knows without it being a tensor or a model (a
@@ -311,8 +311,8 @@ class Primitives(ABC):
         return device.kind in self.kinds and device.index < self.count(device.kind) and self.answers_to(device)
 
     def require(self, device: Device) -> Device:
-        """The device as tensors have it, `gpu:1` of `cuda:1`. Raises `DeviceNotFoundError` unless it exists, and is
-        the hardware that it names."""
+        """The device under its plain name: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` unless it exists, and is
+        the hardware that its name says."""
         if self.has(device):
             return device if type(device) is devices.Device else devices.plain(device)
         there = ", ".join(map(str, self.devices()))

@@ -62,7 +62,8 @@ class Engine(ABC):
     @abstractmethod
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         """Why it cannot do this, in a few words that end the sentence "torch:gloo does not support max of complex64:
-        ..."; None where it can. `verb` is the name of a method below, `op` that of a sum."""
+        ..."; None where it can. `verb` is the name of a method below, `op` what it reduces by: "sum", "max" or
+        "min"."""
 
     @abstractmethod
     def all_reduce(self, x: Any, op: str) -> Any:
@@ -90,7 +91,7 @@ class Engine(ABC):
         """What one rank sends: in the memory of `like`, which is then returned itself, or a new tensor."""
         raise NotImplementedError
 
-    # single tensors, for what is the same with every engine: means, weights, 16-bit floats, buckets
+    # operations on single tensors, by which the core computes means, weights, 16-bit floats and buckets for all engines
 
     @abstractmethod
     def cast(self, x: Any, dtype: str) -> Any:
@@ -113,7 +114,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it in good order: every rank calls it at the same time."""
+        """Ends the engine after success; every rank calls this at the same time."""
 
     def abort(self) -> None:  # noqa: B027  # most cannot be interrupted
         """Called instead of `close` after a failure, while a call may be waiting in another thread. Never waits."""

@@ -22,7 +22,7 @@ class Work(NamedTuple):
 class Samples(ABC):
     """One framework's samples, each written as its users would write it, without xdevice.
 
-    What a framework does not have is None: a suite of checks then says what it could not try.
+    A sample that a framework does not have is None: the suite then says which checks it had to skip.
     """
 
     can_block: bool = False
@@ -37,7 +37,7 @@ class Samples(ABC):
 
     @abstractmethod
     def native_ones(self, *shape: int) -> Any:
-        """Ones by the framework's own function, which is not told where."""
+        """Ones by the framework's own function, called without naming a device."""
 
     def add(self, x: Any, y: Any) -> Any:
         """`x + y` by the framework."""
@@ -141,7 +141,7 @@ class Samples(ABC):
         return None
 
     def settle(self) -> None:  # noqa: B027  # most have switched nothing
-        """Puts back what `failing_work` and `long_work` have switched."""
+        """Switches off again what `failing_work` and `long_work` have switched on."""
 
     def pinned_copies(self, x: Any) -> tuple[Callable[[], Any], Callable[[], Any]] | None:
         """For benchmarks: two functions, which copy pinned memory to the GPU of `x`, and `x` to pinned memory. None

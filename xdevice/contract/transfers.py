@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Transfer(NamedTuple):
-    """One read by the host, or one copy between devices, that a program has made."""
+    """One read by the host, or one copy between devices, that a program has made. The core adds file and line."""
 
     backend: str
     kind: Literal["read", "move"]
@@ -26,6 +26,8 @@ class Transfer(NamedTuple):
     nbytes: int
     physical: bool
     """False for a read on the CPU, which moves nothing there and would on a GPU."""
+    file: str = ""
+    line: int = 0
 
 
 class Transfers(Primitives):

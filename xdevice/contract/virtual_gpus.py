@@ -22,5 +22,5 @@ class VirtualGpus(Primitives):
         raise self.unsupported("virtual GPUs", "leave XDEVICE_VIRTUAL_GPUS unset for it")
 
     def default_to_float64(self) -> None:
-        """Makes float64 what the framework makes float32 where the program names no dtype, for the whole process."""
+        """Makes float64 the framework's default dtype of floats, in the whole process."""
         raise self.unsupported("a run in float64", "leave it out of xdevice parity --float64")

@@ -1,1 +1,1 @@
-"""Which backends there are, which one answers, and the blocks that change that."""
+"""Which backends there are, which one is selected, and the blocks that select a backend or a device."""

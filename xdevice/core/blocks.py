@@ -1,4 +1,4 @@
-"""Who has entered a block. One `with` object may be shared by threads and asyncio tasks, and be left in any order."""
+"""Which thread and asyncio task has entered a block: they may share one `with` object, and leave it in any order."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def owner() -> tuple[int, Any]:
 
 def current_task() -> Any:
     asyncio = sys.modules.get("asyncio")
-    # asyncio may be half imported by another thread: no loop runs here then
+    # another thread may be importing asyncio, which has no such function yet: then no loop runs in this thread
     loop = getattr(asyncio, "_get_running_loop", lambda: None)()
     return None if loop is None else asyncio.current_task(loop)  # type: ignore[union-attr]
 
 
 def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
-    """Where the last block is that this thread and task have entered by `key`, in a stack of this context.
+    """The place, in a stack of this context, of the last block that this thread and task entered by `key`.
 
     Raises:
         ScopeError: there is none.

@@ -1,4 +1,4 @@
-"""Which frameworks are known before their adapters are loaded. `import xdevice` imports this, so it is light."""
+"""What is known of the built-in backends before they are loaded. `import xdevice` imports this, so it must be light."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Known:
         self.modules = modules
         self.install = install
         self.brings = brings
-        """The backends whose frameworks this one's imports by itself, which says nothing about the user's choice."""
+        """The backends whose frameworks this one's framework imports by itself, without the user having chosen them."""
         self.is_fragile = is_fragile
-        """Whether a plain import of the framework may fail, or leave it broken, with nothing else in the process."""
+        """Whether a plain import of the framework may fail or leave it broken, even with no other framework there."""
 
 
 KNOWN: Final = (
@@ -45,7 +45,7 @@ KNOWN: Final = (
     Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
     Known("numpy", ("np",), ("numpy",), "pip install numpy"),
 )
-"""In the order in which one is chosen when nobody says which."""
+"""The built-in backends, in the order in which one is chosen when the program does not choose."""
 
 GUESTS: Final = {"keras": ("keras.config", "backend")}
 """Libraries that run on one of several frameworks, and the function that names it."""

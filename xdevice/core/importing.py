@@ -1,4 +1,4 @@
-"""The finder by which `import mxnet` in a program below `import xdevice` is xdevice's own import of MXNet.
+"""The import hook by which a program's own `import mxnet`, after `import xdevice`, loads xdevice's backend for MXNet.
 
 `import xdevice` imports this module, so it imports nothing that takes time.
 
@@ -28,16 +28,16 @@ _taken: Final = {known.modules[0]: known for known in frameworks.KNOWN[:-1]} | {
     guest: known for guest in frameworks.GUESTS for known in frameworks.KNOWN if guest in known.modules
 }
 _handing: Final[list[tuple[int, Known]]] = []
-"""What is being handed over, and in which thread."""
+"""The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
 _asking: Final[list[tuple[int, Known]]] = []
-"""The same, of what is looked for by the other finders."""
+"""The same for frameworks that the other finders are being asked for."""
 _IMPORTLIB: Final = "<frozen importlib._bootstrap>"
 _PATIENCE: Final = 60.0
 
 
 class _Finder:
-    """Hands the import of a framework to xdevice where a plain one may not do: where something is asked of every
-    framework, beside another framework, and of those that are fragile."""
+    """Hands the import of a framework to xdevice if a plain import may not work: if variables ask something of every
+    framework, if another framework is imported, and for fragile frameworks."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -77,7 +77,7 @@ class _Loader:
             if spec.name not in frameworks.GUESTS and not self._is_brought():
                 self._hand_over(spec.name)
             module = import_module(spec.name)
-            if spec.name in frameworks.GUESTS:  # the adapter of its framework may need the finished module
+            if spec.name in frameworks.GUESTS:  # after the import: the adapter may need the finished module
                 self._hand_over(spec.name)
         finally:
             _handing.remove(here)
@@ -88,8 +88,8 @@ class _Loader:
         module.__spec__ = self._spec  # undoes Python's replacing it by the spec with this loader
 
     def _is_brought(self) -> bool:
-        """Whether another thread that holds `import_lock` may be waiting for this very import. If that thread can come
-        to it later, waits here until it is done."""
+        """Whether this import is made by another framework's, whose thread may hold `import_lock` and wait for it. If
+        another thread is importing what this framework itself imports, first waits until that is done."""
         if any(self._known.name in other.brings for _, other in tuple(_handing)):
             return True
         while any(other.name in self._known.brings for _, other in tuple(_handing)):
@@ -108,7 +108,7 @@ class _Loader:
         except BackendImportError as error:
             if name not in sys.modules:  # the program gets the framework's own error
                 raise (error.__cause__ or error) from None
-        except Exception:  # raised again where the backend is first asked for
+        except Exception:  # it is raised again when the program first uses the backend
             pass
 
 
@@ -139,8 +139,8 @@ def install() -> None:
 
 
 def _before_fork() -> None:
-    """Waits for what other threads import by xdevice: the child has no thread that would release the locks of these
-    modules. Not for ever, because they may be waiting for what this thread holds."""
+    """Waits for imports that other threads make by xdevice, because the child has no thread to release the locks of
+    these modules. Waits a minute at most, because those threads may be waiting for this one."""
     deadline = time.monotonic() + _PATIENCE
     while _is_importing_elsewhere() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -165,7 +165,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _after_fork() -> None:
-    """Other threads are not there any more to finish what they are handing over."""
+    """Forgets the frameworks that other threads were handing over to xdevice: these threads do not exist in the forked
+    child."""
     for entries in (_handing, _asking):
         entries[:] = [entry for entry in entries if entry[0] == _thread.get_ident()]
 

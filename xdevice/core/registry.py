@@ -36,17 +36,17 @@ probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
 """For each tensor type seen so far, the `probe` of its backend: the verbs' fast path."""
 
 movable: Final[dict[type, Backend]] = {}
-"""Those of them that need not be on the host, by the backend that they belong to."""
+"""The backend of each tensor type seen so far, but for backends whose tensors are always on the host."""
 
 on_load: Final[list[Callable[[Backend], None]]] = []
-"""Told of every backend that is loaded from now on."""
+"""Functions that are called with every backend that is loaded from now on."""
 
 _making = _thread.RLock()
-"""Held while an imported adapter is made and set up as the program asked: once, not once in each thread."""
+"""Held while an adapter is created and set up as variables ask, so that only one thread does it."""
 _loaded: dict[str, Backend] = {}
 _owners: dict[int, Owned | None] = {}
-"""By the `id` of a type, as `remember` keeps it. The kind is None for a type of a framework that is neither a tensor
-nor a model."""
+"""The backend and kind of each type seen so far, by the type's `id`. The kind is None for a type of a framework that is
+neither a tensor nor a model."""
 _UNSEEN: Final = object()
 _found: dict[str, EntryPoint] | None = None
 
@@ -144,7 +144,9 @@ def _nearest(name: str) -> str:
     import difflib
 
     aliases = [alias for known in KNOWN for alias in known.aliases]
-    close = difflib.get_close_matches(name, [*names(), *aliases], n=1, cutoff=0.6)  # "jxa" and "jax" are at 0.67
+    close = difflib.get_close_matches(
+        name, [*names(), *aliases], n=1, cutoff=0.6
+    )  # the likeness of "jxa" and "jax" is 0.67
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
@@ -173,11 +175,6 @@ def load(name: str) -> Backend:
 def list_loaded() -> tuple[Backend, ...]:
     """The backends loaded so far."""
     return tuple(_loaded.values())
-
-
-def number_loaded() -> int:
-    """How many backends are loaded; the number only grows."""
-    return len(_loaded)
 
 
 def _load(name: str) -> Backend:
@@ -233,7 +230,7 @@ def make(name: str) -> Backend:
 
 
 _PLUGINS_VARIABLE: Final = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""Frameworks that load plugins at their import name it where one of them fails."""
+"""The variable that frameworks name in their error if a plugin that they load at import fails."""
 
 
 def _import_failed(name: str, error: Exception) -> BackendImportError:
@@ -311,7 +308,7 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
 
 
 def forget_types() -> None:
-    """Forgets what is known of types, because the devices have changed that it was learnt with."""
+    """Forgets all facts about types: they depend on the devices, which have changed."""
     probes.clear()
     movable.clear()
     _owners.clear()
@@ -330,7 +327,7 @@ def as_array(x: Any) -> Any:
 def _look_up(cls: type) -> Owned | None:
     found: Any = _owners.get(id(cls), _UNSEEN)
     if found is _UNSEEN:
-        found = _eagerly(lambda: _learn(cls))
+        found = eagerly(lambda: _learn(cls))
     if found is not None and found.backend.refusal is not None:
         raise UnsupportedError(found.backend.refusal)
     return found  # type: ignore[no-any-return]
@@ -347,8 +344,9 @@ def _learn(cls: type) -> Owned | None:
     return found
 
 
-def _eagerly(function: Callable[[], Any]) -> Any:
-    """Calls a function outside of every loaded backend's compiler: torch.compile cannot compile looking up a type."""
+def eagerly(function: Callable[[], Any]) -> Any:
+    """Calls a function outside of every loaded backend's compiler, which cannot compile it: torch.compile fails at
+    looking up types and at walking containers."""
     for backend in list_loaded():
         function = _guard(backend, function)
     return function()

@@ -1,8 +1,9 @@
-"""`with device:` and `with stream:`: the frameworks keep the current one per thread, Paddle for the whole process.
+"""`with device:`, `with stream:` and `set_device`.
 
-The context variable says what holds here, and survives an `await`. What the framework keeps does not: it would hold for
-whichever task runs next. So a block that is left waiting by its asyncio task is undone and refused, at the await.
-Blocks that overlap in one task (of generators, say) may end in any order.
+xdevice keeps the current device in a context variable, which survives an `await`. The frameworks keep it per thread,
+Paddle for the whole process, so during an `await` it would hold for whichever task runs next. So if an asyncio task
+waits inside of a block, the block is undone and refused at the await. Blocks that overlap in one task, as those of
+generators may, can end in any order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def current() -> Device | None:
 
 
 def current_device() -> Device:
-    """Where this thread makes tensors: of the innermost `with device:`, else of `set_device`, else `cpu:0`.
+    """The device on which this thread makes tensors: that of the innermost `with device:`, else of `set_device`, else
+    `cpu:0`.
 
     Young: it may change in a minor version.
 
@@ -52,11 +54,11 @@ def current_device() -> Device:
 
 
 def set_device(device: object) -> None:
-    """Makes a device that of the creation functions, xdevice's and the selected framework's own, for this thread.
+    """Sets the device on which creation functions, xdevice's and the selected framework's own, make tensors here.
 
-    It holds as `with device:` does, but until the thread ends, or until another call; with None, what held before the
-    first call holds again. A `with device:` inside of it takes precedence. In Paddle, the framework's own creators of
-    other threads are affected too, as by `paddle.set_device`.
+    It holds for this thread as `with device:` does, but until the thread ends or until another call; with None, what
+    held before the first call holds again. A `with device:` takes precedence. In Paddle, the framework's own creators
+    of other threads are affected too, as by `paddle.set_device`.
 
     Young: it may change in a minor version.
 
@@ -149,7 +151,7 @@ class Block:
         _threads.open.append(self)
         task = self.owner[1]
         if task is not None:
-            # if the task waits while the block is open, the loop calls this before the task goes on
+            # if the task waits while the block is open, the event loop calls `_refuse` before the task goes on
             self._watch = task.get_loop().call_soon(self._refuse)
             self._coroutine = _calling_coroutine()
 
@@ -190,8 +192,8 @@ class Block:
         self._undo()
         coroutine, self._coroutine = self._coroutine, None
         if not _waits_in(task, coroutine):
-            return  # a generator or a notebook's cell has left the block open: its task is the kernel's own
-        if task not in _cancelled and task.cancel():  # at once, not only at the end of the block
+            return  # a generator or a notebook's cell has left the block open: the task is a notebook's own
+        if task not in _cancelled and task.cancel():  # stops the task at its await, not only at the end of the block
             _cancelled.add(task)
 
     def _take_back_cancel(self, exc: BaseException | None) -> bool:
@@ -213,7 +215,7 @@ def _calling_coroutine() -> FrameType | None:
 
 
 def _waits_in(task: Any, coroutine: FrameType | None) -> bool:
-    """Whether a task waits in what this coroutine awaits; true also where that cannot be seen."""
+    """Whether a task waits in something that this coroutine awaits; True also if that cannot be seen."""
     awaited = task.get_coro()
     while awaited is not None:
         if hasattr(awaited, "cr_frame"):

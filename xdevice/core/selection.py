@@ -1,4 +1,5 @@
-"""Which backend answers when no tensor decides: a scope, the process default, the environment, what is imported."""
+"""Which backend is used when no tensor decides: that of `use`, of `set_backend`, of XDEVICE_BACKEND, or an imported
+one."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ _scope: ContextVar[Backend | None] = ContextVar("xdevice_backend", default=None)
 _entered: ContextVar[tuple[_Used, ...]] = ContextVar("xdevice_use", default=())
 _default: Backend | None = None
 _resolved: Backend | None = None
-"""What the environment, or what is installed, gave."""
+"""The backend that was chosen by XDEVICE_BACKEND, or else by what is imported and installed."""
 _resolved_from: Any = None
-"""The variable at that time."""
+"""The value of XDEVICE_BACKEND when `_resolved` was chosen."""
 
 # os.environ.get takes 0.8 us, most of what try_gpu may cost; the dictionary behind it 0.05
 _environ: Any = getattr(os.environ, "_data", os.environ)
@@ -94,7 +95,8 @@ def _from_variable() -> Backend | None:
 
 
 def hand_over(module: str, known: Known) -> None:
-    """Loads the backend of a module that the program is importing, and what that brings, if something is asked of it.
+    """Loads the backend of a module that the program is importing. If variables ask something of every framework, also
+    loads the backends of frameworks that this one has imported.
 
     Raises:
         XDeviceError: as `registry.load` does.

@@ -45,9 +45,9 @@ class Worker(threading.Thread):
 
 
 def park() -> None:
-    """Holds a daemon thread of the program that comes here while the program is ending: here it breaks nothing.
+    """Makes a daemon thread that calls this while the program is ending wait for ever, where it does no harm.
 
-    It would not live to see the results, and must not go on with half of them.
+    The thread would not live to see its results, and must not go on with half of them.
     """
     if must_park():
         threading.Event().wait()

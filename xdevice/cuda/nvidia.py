@@ -34,7 +34,7 @@ def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
         if found is None:
             break
         if found in seen:
-            return ()  # CUDA sees none if one is named twice
+            return ()  # CUDA sees no GPU at all if one is named twice
         seen.append(found)
     return tuple(seen)
 

@@ -30,7 +30,7 @@ SLOT: Final = 4 << 20
 SLOTS: Final = 16
 """64 MB in all."""
 _PER_THREAD: Final = 2
-"""The handle of the stream that each thread has for itself."""
+"""CUDA's handle for the default stream of the calling thread, which means nothing in the ring's threads."""
 _THREADS_TO_GPU: Final = 12
 _LEAST_CORES: Final = 4
 _PORTABLE: Final = 1
@@ -44,11 +44,12 @@ _MADV_HUGEPAGE: Final = 14
 
 
 class DriverError(Exception):
-    """CUDA's driver refused. The framework's own way follows, which raises the framework's own error if it must."""
+    """Raised if CUDA's driver refuses something. The copy is then made by the framework, which may raise its own
+    error."""
 
 
 def is_measured() -> bool:
-    """Whether this machine is of a kind that the ring was measured on."""
+    """Whether the ring can be used here: Linux, enough cores, and a CUDA driver, as where it was measured."""
     global _driver
     if _driver is None:
         _driver = _loaded() or False
@@ -56,15 +57,15 @@ def is_measured() -> bool:
 
 
 def to_host(x: Any, address: int, array: Any, target: int, nbytes: int, stream: int | None) -> bool:
-    """Copies from a GPU: `nbytes` at `address`, which are those of `x`, to `target`, which are those of `array`, after
-    the work of a stream; None: at once. All is there on return. False if it must be done in another way."""
+    """Copies `nbytes` from `address` on a GPU, the memory of `x`, to `target`, the memory of `array`, after the work of
+    a stream (None: at once). Everything has arrived on return. False if the framework must make the copy."""
     _advise(target, nbytes)
     return _done(_ToHost((x, array), address, target, nbytes, stream))
 
 
 def to_gpu(array: Any, source: int, x: Any, address: int, nbytes: int, stream: int | None) -> bool:
-    """Copies to a GPU: `nbytes` at `source`, which are those of `array`, to `address`, which are those of `x`. On
-    return the source has been read; the rest is work on a stream, with None done. False as `to_host`."""
+    """Copies `nbytes` from `source`, the memory of `array`, to `address` on a GPU, the memory of `x`. On return the
+    source has been read, and the copy goes on as work of a stream (None: it is done). False as in `to_host`."""
     return _done(_ToGpu((x, array), address, source, nbytes, stream))
 
 
@@ -99,7 +100,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _asked(name: str, kind: Any, *arguments: Any) -> Any:
-    """What a function of the driver writes to where its first argument points."""
+    """Calls a function of the driver, and returns what it has written to the memory that its first argument names."""
     found = kind()
     _call(name, ctypes.byref(found), *arguments)
     return found
@@ -111,7 +112,7 @@ def _done(copy: _Copy) -> bool:
         return False
     try:
         copy.place = _place_of(copy.address)
-        with _making:  # so that nobody frees the ring between these lines
+        with _making:  # so that no other thread frees the ring before the copy begins
             _ring = _ring or _Ring(copy.place)
             _ring.begin(copy)
         copy.wait()
@@ -132,7 +133,7 @@ def _place_of(address: int) -> _Place:
 
 
 class _Place:
-    """A GPU: its context, which the runtimes of all frameworks share, and a stream for whoever has none."""
+    """A GPU: its context, which the runtimes of all frameworks share, and a stream for copies that name none."""
 
     def __init__(self, index: int) -> None:
         device = _asked("cuDeviceGet", ctypes.c_int, index)
@@ -142,7 +143,7 @@ class _Place:
 
 
 class _Current:
-    """Makes a context this thread's current one, and restores."""
+    """Inside the block, the GPU's context is this thread's current one."""
 
     def __init__(self, place: _Place) -> None:
         self._place = place
@@ -161,14 +162,14 @@ class _Slot:
         self._last: Any = None
 
     def mark(self, place: _Place, stream: Any) -> None:
-        """To be called where the place is the current one."""
+        """Records the point in the stream after which the slot is free again. The GPU's context must be current."""
         if place not in self._events:
             self._events[place] = _asked("cuEventCreate", ctypes.c_void_p, _NO_TIMING)
         _call("cuEventRecord", self._events[place], stream)
         self._last = self._events[place]
 
     def wait(self) -> None:
-        """Until the GPU does not use it any more."""
+        """Waits until the GPU no longer uses the slot."""
         if self._last is not None:
             _call("cuEventSynchronize", self._last)
 
@@ -196,7 +197,7 @@ class _Copy:
         self.parts = 0
 
     def run(self, slots: SimpleQueue[_Slot]) -> None:
-        """Runs in a thread of the ring."""
+        """Copies chunks of this copy, in a thread of the ring; an error is kept for `wait` to raise."""
         try:
             stream = self.place.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.place):
@@ -225,7 +226,7 @@ class _Copy:
         raise NotImplementedError
 
     def end(self) -> None:
-        """What a thread does after its last step, also after one that failed."""
+        """Called in each thread after its last step, even if that has failed."""
 
     def wait(self) -> None:
         """Waits in the caller's thread; raises the error of the copy."""
@@ -261,7 +262,7 @@ class _ToGpu(_Copy):
         slot.mark(self.place, stream)
 
     def end(self) -> None:
-        if self.stream is None:  # nothing else orders it before what is next in that memory
+        if self.stream is None:  # no stream orders the copy before the next use of the memory, so it must be done
             _call("cuStreamSynchronize", self.place.stream)
 
 
@@ -294,7 +295,7 @@ class _Ring:
             if copy is None:
                 return
             copy.run(self._slots)
-            del copy  # and with it the memory on both sides
+            del copy  # the name would keep the memory on both sides alive
 
     def free(self) -> None:
         for _ in self._threads:
@@ -314,7 +315,8 @@ _making = threading.Lock()
 
 
 def _advise(target: int, nbytes: int) -> None:
-    """New memory in large pages, as NumPy's is: there are 512 times fewer to touch for the first time."""
+    """Asks the system for large pages in new memory, as NumPy does: the first write to each page is slow, and there are
+    512 times fewer."""
     start = -(-target // _HUGE_PAGE) * _HUGE_PAGE
     length = (target + nbytes - start) // _HUGE_PAGE * _HUGE_PAGE
     if length > 0:

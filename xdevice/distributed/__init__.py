@@ -1,1 +1,1 @@
-"""Several processes, on one machine or many: who they are, what they tell each other, and the collectives they call."""
+"""Several processes, on one machine or many: their ranks, the control connection between them, and the collectives."""

@@ -1,7 +1,8 @@
-"""One tensor through the engine: into its framework and back, means, weights and 16-bit floats.
+"""Takes one tensor through an engine: converts it to the engine's framework and back, and computes what the engine
+does not: means, weights, sums of 16-bit floats.
 
-A tensor that can be written is written, in its own memory where the engine's framework can take that over; any other
-gives a new one. Nothing here looks at other ranks: what is done was agreed on before.
+A tensor that can be written is written, in its own memory where the engine's framework can use that; for any other a
+new tensor is made. Nothing here asks the other ranks: they have agreed on the call before.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ if TYPE_CHECKING:
 OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
-"""What 16-bit floats are summed as."""
+"""The dtypes in which 16-bit floats are summed."""
 
 
 def check_op(held: Operand, op: str) -> None:
-    """Raises for a dtype that has no such sum."""
+    """Raises for a dtype that cannot be reduced by `op`."""
     dtype = dtype_of(held)
     if op in ("max", "min"):
         if dtype.startswith("complex"):
@@ -43,7 +44,7 @@ def check_op(held: Operand, op: str) -> None:
 
 
 class Weight(NamedTuple):
-    """What this rank's tensors count in a mean."""
+    """The weight of this rank's tensors in a mean, and the sum of all ranks' weights."""
 
     own: float
     total: float
@@ -66,7 +67,7 @@ class Carrier:
         self._known: set[tuple[str, Any, str, str | None]] = set()
 
     def require(self, held: Operand, verb: str, op: str | None = None) -> None:
-        """Raises for a tensor that cannot go, before anything is said to the others."""
+        """Raises for a tensor that the engine cannot take; called before the other ranks are told anything."""
         backend, x = held.backend, read(held)
         key = backend.name, x.dtype, verb, op
         if key not in self._known:
@@ -75,7 +76,7 @@ class Carrier:
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, verb)
-        backend.detached(x)  # raises for what stands for a tensor, as in torch.func.grad
+        backend.detached(x)  # raises for the stand-ins for tensors inside of torch.func.grad
         place = backend.device_of(x)
         if place is not self.device and place.kind != "cpu":
             raise DeviceMismatchError(
@@ -110,13 +111,13 @@ class Carrier:
 
     def reduce_scatter(self, held: Operand, op: str) -> Any:
         y, is_own = self._lend(held)
-        if is_own:  # the engine may write into it, and the verb must not
+        if is_own:  # the engine may write into y, and this verb must leave x as it is
             y = self.backend.copy(y, self.backend.device_of(y))
         part = self.reduce(y, dtype_of(held), op, None, "reduce_scatter")
         return self._back(part, held.backend)
 
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
-        """The sum, mean, max or min of a tensor of the engine's, which may be written."""
+        """The sum, mean, max or min over the ranks of `y`, a tensor of the engine's framework that may be written."""
         engine, wide = self.engine, _WIDE.get(dtype)
         if wide is not None:
             y = engine.cast(y, wide)
@@ -131,7 +132,8 @@ class Carrier:
         return engine.cast(found, dtype) if wide is not None else found
 
     def _extreme(self, y: Any, op: str, reduce: Callable[[Any, str], Any]) -> Any:
-        """NaN where one rank has NaN: Paddle's and JAX's gloo lose it, by the order of the ranks."""
+        """The max or min, with NaN where a rank has NaN: the gloo of Paddle and JAX loses NaN in some orders of
+        ranks."""
         xp = array_namespace(y)
         is_nan = xp.isnan(y)
         several = reduce(xp.astype(is_nan, y.dtype), "max")
@@ -176,13 +178,14 @@ class Carrier:
     # in and out
 
     def read_only(self, held: Operand) -> Any:
-        """The tensor as one of the engine's, which is only read."""
+        """The operand as a tensor of the engine's framework, which must not be written."""
         x = read(held)
         held.backend.finish(x)
         return convert(x, self.backend)
 
     def _lend(self, held: Operand) -> tuple[Any, bool]:
-        """The tensor as one of the engine's that may be written, and whether that is in the tensor's own memory."""
+        """The operand as a tensor of the engine's framework that may be written, and whether it has the operand's
+        memory."""
         backend, x = held.backend, read(held)
         backend.finish(x)
         plain = backend.detached(x)
@@ -196,7 +199,7 @@ class Carrier:
             return convert(plain, self.backend, copy=True), False
 
     def _give(self, held: Operand, y: Any, is_own: bool, new: Any) -> Any:
-        """The result of a verb: the tensor that came in, with the new values, or a new tensor where it cannot be
+        """The result of a verb: the tensor that came in, with the new values; or a new one if that cannot be
         written."""
         if is_own:
             if new is not y:
@@ -205,7 +208,8 @@ class Carrier:
         return self.place(held, new)
 
     def place(self, held: Operand, new: Any) -> Any:
-        """A tensor of the engine's written into what came in, or as a new one where that cannot be written."""
+        """Writes `new`, a tensor of the engine's framework, into the operand; returns a new tensor if that cannot be
+        written."""
         back = self._back(new, held.backend)
         if held.kind != "model" and not held.backend.can_write(held.backend.detached(held.value)):
             return back

@@ -1,7 +1,7 @@
-"""The collectives of containers: what each checks, what it says of itself, and what it builds of what comes back.
+"""The collectives of containers: each checks its argument, says what it calls, and rebuilds the container.
 
-Each checks its whole argument before it says anything to the others. In a world of one there is nobody to say it to:
-what was checked comes back.
+Each checks its whole argument before it says anything to the other ranks. In a world of one the argument is checked
+and comes back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _known: set[tuple[type, Any, str]] = set()
-"""Types and dtypes that a world of one has let through a verb: checking them takes longer than there is to do."""
+"""Types and dtypes that passed the checks of a verb in a world of one, where the checks take most of the time."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
@@ -118,7 +118,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
 
 
 def _exchange_lengths(session: Session, call: str, found: list[Operand]) -> list[list[int] | None]:
-    """For each tensor the length that each rank has, which are told in the vote."""
+    """For each tensor its lengths on all ranks, which the ranks tell each other in the vote."""
     own = [operands.shape_of(held)[:1] for held in found]
     rows = [json.loads(text) for text in session.vote(call, json.dumps(own))]
     return [[row[i][0] for row in rows] if own[i] else None for i in range(len(found))]
@@ -193,7 +193,7 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     return rebuilt(x, found, [parts[id(held.value)] for held in found])
 
 
-# what came
+# checking the arguments
 
 
 def _require_op(verb: str, op: str) -> None:
@@ -229,7 +229,7 @@ def _variables(held: Operand) -> list[Operand]:
 
 
 def _sort(found: list[Operand]) -> list[Operand]:
-    """In the order of their paths in the container, so that ranks agree that have filled a dict in different orders."""
+    """The operands in the order of their paths: two ranks may have filled a dict in different orders."""
     return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
 
 

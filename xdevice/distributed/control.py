@@ -1,7 +1,8 @@
-"""A rank's side of the control connection: joining, votes, waiting for the engine, and what is told of failures.
+"""A rank's side of the control connection: joining, votes, waiting for the engine, and news of failures.
 
-Every rank has two connections to rank 0's `hub`, rank 0 by pairs of sockets of its own. On one its program says what it
-is about to call, and waits for the answer; on the other a thread answers whether anything moves here.
+Every rank has two connections to rank 0's `hub`; those of rank 0 itself are pairs of sockets. On the first, the program
+says what it is about to call, and waits for the answer. On the second, a thread answers the hub's question whether
+anything moves in this process.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
 
 TOKEN: Final = "XDEVICE_TOKEN"
 SOCKET: Final = "XDEVICE_SOCKET"
-"""The number of a listening socket that rank 0 has inherited from who started it."""
+"""The variable with the number of a listening socket that rank 0 inherits from the process that started it."""
 
 _EXPLAINED: Final = 1.5
-"""Seconds after an engine's error in which the reason for it comes, if another rank is the reason."""
+"""How many seconds after an engine's error the hub may still name a failed rank as its reason."""
 _listeners: dict[tuple[str, int | None, str], socket.socket] = {}
-"""Rank 0's, which are kept as long as the process lives: a second world listens where the first one did."""
+"""The sockets that rank 0 listens on. They are kept until the process ends, because its next world uses them too."""
 _worlds = 0
 
 
 class Line:
-    """What a rank says to the hub and hears from it. `started` counts the collectives that have begun."""
+    """A rank's connections to the hub. `started` counts the collectives that have begun."""
 
     def __init__(self, vote: socket.socket, pulse: socket.socket, host: str, timeout: float, hub: Hub | None) -> None:
         self.host = host
-        """Where the others reach this process."""
+        """The address at which the other ranks reach this process."""
         self.started = 0
         self.is_first_busy = False
-        """Whether rank 0 is in a block of `first`, in which nobody asks how long it takes."""
+        """Whether rank 0 is in a block of `first`, which may take as long as it likes."""
         self.failure: PeerError | CollectiveMismatchError | None = None
-        """What every verb raises from now on."""
+        """The error that every verb raises from now on."""
         self.signs = Signs()
         self.hub = hub
         self._vote = Conn(vote)
@@ -58,7 +59,7 @@ class Line:
         self._clock = Clock(4 * self._beat)
         self._heard = 0.0
         self._lock = threading.RLock()
-        """Operand by who reads: the program's thread, or the engine's while it starts."""
+        """Held by the thread that reads the connection: the program's, or the engine's while the engine starts."""
         self._poll = _poller(self._vote)
         self._answers = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -66,7 +67,7 @@ class Line:
         thread.start()
 
     def wait_for_all(self, join_timeout: float) -> None:
-        """Waits until the hub says that all have come, or that the time is over; the hub's deadline comes first."""
+        """Waits until the hub says that all ranks have joined, or ends the world because one has not in time."""
         self._timeout += join_timeout
         self._heard = self._clock.tick()
         while not any(kind == b"J" for kind, _ in self._frames(self._beat)):
@@ -76,8 +77,8 @@ class Line:
     # what is said
 
     def vote(self, call: str, payload: str = "") -> list[str]:
-        """Says what this rank is about to call, waits until all have said the same, and gives their payloads by rank:
-        an empty list where nobody had one.
+        """Says what this rank is about to call, and waits until all ranks have said the same. Returns their payloads,
+        by rank, or an empty list if nobody had one.
 
         Raises:
             PeerError: a rank has failed or does not come. CollectiveMismatchError: a rank says something else.
@@ -85,15 +86,12 @@ class Line:
         return self._ask(b"V", call, payload)
 
     def pair(self, verb: str, other: int, what: str) -> None:
-        """As `vote`, between two ranks: `verb` is "send" or "recv", `what` the dtype and shape."""
+        """A vote between this rank and another: `verb` is "send" or "recv", `what` the dtype and shape."""
         self._ask(b"P", f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}", f"{verb} {other} {what}")
 
     def exchange(self, text: str) -> list[str]:
         """The texts of all ranks, by rank."""
-        return json.loads(self._all("exchange", json.dumps(text)))  # type: ignore[no-any-return]
-
-    def _all(self, call: str, payload: str) -> str:
-        return "[" + ",".join(self.vote(call, payload)) + "]"
+        return [json.loads(payload) for payload in self.vote("exchange", json.dumps(text))]
 
     def _ask(self, kind: bytes, call: str, payload: str) -> list[str]:
         if self.failure is not None:
@@ -109,7 +107,7 @@ class Line:
                         raise _mismatch(json.loads(text), "nothing was sent or written, and the world can be used on")
 
     def fail(self, why: str, text: str) -> None:
-        """Tells all that this rank has failed."""
+        """Tells all ranks that this one has failed."""
         if self.failure is None:
             self._vote.send(b"F", json.dumps({"why": why, "text": text}))
             until = time.monotonic() + 1
@@ -120,7 +118,7 @@ class Line:
     # what is heard
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """What the hub sends within this time; raises for what ends the world."""
+        """The frames that the hub sends within this time. Raises if one of them ends the world, or the hub is gone."""
         ready = self._poll(seconds)
         now = self._clock.tick()
         if not ready and now - self._heard > self._timeout + self._beat:
@@ -144,7 +142,7 @@ class Line:
         return frames
 
     def end(self, error: PeerError | CollectiveMismatchError) -> PeerError | CollectiveMismatchError:
-        """Keeps the error that every later call raises."""
+        """Keeps the error for every later call to raise, unless one is kept already. Returns the one that is kept."""
         if self.failure is None:
             self.failure = error
         return self.failure
@@ -152,8 +150,8 @@ class Line:
     # while the engine works
 
     def wait(self, done: Callable[[float], bool], told: Callable[[], tuple[str, float]], is_counted: bool) -> None:
-        """Until `done(seconds)`, which waits as long at most, says so, or a rank fails. `told` gives the call and the
-        seconds that it may take: it is asked where it takes long."""
+        """Waits until the engine is done, or a rank fails. `done(seconds)` waits that long at most and returns whether
+        the engine is done. `told()` gives the call and the seconds that it may take; only slow calls need it."""
         if done(0.1):
             return
         call, seconds = told()
@@ -161,7 +159,7 @@ class Line:
         is_said = False
         while not done(0.1):
             if not self._lock.acquire(blocking=False):
-                begun = self._clock.tick()  # an engine that starts exchanges addresses, which has its own deadline
+                begun = self._clock.tick()  # a starting engine is exchanging addresses, which has its own deadline
                 continue
             try:
                 now = self._clock.tick()
@@ -177,16 +175,17 @@ class Line:
             self._vote.send(b"D")
 
     def raise_reason(self) -> None:
-        """After the engine has failed: waits a moment for the hub to name a rank that has failed, and raises that."""
+        """Called after an engine's error: waits a moment whether the hub names a rank that has failed, and raises
+        that."""
         until = time.monotonic() + _EXPLAINED
         while time.monotonic() < until:
             self._heard = self._clock.tick()
             self._frames(0.05)
 
     def _answer(self) -> None:
-        """Runs in a thread: answers the hub's questions, on the second connection."""
+        """Runs in a thread: answers the hub's questions on the second connection."""
         poll = _poller(self._answers)
-        with suppress(OSError, ValueError):  # closed
+        with suppress(OSError, ValueError):  # the connection was closed meanwhile
             while self._answers.is_open:
                 poll(None)
                 for _ in self._answers.frames():
@@ -196,20 +195,17 @@ class Line:
         self._answers.close()
 
     def close(self) -> None:
-        """Closes the connections after the last word; on rank 0 waits until the hub has told all."""
+        """Closes both connections. Rank 0 first waits until the hub has sent its last frames."""
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
-        self._shut_pulse()
-
-    def _shut_pulse(self) -> None:
         with suppress(OSError):
             self._answers.sock.shutdown(socket.SHUT_RDWR)
         self._answers.is_open = False
 
 
 def _poller(conn: Conn) -> Callable[[float | None], bool]:
-    """A function that waits so many seconds until a connection can be read, or written if frames are kept for it."""
+    """A function that waits up to some seconds until the connection can be read, or written if frames wait for that."""
     if not hasattr(select, "poll"):
         return lambda seconds: bool(select.select([conn], [conn] if conn.out else [], [], seconds)[0])
     reading, both = select.poll(), select.poll()
@@ -239,7 +235,7 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
 
 
 def _in_a_line(call: str) -> str:
-    """The text without line breaks: names in it come from the program, and a line break would cut it off."""
+    """The text of a call without line breaks, which names of tensors may contain: in a frame, one ends the call."""
     return call.replace("\n", "\\n")
 
 
@@ -250,7 +246,7 @@ def _name_ranks(ranks: list[int]) -> str:
 
 
 def _short(call: str, calls: list[str], most: int = 300) -> str:
-    """A long call, from where it begins to differ from the others."""
+    """The call, or of a long one its beginning and the place where it first differs from the other calls."""
     if len(call) <= most:
         return call
     items = [one.split("; ") for one in calls]
@@ -263,7 +259,7 @@ def _short(call: str, calls: list[str], most: int = 300) -> str:
 
 
 def join(place: Launch, timeout: float, join_timeout: float) -> Line:
-    """Opens the control connection of this process, rank 0's after all others have come.
+    """Opens the control connection of this process, and waits until all ranks have joined.
 
     Raises:
         PeerError: a process has not joined in time. LaunchError: beyond loopback without a token, or refused.
@@ -299,7 +295,7 @@ def _serve(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def _allow_files(count: int) -> None:
-    """Raises this process's limit of open files for two connections a rank."""
+    """Raises this process's limit of open files to `count`, because each rank has two connections."""
     try:
         import resource
     except ImportError:  # Windows
@@ -313,7 +309,7 @@ def _allow_files(count: int) -> None:
 
 
 def _after_fork() -> None:
-    """A child that outlives rank 0 would keep its port."""
+    """Closes the listening sockets in a forked child, which would keep the port if it outlived rank 0."""
     for listener in _listeners.values():
         listener.close()
     _listeners.clear()
@@ -346,7 +342,7 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
         for family, kind, protocol, _, address in _addresses(place.host, port, passive=True):
             sock = socket.socket(family, kind, protocol)
             try:
-                if os.name == "posix":  # elsewhere it would let another process listen there too
+                if os.name == "posix":  # on Windows the option would let another process listen on the same port
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
                 sock.listen(1024)
@@ -354,7 +350,7 @@ def _bind(place: Launch, terms: Terms) -> socket.socket:
             except OSError as error:
                 refused = error
                 sock.close()
-        _connect(place, port, terms, "vote")  # raises where this run's rank 0 listens there already
+        _connect(place, port, terms, "vote")  # raises if another rank 0 of this run listens on the port
     raise LaunchError(
         f"rank 0 cannot listen on {place.host}, port {', '.join(map(str, place.ports()))}: {refused}; name a free port "
         "of its machine by XDEVICE_ADDRESS=host:port"
@@ -391,12 +387,12 @@ def _reach(place: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
 
 
 def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
-    """A connection to this run's hub; None if it does not listen at this port."""
+    """A connection to this run's hub; None if the hub does not listen on this port."""
     try:
         family, kind, protocol, _, address = _addresses(place.host, port)[0]
         sock = socket.socket(family, kind, protocol)
     except (LaunchError, OSError):
-        return None  # the host's name may be known later
+        return None  # the host's name may become known later: the caller tries again
     sock.settimeout(5)
     try:
         sock.connect(address)
@@ -419,7 +415,8 @@ def _connect(place: Launch, port: int, terms: Terms, line: str) -> socket.socket
 
 
 def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[str, Any] | None:
-    """Makes the handshake, in which both sides prove that they belong to this run; gives the reason of a refusal."""
+    """Makes the handshake, in which both sides prove that they belong to this run. Returns the reason of a refusal,
+    or None."""
     kind, text = _read(sock)
     greeting = wire.GREETING.decode()
     if kind != b"H" or not text.startswith(greeting):
@@ -427,17 +424,14 @@ def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[
     own = wire.nonce()
     told: list[object] = [place.rank, line, terms.run, terms.world, terms.size, own]
     hello = dict(zip(("rank", "line", "run", "world", "size", "nonce"), told, strict=True))
-    hello |= {"proof": wire.proof(terms.key, text[len(greeting) :], *told), "pid": _pid()}
+    pid = f"{socket.gethostname()}/{os.getpid()}"
+    hello |= {"proof": wire.proof(terms.key, text[len(greeting) :], *told), "pid": pid}
     body = json.dumps(hello).encode()
     sock.sendall(len(body).to_bytes(4, "big") + b"h" + body)
     kind, text = _read(sock)
     if kind == b"K":
         return None if wire.is_proof(text, terms.key, own, "hub") else {"why": "token"}
     return wire.parse(text) or {"why": "run"}
-
-
-def _pid() -> str:
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:

@@ -1,7 +1,7 @@
-"""How a process ends after a failure: with its traceback, and without the exit hooks of engines that wait for ever.
+"""Ends a process after a failure: with its traceback, and without the exit hooks of engines, which may never return.
 
-JAX's and MXNet's wait for the very rank that has died, and a thread of gloo's that is still waiting can end the
-process by a signal. So an error that nobody catches ends the process with 1 as soon as it has been printed.
+The exit hooks of JAX and MXNet wait for the rank that has died, and a thread of gloo that is still waiting can crash
+the process. So an error that nobody catches ends the process with status 1 as soon as it has been printed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE: Final = 5
-"""Seconds that the exit hooks of others have, where the program has caught the error and ends by itself."""
+"""Seconds that the exit hooks of other packages have, if the program has caught the error and ends by itself."""
 
 _armed_in: int | None = None
 _status: int | None = None
 
 
 def arm(error: BaseException | None) -> None:
-    """Called after a failure, with the error that leaves the block, if any: makes the process end without exit
-    hooks."""
+    """Makes the process end without exit hooks. Called after a failure; `error` is what leaves the block, if
+    anything."""
     global _armed_in, _status
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -50,7 +50,7 @@ def _at_exit() -> None:
     if _status is not None:
         _exit(_status)
     if hasattr(signal, "alarm") and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process whatever hangs
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the default action ends the process, even if Python hangs
         signal.alarm(PATIENCE)
 
 

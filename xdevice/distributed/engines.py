@@ -1,4 +1,4 @@
-"""Which engine moves the tensors: what was asked for, or the best by what was measured, among those that all have."""
+"""Chooses the engine that moves the tensors: the one asked for, or the best that all ranks have; and starts it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def agree(lists: list[str]) -> str:
 
 
 def gpu_of(device: Device) -> str:
-    """A text that identifies the GPU of this process, for `require_gpu_each`."""
+    """A text that identifies the GPU of this process, which `require_gpu_each` reads."""
     return json.dumps([str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None])
 
 
@@ -93,14 +93,14 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
 
 
 def start(name: str, group: Group) -> tuple[Backend, Engine]:
-    """Starts an engine; gives it with the backend whose tensors it takes."""
+    """Starts an engine. Returns the backend whose tensors it takes, and the engine."""
     framework, _, kind = name.partition(":")
     backend = registry.load(framework)
     return backend, backend.start_engine(kind, group)
 
 
 def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
-    """An argument, or what the environment says in its place, or the default."""
+    """The argument `value`; if that is None the variable `name`, read by `read`; if that is not set the default."""
 
     if value is not None:
         return value

@@ -1,4 +1,4 @@
-"""`average_gradients`: many small gradients go as a few long vectors, each of one dtype and of 25 MB at most."""
+"""`average_gradients`: sends many small gradients as a few long vectors, each of one dtype and of 25 MB at most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 MOST: Final = 25 * 2**20
-"""Bytes of a bucket. A longer gradient goes by itself."""
+"""The most bytes in a bucket. A longer gradient has a bucket to itself."""
 
 
 class Gradient(NamedTuple):
@@ -56,7 +56,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
 
 def gradients_in(x: Any) -> list[Gradient]:
-    """The gradients of a model, or those in a container, in their order."""
+    """The gradients of a model or in a container, in their order."""
     found = registry.kind_of(type(x))
     if found is not None and found.kind == "model" and found.backend.tensor_of(x) is None:
         pairs: list[tuple[str, Any]] = list(found.backend.gradients(x))
@@ -79,7 +79,7 @@ def _as_operand(name: str, value: Any) -> Operand:
 
 
 def fill(gradients: list[Operand]) -> list[list[Operand]]:
-    """Buckets of gradients of one dtype, backend and device, in the same order on all ranks; each object once."""
+    """The gradients in buckets of one dtype, backend and device, in the same order on all ranks; each object once."""
     buckets: list[list[Operand]] = []
     open_ones: dict[tuple[Any, ...], tuple[list[Operand], int]] = {}
     for held in {id(held.value): held for held in gradients}.values():
@@ -95,7 +95,8 @@ def fill(gradients: list[Operand]) -> list[list[Operand]]:
 
 
 def average(carrier: Carrier, bucket: list[Operand], weight: Weight | None) -> dict[int, Any]:
-    """The mean over the ranks of each gradient of a bucket, by `id`: itself where it can be written."""
+    """The mean over the ranks of each gradient in a bucket, by the gradient's `id`: the gradient itself, with the mean
+    in it, or a new tensor if it cannot be written."""
     if len(bucket) == 1:
         return {id(bucket[0].value): carrier.all_reduce(bucket[0], "mean", weight)}
     engine, backend = carrier.engine, carrier.backend

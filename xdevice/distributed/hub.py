@@ -1,8 +1,8 @@
-"""Rank 0's side of the control connection: who has come, what each calls, who has died, who does not come.
+"""Rank 0's side of the control connection: which ranks have joined, what each calls, which have died or are late.
 
-One thread, which holds no tensor and blocks for nobody. The ranks, rank 0 too, send it what they are about to call, and
-it answers when all have said the same; a rank that has failed is told to all. It asks a rank that the others wait for
-whether anything moves there (`signs`).
+The hub is one thread, which holds no tensor and never blocks. The ranks, rank 0 too, send it what they are about to
+call, and it answers when all have said the same. It tells all ranks when one has failed. While ranks wait for another
+one, it asks that one whether anything moves in its process (`signs`).
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LEAVE: Final = "leave the block"
-"""What a rank calls that leaves the block in good order."""
+"""The call by which a rank says that it leaves the block without an error."""
 
 _HANDSHAKE: Final = 10.0
-"""Seconds in which who connects has to say who it is."""
+"""Seconds that a new connection has for the handshake."""
 _LINGER: Final = 2.0
-"""Seconds for which the end is kept open, so that all can read why."""
+"""Seconds for which the hub stays after the end, so that all ranks can read its last frames."""
 _log: Final = logging.getLogger("xdevice")
 
 
 class Terms(NamedTuple):
-    """What all processes of a world have to be told alike, checked when they connect."""
+    """What is the same for all processes of a world, which is checked when they connect."""
 
     key: str
-    """The secret, or nothing on loopback without one."""
+    """The secret; empty if none was set, which is allowed on loopback."""
     run: str
     world: int
-    """Which world of these processes it is: they may have one after the other."""
+    """The number of this world among those that the processes make one after the other."""
     size: int
 
 
 class Pending(NamedTuple):
-    """A call that a rank has made, and that waits for the others."""
+    """A call of a rank that waits for the other ranks."""
 
     kind: bytes
-    """b"V": a vote of all; b"P": one of a pair; b"S": a call of the engine that takes long."""
+    """b"V": a vote of all ranks; b"P": a vote of two; b"S": a call of the engine that takes long."""
     number: int
     call: str
     payload: str
@@ -64,9 +64,9 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.quiet: float | None = None
-        """Since when nothing is known to have moved, while others wait for it."""
+        """The time since which nothing was seen to move in this rank; None while nobody waits for it."""
         self.answered = False
-        """Whether it has answered since `quiet`."""
+        """Whether the rank has answered since `quiet`."""
         self.at = ""
         self.pid = ""
 
@@ -76,7 +76,7 @@ class Peer:
 
 
 class _Stranger:
-    """A connection whose other side has not proved yet that it belongs here."""
+    """A connection whose other side has not yet proved that it belongs to this run."""
 
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
@@ -85,8 +85,8 @@ class _Stranger:
 
 
 class Clock:
-    """A clock that stands still while this process is stopped or its machine sleeps, so that others do not seem
-    late."""
+    """A clock that stands still while this process is stopped or its machine sleeps: the other ranks would seem late
+    otherwise."""
 
     def __init__(self, step: float) -> None:
         self.now = 0.0
@@ -101,20 +101,14 @@ class Clock:
 
 
 def beat_of(timeout: float) -> float:
-    """Seconds between two questions to a rank that the others wait for."""
+    """Seconds between two questions to a rank that is waited for."""
     return min(0.5, timeout / 4)
 
 
 class Hub(threading.Thread):
-    """Rank 0's thread: `start` it when the ranks connect, and `join` it after the last word."""
+    """The hub's thread in rank 0. It is started when the ranks connect, and ends when they have left or one failed."""
 
-    def __init__(
-        self,
-        listener: socket.socket | None,
-        terms: Terms,
-        timeout: float,
-        join_timeout: float,
-    ) -> None:
+    def __init__(self, listener: socket.socket | None, terms: Terms, timeout: float, join_timeout: float) -> None:
         super().__init__(name="xdevice control", daemon=True)
         self.terms = terms
         self.timeout = timeout
@@ -128,17 +122,17 @@ class Hub(threading.Thread):
         self._strangers: list[_Stranger] = []
         self._joined = False
         self._waiting: dict[int, Peer] = {}
-        """The ranks that have called something and wait for an answer."""
+        """The ranks whose call has no answer yet."""
         self._slow: set[int] = set()
-        """Those of them whose engine takes long."""
+        """Those of the waiting ranks whose engine takes long."""
         self._left: Peer | None = None
         self._all_here = 0.0
-        """Since when no rank is missing."""
+        """The time since which every rank has called something."""
         self._waiting_since: float | None = None
         self._said = timeout
 
     def attach(self, rank: int, vote: socket.socket, pulse: socket.socket) -> None:
-        """Adds a rank without a handshake: rank 0 itself, before the thread is started."""
+        """Adds a rank without a handshake, before the thread is started: rank 0 itself."""
         peer = self.peers[rank]
         peer.vote, peer.pulse = Conn(vote), Conn(pulse)
         self._register(peer.vote, lambda: self._hear(peer))
@@ -201,7 +195,8 @@ class Hub(threading.Thread):
         conn.close()
 
     def _linger(self) -> None:
-        """Waits until every rank has read the last frame, or has gone."""
+        """Waits until every rank has received the last frame or is gone, two seconds at most, and closes all
+        connections."""
         until = time.monotonic() + _LINGER
         conns = [peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open]
         for one in conns:
@@ -250,7 +245,7 @@ class Hub(threading.Thread):
             hello = wire.parse(text) if kind == b"h" else {}
             try:
                 refusal = self._refusal(hello, stranger.nonce)
-            except (ValueError, RecursionError):  # too deeply nested to be written as JSON again
+            except (ValueError, RecursionError):  # a value too deeply nested to be written as JSON again
                 refusal = {"why": "token"}
             if refusal is not None:
                 self._send(stranger.conn, b"R", json.dumps(refusal))
@@ -349,7 +344,7 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # reads its last words
+            self._hear(peer)  # the other connection may hold the reason why it ends
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 
@@ -369,8 +364,8 @@ class Hub(threading.Thread):
         self._slow.discard(peer.rank)
 
     def _decide(self, came: Peer) -> None:
-        """After a rank's call: answers if all have called the same, and ends the world if they never can. Takes as long
-        with many ranks as with few, until the last one has come."""
+        """Called after each call of a rank: answers if all have called the same, and ends the world if they never can.
+        Loops over all ranks only when the last one has called, for worlds of many."""
         pending = came.pending
         if pending is None or self._left_alone():
             return
@@ -421,7 +416,7 @@ class Hub(threading.Thread):
         self._rest()
 
     def _left_alone(self) -> bool:
-        """Ends the world if a rank has left, and another one calls a verb that needs it."""
+        """Ends the world if one rank has left, and another calls a verb that needs that one. Returns whether it did."""
         left = self._left
         if left is None or left.pending is None:
             return False
@@ -429,7 +424,7 @@ class Hub(threading.Thread):
             if peer.pending is None or peer.pending.call == LEAVE:
                 continue
             if peer.pending.kind == b"S" and peer.pending.number <= left.pending.number:
-                continue  # this rank only has to finish what all have begun
+                continue  # this call began on all ranks before the one left
             if peer.pending.kind == b"P" and int(peer.pending.payload.split(" ", 2)[1]) != left.rank:
                 continue
             self._end(
@@ -441,7 +436,8 @@ class Hub(threading.Thread):
         return False
 
     def _compare_unvoted(self) -> bool:
-        """Ends the world if calls differ that were not voted on: the engine is in the middle of one then."""
+        """Ends the world if two ranks differ in a call that there was no vote on, since the engine is in the middle of
+        it. Returns whether it did."""
         for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:
                 if one.pending is None or peer.pending is None or peer is one:
@@ -464,7 +460,7 @@ class Hub(threading.Thread):
         waiting = list(self._waiting.values())
         if not waiting and self._joined:
             return
-        for peer in self.peers:  # that rank 0 is there
+        for peer in self.peers:  # an empty frame tells waiting ranks that rank 0 is alive
             if peer.pending or not self._joined:
                 self._send(peer.vote, b".")
         if not self._joined:
@@ -495,7 +491,7 @@ class Hub(threading.Thread):
             )
 
     def _is_stuck(self, now: float) -> bool:
-        """Ends the world if all ranks have called the engine, and it is not done in the time that it may take."""
+        """Ends the world if all ranks have called the engine, and it has not finished in the time that it may take."""
         rank = min(self._slow)
         pending = self.peers[rank].pending
         seconds = float(pending.payload) if pending is not None else 0.0
@@ -535,7 +531,7 @@ class Hub(threading.Thread):
 
 
 def _finish(conn: Conn) -> None:
-    """Sends nothing more: the other side reads the end after the last frame."""
+    """Closes our direction of the connection: the other side reads the last frame, and then the end."""
     try:
         conn.sock.shutdown(socket.SHUT_WR)
     except OSError:
@@ -543,7 +539,7 @@ def _finish(conn: Conn) -> None:
 
 
 def _is_delivered(conn: Conn) -> bool:
-    """Whether the other side's system has all that was sent; its program may read it whenever it likes."""
+    """Whether all that was sent has reached the other machine's system, where the program can read it later."""
     if conn.out:
         return False
     try:

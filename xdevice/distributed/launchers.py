@@ -1,6 +1,6 @@
-"""What the environment says of this process and the others: `Launch`, read from what launchers set.
+"""Reads the variables that launchers set: which rank this process is, of how many, and where rank 0 is reached.
 
-Of two launchers the inner one counts, as in `xdevice.local_device`.
+If two launchers have set theirs, those of the inner one count, as in `xdevice.local_device`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20000
 _PORTS: Final = 12768
-"""Below the ports that systems hand out by themselves, which begin at 32768."""
+"""How many ports there are to choose from, up to 32767: from 32768 on, systems hand out ports by themselves."""
 _TRIES: Final = 16
 
 
 class Launch(NamedTuple):
-    """What the environment says of this process and its world."""
+    """This process's place among those that a launcher has started."""
 
     launcher: str
-    """Which launcher it is, as `xdevice info` names it: "torchrun", "srun", "xdevice launch"."""
+    """The launcher's name, as `xdevice info` shows it: "torchrun", "srun", "xdevice launch"."""
     rank: int
     size: int
     local_rank: int
     local_size: int
     host: str
-    """Where rank 0 is reached by the others; "127.0.0.1" where all are on one machine."""
+    """The host at which the other ranks reach rank 0; "127.0.0.1" if all are on one machine."""
     port: int | None
-    """Where rank 0 listens, if that was said; else `ports` are tried."""
+    """The port that rank 0 listens on, if a variable says so; else those of `ports` are tried."""
     run: str
-    """What tells this run from others on the same machines."""
+    """A text that no other run on the same machines has."""
 
     def ports(self) -> list[int]:
         """The ports that rank 0 tries, in this order."""
@@ -84,7 +84,7 @@ def place() -> Launch | None:
 class _Said(NamedTuple):
     launcher: str
     rank: tuple[str, int]
-    """Each number with the variable that said it."""
+    """The name of a variable and the number in it, like the three that follow."""
     size: tuple[str, int]
     local_rank: tuple[str, int] | None
     local_size: tuple[str, int] | None
@@ -120,7 +120,7 @@ def _open_mpi() -> _Said | None:
 
 def _mpich() -> _Said | None:
     if not _text("MPI_LOCALRANKID") and _text("SLURM_STEP_NUM_TASKS"):
-        return None  # srun --mpi=pmi2 sets it too, but not the local rank
+        return None  # srun --mpi=pmi2 sets PMI_RANK too, but not the local rank
     return _numbers("mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", None)
 
 
@@ -162,7 +162,7 @@ def _tensorflow() -> _Said | None:
 
 def _srun() -> _Said | None:
     if _text("SLURM_STEP_NUM_TASKS") is None:
-        return None  # a job's script, or a shell in it, which srun has not started
+        return None  # this is a job's script or a shell in it, which srun has not started
     nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
     said = _numbers(
         "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", _first_node(nodes),
@@ -238,9 +238,8 @@ def _check(said: _Said) -> Launch:
 
 
 def _starter(*names: str) -> int:
-    """The process that has started the ranks of this machine: the nearest one above that is not told a rank itself, as
-    a script around the program is, and a rank that starts another process. Where the system does not tell: the parent.
-    """
+    """The process that has started the ranks of this machine: the nearest ancestor whose environment does not have this
+    process's rank, unlike that of a script around the program. If the system does not show environments, the parent."""
     own = [_told_to("self", name) for name in (*names, "PMI_FD")]
     pid = os.getppid()
     while pid > 1 and any(own) and [_told_to(pid, name) for name in (*names, "PMI_FD")] == own:
@@ -249,7 +248,7 @@ def _starter(*names: str) -> int:
 
 
 def _told_to(pid: int | str, name: str) -> bytes | None:
-    """The value of a variable in the environment that a process was started with."""
+    """The line "name=value" in the environment that a process was started with; None if there is none."""
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return next((one for one in file.read().split(b"\0") if one.startswith(f"{name}=".encode())), None)
     return None
@@ -275,7 +274,7 @@ def _address() -> tuple[str | None, int | None]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name is this machine's own, which nobody else reaches."""
+    """Whether an address or name is this machine's loopback, which no other machine reaches."""
     if host == "localhost":
         return True
     try:
@@ -302,12 +301,12 @@ def _host_of(address: str | None) -> str | None:
 
 
 def _first_node(nodes: str) -> str | None:
-    """The first name of Slurm's list: `a[01-03,07],b2` is a01, ..."""
+    """The first name in Slurm's list of nodes: a01 in `a[01-03,07],b2`."""
     first = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
     return first[1] + (first[2] or "") + (first[3] if first[2] else "") if first else None
 
 
 def _tasks_per_node(text: str) -> Iterator[int]:
-    """Slurm's `2(x3),1` is 2, 2, 2, 1."""
+    """The numbers in Slurm's notation: 2, 2, 2, 1 in `2(x3),1`."""
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         yield from [int(count)] * int(times or 1)

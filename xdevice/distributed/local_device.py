@@ -1,4 +1,4 @@
-"""`local_device`: which of the machine's devices is this process's, where a launcher has started one for each."""
+"""`local_device`: which of the machine's devices this process uses, if a launcher has started one process for each."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ RANKS: Final = (
     "OMPI_COMM_WORLD_LOCAL_RANK",  # mpirun of Open MPI
     "MPI_LOCALRANKID",  # mpiexec of MPICH and Intel MPI (Hydra)
     "MV2_COMM_WORLD_LOCAL_RANK",  # MVAPICH2
-    "SLURM_LOCALID",  # srun; last, because the others are often started inside of a Slurm job
+    "SLURM_LOCALID",  # srun; last, because other launchers are often started inside of a Slurm job
 )
-"""What launchers tell their processes. The first that is set counts: of two launchers, the inner one."""
+"""The variables in which launchers tell a process its local rank. The first that is set counts, which is that of the
+inner one of two launchers."""
 
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 

@@ -1,4 +1,4 @@
-"""The one thread that the engine's calls are made in, so that the program's own can see that a rank has failed."""
+"""The one thread in which the engine is called, so that the program's thread can react when a rank fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Runner(threading.Thread):
-    """Does one job after another. Where one never ends, the thread is left to the end of the process."""
+    """A thread that does one job after another. If a job never ends, the thread stays until the process ends."""
 
     def __init__(self) -> None:
         super().__init__(name="xdevice engine", daemon=True)
@@ -27,11 +27,11 @@ class Runner(threading.Thread):
         self._begin.release()
 
     def ends_within(self, seconds: float) -> bool:
-        """Whether the job ends within so many seconds; waits that long at most."""
+        """Waits for the end of the job, `seconds` at most; returns whether it has ended."""
         return self._end.acquire(timeout=seconds)
 
     def result(self) -> Any:
-        """The result of the job that has ended, or its error, raised."""
+        """Returns the result of the job that has ended, or raises its error."""
         result, error, self._result, self._error = self._result, self._error, None, None
         if error is not None:
             raise error

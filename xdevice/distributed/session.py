@@ -1,7 +1,7 @@
-"""This process among the others: how it joins and leaves them, and what comes before and after each call of an engine.
+"""`Session`: joins this process to the others, leaves them, and makes each call of an engine.
 
-A verb says what it is about to do, and waits until all have said the same; only then another thread calls the engine,
-so that a rank which has failed ends the wait.
+A verb says what it is about to do, and waits until all ranks have said the same. Only then the engine is called, in a
+thread of its own, so that the program's thread can stop waiting when a rank fails.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
 
 _SLOWEST: Final = 10e6
-"""Bytes a second that an engine moves at least: a call has this much time beside the timeout."""
+"""Bytes per second that an engine moves at least: a call may take the time for its bytes, and the timeout."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-"""The verbs of engines that all ranks call."""
+"""The verbs of engines that all ranks call, which count as collectives."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
 
 _failed: BaseException | None = None
-"""What has ended a world of this process: the others have ended too, so that there is no second one."""
+"""The error that ended a world of this process. The other ranks have ended too, so there can be no second world."""
 
 
 class Options(NamedTuple):
@@ -67,7 +67,7 @@ class Options(NamedTuple):
 
 
 class _OnAllError(ArgumentError):
-    """What all ranks raise at the same point, so that they are still side by side."""
+    """An error that all ranks raise at the same point, so that they can go on together."""
 
 
 class Session:
@@ -129,7 +129,7 @@ class Session:
         return Carrier(backend, engine, self.size, self.device)
 
     def leave(self, error: BaseException | None) -> None:
-        """`error` is what the block has raised, if anything."""
+        """Leaves the world at the end of its block, which has raised `error`, if anything."""
         self.is_open = False
         if self._line is None or os.getpid() != self._pid:
             return
@@ -145,7 +145,7 @@ class Session:
         self._close()
 
     def _close(self) -> None:
-        """In good order: all have left."""
+        """Closes the engine and the control connection after all ranks have left without an error."""
         runner, carrier, line = self._runner, self._carrier, self._line
         self._line = self._carrier = self._runner = None
         try:
@@ -161,7 +161,7 @@ class Session:
                 line.close()
 
     def _shut(self, error: BaseException | None) -> None:
-        """After a failure, of this rank's or of another's."""
+        """Closes the world after a failure, of this rank or another."""
         global _failed
         line = self._line
         if line is None:
@@ -175,7 +175,7 @@ class Session:
         _failed = line.failure
 
     def _fail(self, text: str) -> None:
-        """Tells the others that this rank has raised something, if nothing has failed before."""
+        """Tells the others that this rank has raised an error, unless the world has failed already."""
         if self.line.failure is None:
             self.line.fail("raised", text)
             self.line.end(PeerError(text, self.rank, "raised"))
@@ -189,7 +189,8 @@ class Session:
         return self._line
 
     def ready(self, verb: str, tensors: Iterable[Operand] = (), op: str | None = None) -> Carrier:
-        """Raises where no verb can be called, and for a tensor that cannot go: the others are told nothing before."""
+        """Raises if no verb can be called here, or if the engine cannot take a tensor; the other ranks have not been
+        told anything then. Returns the carrier."""
         if os.getpid() != self._pid:
             raise UnsupportedError(
                 f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
@@ -207,7 +208,8 @@ class Session:
 
     @contextmanager
     def alone(self, verb: str) -> Iterator[None]:
-        """One verb at a time. What is raised in the middle of one, other than by another rank, ends the world."""
+        """The block in which a verb works: only one at a time. An error raised in the block ends the world, unless it
+        came from another rank or is raised by all."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
                 f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
@@ -215,7 +217,7 @@ class Session:
             )
         self._verb = verb
         try:
-            self.line.signs.thread = threading.current_thread()  # where signs of life are looked for
+            self.line.signs.thread = threading.current_thread()  # the thread that is watched for signs of life
             yield
         except (PeerError, CollectiveMismatchError, _OnAllError):
             raise
@@ -237,7 +239,8 @@ class Session:
         return payloads
 
     def agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
-        """The vote, or without one only the count; gives the weights where there are any."""
+        """Votes on the call, or only counts it if `check` is False and there is no weight. Returns the weights, if this
+        rank has one."""
         if own is not None:
             total = sum(map(float, self.vote(call(), repr(own))))
             if total == 0:
@@ -257,7 +260,7 @@ class Session:
             return self.call(verb, call, job, tensors)
 
     def call(self, verb: str, call: Callable[[], str], job: Callable[[], Any], tensors: list[Operand]) -> Any:
-        """What the engine gives, unless a rank fails; `verb` is the engine's."""
+        """Calls the engine by `job`, and waits for its result or the failure of a rank. `verb` is the engine's."""
         self._waits = call, tensors
         try:
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
@@ -271,7 +274,7 @@ class Session:
         except PeerError:
             raise
         except Exception:
-            self.line.raise_reason()  # if that is another rank
+            self.line.raise_reason()  # raises instead if another rank's failure is the reason
             raise
 
     def _tell_call(self) -> tuple[str, float]:
@@ -280,7 +283,7 @@ class Session:
         return call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
 
     def _wait(self, done: Callable[[float], bool]) -> None:
-        """What an engine waits by that works in the program's thread."""
+        """Waits for an engine that works in the program's thread; `done` as in `Line.wait`."""
         self.line.wait(done, self._tell_call, True)
 
 

@@ -1,8 +1,8 @@
 """Signs of life: whether anything moves in this process, and where its program is.
 
-A rank that does not come to a collective may be compiling, loading or saving, which takes as long as it takes; or it
-may stand still for ever: asleep, in a deadlock, waiting for what never answers. What tells them apart is whether
-anything moves. Nothing can tell a loop without an end from work.
+A rank that does not come to a collective may be compiling, loading or saving, and should be waited for. Or it may stand
+still for ever: asleep, in a deadlock, waiting for an answer that never comes. The difference is whether anything moves
+in the process: the line that the program is at, or the use of the processor or disk. An endless loop looks like work.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 BUSY: Final = 0.01
-"""The share of a core that the other threads, and the processes started from here, use together if they work."""
+"""The share of a core above which the other threads and the child processes together count as working."""
 _STILL: Final = 5e-6
-"""Seconds of its own time that a thread which only waits does not use; one turn of a loop that sleeps uses more."""
+"""Seconds of processor time above which the thread has moved: waiting uses less, one turn of a sleeping loop more."""
 
 
 class _Reading(NamedTuple):
@@ -34,11 +34,11 @@ class Signs:
         self.thread = threading.current_thread()
         """The thread that calls the verbs."""
         self.ours: list[threading.Thread] = []
-        """Threads of the control connection, whose work is no sign of life."""
+        """xdevice's own threads, whose work is no sign of life of the program."""
         self._last: _Reading | None = None
 
     def has_moved(self) -> bool:
-        """Whether anything has moved since this was last asked; True at first."""
+        """Whether anything has moved since the last call; True at the first."""
         reading = self._read()
         last, self._last = self._last, reading
         if last is None or reading.place != last.place or reading.own - last.own > _STILL:
@@ -69,7 +69,7 @@ class Signs:
 
 
 def _time_of(thread: threading.Thread) -> float:
-    """Seconds of a core that a thread has used; 0 where the system does not tell."""
+    """The processor time that a thread has used, in seconds; 0 where the system does not tell."""
     if thread.ident is None or not thread.is_alive() or not hasattr(time, "pthread_getcpuclockid"):
         return 0.0
     with suppress(OSError):
@@ -78,7 +78,8 @@ def _time_of(thread: threading.Thread) -> float:
 
 
 def _children_time(pid: int) -> float:
-    """Seconds of a core that the living descendants of a process have used, where the system tells."""
+    """The processor time that the living descendants of a process have used, in seconds; 0 where the system does not
+    tell."""
     total = 0.0
     with suppress(OSError, ValueError, IndexError):
         for task in os.listdir(f"/proc/{pid}/task"):

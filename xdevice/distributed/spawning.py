@@ -1,8 +1,8 @@
-"""`xdevice launch`: the processes of one world on this machine, from the start of the first to the end of the last.
+"""`xdevice launch`: starts the processes of one world on this machine, shows what they print, and ends them.
 
-Each rank is the leader of a group of its own, so that what it has started ends with it, and a terminal's Ctrl-C reaches
-the launcher alone, which passes it on. A guard, a process of ten lines, ends the groups where the launcher itself was
-killed and could not.
+Each rank leads a process group of its own, so that the processes that it has started end with it. A terminal's Ctrl-C
+reaches only the launcher, which passes it on. A guard, a process of ten lines, ends the groups if the launcher itself
+is killed.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PATIENCE: Final = 3.0
-"""Seconds from the request to end until SIGKILL."""
+"""Seconds between the signal that asks a process to end and SIGKILL."""
 _ECHO: Final = 0.25
-"""Seconds after the first failure in which the others may tell theirs: of a bug that all ranks have, and to let the
-rank that failed be heard before those that failed because of it."""
+"""Seconds after the first failure in which others are collected: a rank that failed because of another may be noticed
+before that other."""
 _UPDATE: Final = 1.0
-"""Seconds between two states of a line that its program overwrites, such as a progress bar."""
+"""Seconds between two states that are shown of a line that its program overwrites, such as a progress bar."""
 _KEPT: Final = 400
-"""Lines of a rank's errors that are kept, to be shown again at the end."""
+"""How many of the last lines of a rank's standard error are kept, to be shown again at the end."""
 _SHOWN: Final = 5
-"""How many of them where there is no traceback among them."""
+"""How many of these lines are shown if there is no traceback among them."""
 _LONGEST: Final = 2**16
-"""Bytes of a line, at most: what has no line breaks, such as a dump of bytes, is shown in pieces of this length."""
+"""The most bytes in a line: output without line breaks, such as a dump of bytes, is shown in pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _DERIVED: Final = "PeerError: "
-"""What a rank prints that ends because of another."""
+"""What a rank prints if it ends because another one has failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
 _ASKS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
-"""In linux/prctl.h."""
+"""The constant of this name in linux/prctl.h."""
 _NOTHING: Final = 0
-"""The signal that only asks whether somebody is there."""
+"""The signal that does nothing but tell whether the group has a process."""
 _GUARD: Final = f"""
 import os, signal, sys, time
 def end(number):
@@ -67,24 +67,24 @@ if groups:
 
 
 class Failure(NamedTuple):
-    """The process that failed first, which made the others fail."""
+    """The process that failed first."""
 
     rank: int
     status: int
     """As `subprocess` counts: negative for a signal."""
     last_lines: Sequence[str]
-    """Its traceback, or the last it said on standard error."""
+    """Its traceback, or the last lines that it wrote to standard error."""
 
 
 def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str, str]) -> int:
-    """Runs `command` once for each rank, on this machine, and gives the exit status: 0 if all ranks ended with 0.
+    """Runs `command` once for each rank, on this machine, and returns the exit status: 0 if all ranks ended with 0.
 
-    The first that does not ends the others: SIGTERM to each rank's group, SIGKILL three seconds later. Its status is
-    the result, 128 + n where a signal n ended it, and its traceback is shown last. SIGINT, SIGTERM and SIGHUP are
-    passed on and end the run likewise, with 128 + n; a second one kills at once.
+    When a rank fails, the others are ended: SIGTERM to each rank's group, SIGKILL three seconds later. The status of
+    the rank that failed first is returned, 128 + n if signal n ended it, and its traceback is shown last. SIGINT,
+    SIGTERM and SIGHUP are passed on to the ranks and end the run likewise, with 128 + n; a second one kills at once.
 
     The ranks find each other by `XDEVICE_ADDRESS`, or torch's `MASTER_ADDR` and `MASTER_PORT`; both ports stay reserved
-    until the end. Each gets `variables`, too.
+    until the end. `variables` are added to the environment of each rank.
     """
     with ExitStack() as stack:
         ports = [stack.enter_context(reserve(host)) for _ in range(2)]
@@ -97,7 +97,7 @@ def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str,
 
 
 def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
-    """Runs another launcher's command, which prints by itself, and ends as `launch` does."""
+    """Runs the command of another launcher, which starts the ranks and prints by itself. Ends as `launch` does."""
     with ExitStack() as stack:
         launcher = _Ranks(stack.enter_context(_guard()), tells=False)
         with launcher.listening():
@@ -124,7 +124,7 @@ def _usual(size: int) -> dict[str, str]:
     usual = {
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # each would take all cores, and all would wait
+        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # else each rank starts a thread for every core
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
 
@@ -136,15 +136,15 @@ def new_token() -> str:
 
 @contextmanager
 def reserve(host: str) -> Iterator[int]:
-    """A free port that no one else is given until the end of the block, and that a child can listen on.
+    """A free port that no other program is given until the end of the block, and that a child can listen on.
 
-    Linux lets two sockets have one port if both say SO_REUSEADDR, as servers do, and neither listens yet; the kernel
-    gives such a port to nobody who asks for any. Where a system does not, the port is free again before the children
-    start, and another program may take it in between: then the roll call fails and says so.
+    Linux lets two sockets be bound to one port if both set SO_REUSEADDR, as servers do, and neither listens yet; and it
+    gives such a port to nobody who asks for any free one. On a system that does not allow this, the port is released
+    before the children start. If another program takes it meanwhile, rank 0 cannot listen on it and says so.
     """
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:
-        if _HAS_GROUPS:  # on Windows the option lets anybody in
+        if _HAS_GROUPS:  # on Windows the option would let any program listen on the port
             keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind((host, 0))
         port = keeper.getsockname()[1]
@@ -156,7 +156,7 @@ def reserve(host: str) -> Iterator[int]:
 
 
 class _Ranks:
-    """The processes of a launch: started, watched and ended."""
+    """Starts, watches and ends the processes of a launch."""
 
     def __init__(self, guard: IO[bytes] | None, tells: bool = True) -> None:
         self._guard = guard
@@ -168,15 +168,15 @@ class _Ranks:
         self._failed: dict[int, int] = {}
         self._asked = 0
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
-        """Which rank has ended, with which status; or which signal has come."""
+        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that has come."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Makes events of signals; ends all processes at the end of the block."""
+        """Inside the block, signals become events. At its end, all processes are ended."""
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _ASKS}
         for number in before:
-            if before[number] is signal.SIG_IGN:  # ignored before, as under nohup: it stays so
+            if before[number] is signal.SIG_IGN:  # nohup, for one, has SIGHUP ignored, which stays so
                 continue
             signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
         try:
@@ -207,7 +207,7 @@ class _Ranks:
                 self._guard.write(f"{line}\n".encode())
 
     def _wait(self, rank: int) -> None:
-        """Runs in a thread: waits for a rank and for what it has left in its group, which has a few seconds more."""
+        """Runs in a thread: waits for a rank to end, and then ends the processes that it left in its group."""
         process = self._processes[rank]
         status = process.wait()
         self._events.put(("ended", rank, status))
@@ -243,7 +243,7 @@ class _Ranks:
         return failure.status if failure.status > 0 else 128 - failure.status
 
     def _take(self, timeout: float | None) -> None:
-        """The next event."""
+        """Waits for the next event and handles it."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
             self._asked, is_first = number, not self._asked
@@ -268,7 +268,7 @@ class _Ranks:
         self._send_all(_KILL)
         self._collect(time.monotonic() + PATIENCE)
         if failed:
-            self._failed = failed  # the others failed because they were told to
+            self._failed = failed  # without the processes that the signal has ended
         for thread in self._waiting:
             thread.join(2 * PATIENCE)
 
@@ -283,7 +283,7 @@ class _Ranks:
 
 
 def _send(process: int, number: int) -> bool:
-    """Sends a signal to the group of a process; returns whether anybody was in it."""
+    """Sends a signal to the group of a process; returns whether the group had any process."""
     try:
         if _HAS_GROUPS:
             os.killpg(process, number)
@@ -296,9 +296,9 @@ def _send(process: int, number: int) -> bool:
 
 
 def _adopt_orphans() -> None:
-    """What outlives its rank becomes a child of the launcher, which learns when it ends.
+    """Makes processes that outlive their rank children of the launcher, which then learns when they end.
 
-    Linux only: elsewhere process 1 has to notice, and where it is slow, the end takes up to three seconds longer.
+    Works on Linux only. Elsewhere process 1 takes them over, and the end may take up to three seconds longer.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -312,7 +312,8 @@ def _bury(group: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
-    """Starts the guard, and gives the pipe that tells it the groups. When the pipe closes, the guard ends them."""
+    """Starts the guard, and yields the pipe by which the guard is told the groups. When the pipe closes, it ends
+    them."""
     if not _HAS_GROUPS:
         yield None
         return
@@ -351,7 +352,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class _Screen:
-    """What one rank prints, read by a thread for each of its two streams."""
+    """Shows what one rank prints: a thread reads each of its two streams."""
 
     def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         self._said: deque[str] = deque(maxlen=_KEPT)
@@ -364,7 +365,8 @@ class _Screen:
                 thread.start()
 
     def close(self) -> None:
-        """Waits for what the rank printed last; a process that it left behind may keep the stream open."""
+        """Waits for the last output of the rank, half a second at most: a process that it left behind may keep the
+        stream open."""
         for thread in self._threads:
             thread.join(0.5)
 
@@ -382,10 +384,10 @@ def _read(source: IO[bytes], lines: Lines) -> None:
 
 
 class Lines:
-    """Bytes as they come in, whole lines with a prefix as they go out.
+    """Takes bytes as they come, and writes whole lines with a prefix.
 
     A line that its program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
-    state. Colours pass, and end with their line.
+    state. Colours are kept, and reset at the end of their line.
     """
 
     def __init__(self, prefix: bytes, target: TextIO, kept: deque[str] | None = None) -> None:
@@ -425,5 +427,5 @@ def _reset(line: bytes) -> bytes:
 
 
 def _last_state(line: bytes) -> bytes:
-    """What a terminal shows at the end of a line; \r\n ends one as \n does."""
+    """The text that a terminal shows after a line with carriage returns; one before the line break changes nothing."""
     return next((state for state in reversed(line.split(b"\r")) if state), b"")

@@ -1,4 +1,4 @@
-"""What a rank tells the others, in one line each: what it is about to do with which tensors, and what it has raised."""
+"""Texts that a rank sends to the others: what it is about to do with which tensors, and which error it has raised."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 _LONGEST: Final = 60
-"""Characters of a number or text that are told to the others as they are."""
+"""The length of the longest number or text that is sent in full; a longer one is sent as a digest."""
 
 
 def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
-    """What is voted on of tensors. One that comes twice goes once, which has to be so on all ranks."""
+    """The tensors as the ranks vote on them. A tensor that comes twice is sent once, so that is part of the text."""
     first: dict[int, int] = {}
     told = []
     for i, one in enumerate(tensors):
@@ -32,7 +32,7 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
 
 
 def signature(one: Operand, but_length: bool = False) -> str:
-    """Of one: dtype, shape, and the kind of its device."""
+    """One tensor as the ranks vote on it: name, dtype, shape and kind of device."""
     shape = shape_of(one)
     told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
     place = one.backend.device_of(read(one))
@@ -41,13 +41,13 @@ def signature(one: Operand, but_length: bool = False) -> str:
 
 
 def overlap(parts: list[Operand]) -> str:
-    """Two tensors that share memory, which has to be so on all ranks: the second one written changes the first."""
+    """Names two tensors that share memory, if there are any. The ranks vote on it, because writing one changes both."""
     twins = first_overlap(parts) if len(parts) > 1 else None
     return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
 
 
 def unsent(x: Any) -> str:
-    """What is in a container and is not sent, and so must be the same: numbers and texts, long ones by a digest."""
+    """The leaves of a container that are no tensors. They are not sent, so the ranks vote on them."""
     if registry.kind_of(type(x)) is not None:
         return ""
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
@@ -55,7 +55,8 @@ def unsent(x: Any) -> str:
 
 
 def _same_everywhere(value: Any) -> str:
-    """What to call a thing on all ranks. Of one that is not known only its type: its text may have an address in it."""
+    """A text for an object that is the same on all ranks: of an unknown type only the name of that, because its `repr`
+    may have an address in it."""
     import numpy as np
 
     if value is None or isinstance(value, Number | str | bytes | np.generic | Enum):
@@ -70,13 +71,13 @@ def _shorten(text: str) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An error in a line, with where it was raised."""
+    """An error's type and text, and the file and line that raised it."""
     where = error.__traceback__
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
     try:
         text = str(error)[:2000]
-    except Exception as unsaid:  # what cannot be printed has to be told all the same
+    except Exception as unsaid:  # an error whose text cannot be had must be told all the same
         text = f"its text cannot be had: {type(unsaid).__name__}"
     return f"{type(error).__name__}: {text}{place}"

@@ -1,4 +1,4 @@
-"""Who goes when, by the control connection alone: `barrier`, and rank 0 in `first`. No device is waited for."""
+"""`barrier` and `first`, which use the control connection only: no device is waited for."""
 
 from __future__ import annotations
 

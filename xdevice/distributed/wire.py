@@ -1,4 +1,4 @@
-"""What goes over the control connection: frames of text, and the handshake that opens it. No tensor goes this way."""
+"""The protocol of the control connection: frames of text, and the proofs of the handshake. It carries no tensors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ NONCE: Final = 32
 MOST: Final = 64 * 2**20
 """Bytes of a frame, at most."""
 MOST_BEFORE: Final = 4096
-"""The same of who has not shown the token yet."""
+"""The same before the other side has proved that it knows the token."""
 
 _HEAD: Final = struct.Struct("!Ic")
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()
 
 
 class Conn:
-    """One end of a connection that never blocks: frames are kept until they can go, or are whole."""
+    """One end of a connection that never blocks: it keeps frames until they can be sent, or have come completely."""
 
     def __init__(self, sock: socket.socket, most: int = MOST) -> None:
         sock.setblocking(False)
@@ -44,7 +44,8 @@ class Conn:
         return self.sock.fileno()
 
     def send(self, kind: bytes, text: str = "") -> None:
-        """Sends a frame, or keeps what does not fit for `flush`. A connection that is gone is found by `frames`."""
+        """Sends a frame, and keeps for `flush` what cannot be sent yet. Does not fail: `frames` notices a lost
+        connection."""
         body = text.encode("utf-8", "backslashreplace")
         frame = _HEAD.pack(len(body), kind) + body
         if self.out:
@@ -71,7 +72,7 @@ class Conn:
             del self.out[:sent]
 
     def frames(self) -> Iterator[tuple[bytes, str]]:
-        """The frames that are there; afterwards `is_open` is False if the other end is gone."""
+        """The frames that have come. Sets `is_open` to False if the other end is gone."""
         while True:
             try:
                 data = self.sock.recv(65536)
@@ -102,7 +103,7 @@ class Conn:
 
 
 def _after_fork() -> None:
-    """A forked child that held a connection open would hide its parent's death from the others."""
+    """Closes all connections in a forked child: kept open there, they would hide the parent's death from the others."""
     for conn in list(_open):
         conn.close()
 
@@ -111,7 +112,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-# the handshake: either side proves that it knows the key, and sends it to nobody
+# the handshake: either side proves that it knows the key, without sending it
 
 
 def nonce() -> str:

@@ -24,7 +24,7 @@ def processes(
     join_timeout: float | None = None,
     check: bool | None = None,
 ) -> World:
-    """The processes that a launcher has started, as a block in which they work together; a world of one without any.
+    """The block in which the processes of a launcher work together. Without a launcher it is a world of one.
 
     Young: it may change in a minor version.
 
@@ -75,7 +75,7 @@ def world() -> World:
     Young: it may change in a minor version.
 
     Raises:
-        LaunchError: it is in none.
+        LaunchError: this process is in no such block.
 
     Example:
         >>> with xdevice.processes() as world:
@@ -88,7 +88,7 @@ def world() -> World:
 
 
 class World:
-    """The processes that work together, seen from one of them: what `xdevice.processes()` gives.
+    """The processes that work together, as one of them sees them: what `xdevice.processes()` gives.
 
     Young: it may change in a minor version.
 
@@ -112,7 +112,7 @@ class World:
 
     @property
     def engine(self) -> str:
-        """What moves the tensors: "torch:gloo"; "none" in a world of one."""
+        """The engine that moves the tensors: "torch:gloo"; "none" in a world of one."""
         return self._session.engine
 
     @property
@@ -247,11 +247,12 @@ class World:
         return gradients.average_gradients(self._session, model_or_gradients, weight)
 
     def first(self) -> AbstractContextManager[bool]:
-        """Rank 0 runs the block while the others wait before theirs; gives whether this is rank 0.
+        """Rank 0 runs the block first; the others wait, and run it afterwards. Gives whether this is rank 0.
 
-        So that rank 0 downloads and the others find what it has: `with world.first(): data = load()`. What is to run on
-        rank 0 alone, such as saving, asks: `with world.first() as is_first: if is_first: xdevice.save(...)`. Rank 0
-        may take as long as it likes, as long as its process lives. What it raises there is raised on all: on the others
-        as a PeerError, after which the world can still be used. No verb of the world can be called inside.
+        With `with world.first(): data = load()` rank 0 downloads the data, and the others find it there. Code for rank
+        0 alone asks: `with world.first() as is_first: if is_first: xdevice.save(...)`. Rank 0 may take as long as it
+        likes. An error that it raises in the block is raised on all ranks, on the others as a PeerError, after which
+        the world can still be used. No verb of the world can be called inside.
+
         """
         return turns.first(self._session)

@@ -112,8 +112,8 @@ class Graph:
 
 
 def _rehearse(task: Callable[[], Any], stream: streams.Stream) -> None:
-    """Runs the task once for real, before it is recorded: what its first call allocates could not be made while
-    recording, and if it reads on the host, the error names the line."""
+    """Runs the task once for real before it is recorded: memory that only its first call allocates could not be
+    allocated while recording, and if the task reads on the host, the error names the line."""
     from .transfers import transfers
 
     caller = streams.Stream.current(stream.device)

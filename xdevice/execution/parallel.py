@@ -2,13 +2,13 @@
 
 One thread cannot feed two GPUs from Python, so streams alone gain little (figures: docs/reference/async.md). Threads
 are kept for the next call: starting one takes ten times as long as waking it, and three times that on TensorFlow.
-A call has `MOST` of them at most. At a limit, tasks that call `parallel` themselves would wait for each other forever,
-so their tasks get what is left of the `MOST`, and the rest is done by the thread that calls.
+A call uses `MOST` threads at most. Tasks that call `parallel` themselves could wait for free threads for ever, so a
+nested call gets those that are left of the `MOST`, and its caller's thread does the other tasks.
 
 On a backend with streams of threads, a task works on streams that belong to its thread, one for each GPU in use. They
-wait for what the caller has enqueued, and the caller's streams for them, so results are ready for use. Memory that a
-task leaves elsewhere than in its result (a gradient, say) goes back to such a stream, whose next task waits for its
-caller too: so nobody writes into it while that caller still reads it.
+wait for what the caller has enqueued, and the caller's streams wait for them, so results are ready for use. Memory that
+a task makes beside its result, such as a gradient, belongs to such a stream: the next task there waits for its caller
+too, and so does not write into that memory while it is still read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 MOST: Final = max(32, os.cpu_count() or 1)
-"""How many tasks of a call run at once."""
+"""How many tasks of a call run at the same time, at most."""
 
 
 def parallel(*tasks: Callable[[], Any]) -> list[Any]:
@@ -171,7 +171,7 @@ def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """Called in the thread that the states were taken from, once the other thread's results are there."""
+    """Ends the carrying of states. Called in the thread they come from, once the other thread's results are there."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 
@@ -232,8 +232,8 @@ _turns: list[float] = []
 
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
-    """Lets threads hand over Python's lock after less than its 5 ms, in which a GPU that another thread feeds would run
-    out of work (docs/explanation/hardware.md)."""
+    """Inside the block, threads hand over Python's lock sooner than after Python's 5 ms, in which a GPU that another
+    thread feeds would run out of work (docs/explanation/hardware.md)."""
     if not _feeds_gpus(backend):
         yield
         return
@@ -259,11 +259,11 @@ def _feeds_gpus(backend: Backend) -> bool:
 
 def _forks(backend: Backend) -> list[_Fork]:
     if backend.stream_reach == "process":
-        return []  # a stream is entered for all threads: each task's would be that of all tasks
+        return []  # a stream is entered for all threads, so that tasks cannot have streams of their own
     try:
         return [_fork(backend, gpu) for gpu in backend.devices() if gpu.kind == "gpu" and backend.is_started(gpu)]
     except UnsupportedError:
-        return []  # it schedules by itself
+        return []  # the framework has no streams: it schedules its work by itself
 
 
 def _fork(backend: Backend, gpu: Device) -> _Fork:
@@ -325,15 +325,15 @@ class _Call:
             return None
 
     def drop(self) -> None:
-        """Starts no more of the tasks that still wait for a thread."""
+        """Forgets the tasks that still wait for a thread, so that none of them starts."""
         self._waiting.clear()
 
     def work(self, run: _Run | None, rest: Callable[[], None] = lambda: None) -> None:
-        """Runs a task, and then those that wait for a thread, one after another. `rest` is called before the caller
-        hears of the last one, so that this thread is free for the caller's next task."""
+        """Runs a task, and then those that wait for a thread, one after another. Calls `rest` before it reports the end
+        of the last one, so that this thread is free for the caller's next call of `parallel`."""
         while run is not None:
             run()
-            run = self.next()  # `run` names the next one at once, else it would keep the result alive
+            run = self.next()  # before the report, since the name `run` would keep the last result alive
             if run is None:
                 rest()
             self.done.put(None)
@@ -353,7 +353,7 @@ class _Worker(workers.Worker):
     def run(self) -> None:
         while (job := self.jobs.get()) is not None:
             job()
-            del job  # else it would keep a result alive until the next one
+            del job  # the name would keep the job's result alive until the next job
 
 
 class _Pool:
@@ -366,7 +366,7 @@ class _Pool:
         self._idle: list[_Worker] = []
         self._busy = 0
         self._calls: set[_Call] = set()
-        """Those of the program's own threads."""
+        """The calls under way that threads of the program made, not tasks."""
         self._enqueuer: _Worker | None = None
 
     def run(self, call: _Call) -> None:
@@ -392,7 +392,7 @@ class _Pool:
         try:
             yield
         finally:
-            call.drop()  # after Ctrl-C
+            call.drop()  # after Ctrl-C there may be some
             self._calls.discard(call)
 
     def _start(self, call: _Call, *, is_nested: bool) -> None:
@@ -420,7 +420,7 @@ class _Pool:
         return True
 
     def _start_enqueuer(self, call: _Call) -> None:
-        with self._lock:  # so that close() cannot end the thread before this job
+        with self._lock:  # so that close() does not end the thread before it gets this job
             if workers.must_park():
                 return
             if self._enqueuer is None:

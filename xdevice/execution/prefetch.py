@@ -1,4 +1,4 @@
-"""`prefetch`: batches that are on the device before they are asked for.
+"""`prefetch`: copies batches to the device before they are asked for.
 
 A thread pulls batches from the source and stages them. It works on a stream of its own where the backend has streams
 of threads, and marks each batch with an event that the consumer's stream waits for; elsewhere the framework's own
@@ -100,7 +100,7 @@ def _batches(source: Iterable[Any], place: Device, depth: int, backend: Backend)
                 owner.stream_wait(current, event)
                 keep(made.batch, owner, {place: current})
             yield made.batch
-            del made  # else this batch would stay while the next one is waited for
+            del made  # the name would keep this batch's memory while the consumer waits for the next one
     finally:
         producer.stop()
 
@@ -120,7 +120,7 @@ class _Lane:
         self._place = place
         self._start: Any = None
         self._stream: Any = None
-        if backend.is_started(place):  # else there is no work that the copies have to wait for
+        if backend.is_started(place):  # on a GPU that is not started, there is no work that the copies have to wait for
             self._start = backend.new_event(place)
             backend.record(self._start, backend.current_stream(place))
 
@@ -144,8 +144,7 @@ class _Lane:
 
 
 class _Producer(workers.Worker):
-    """The thread that takes batches from the source, copies them, and hands over at most `depth` that wait to be
-    used."""
+    """The thread that takes batches from the source and copies them. At most `depth` copied batches wait to be used."""
 
     def __init__(self, source: Iterable[Any], place: Device, depth: int, backend: Backend) -> None:
         super().__init__("xdevice-prefetch")
@@ -158,14 +157,14 @@ class _Producer(workers.Worker):
         self._states = carry_states()
         self._context = copy_context()
         self._context.run(random.branch)
-        # a queue, not a semaphore: Ctrl-C may leave one of Python's locked for good
+        # a queue instead of a semaphore of Python's, which Ctrl-C may leave locked for ever
         self._free: SimpleQueue[None] = SimpleQueue()
         for _ in range(depth):
             self._free.put(None)
         self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
         self._stopping = False
         self.is_awaited = False
-        """Whether the end of the program waits for it."""
+        """Whether the end of the program waits for this thread."""
 
     # the consumer's side
 
@@ -188,7 +187,8 @@ class _Producer(workers.Worker):
 
     def stop(self) -> None:
         self.tell_to_stop()
-        # at exit `_end_all` has waited already, and Python closes the last generators when the modules are gone
+        # at the program's end `_end_all` has waited for the thread; a generator may be closed later still, when the
+        # modules that `join` needs are gone
         if self.is_awaited or not self.is_alive():
             return
         if threading.current_thread() is self:  # the garbage collector closes a generator in any thread
@@ -290,8 +290,8 @@ class _Producer(workers.Worker):
             )
 
     def _stage_object(self, x: Any, path: Callable[[], str], stack: ExitStack, owners: dict[str, Backend]) -> Any:
-        """Moves an object that has its own `.to`, on the stream of its framework; raises for one whose tensors would
-        stay."""
+        """Moves an object that has its own `.to`, on the stream of its framework; raises for an object whose tensors
+        would stay where they are."""
         from xdevice.containers import trees
 
         stranger = trees.stranger(x)
@@ -316,8 +316,9 @@ class _Producer(workers.Worker):
 
 _running: set[_Producer] = set()
 _kept_streams: dict[tuple[str, Device, int], list[Any]] = {}
-"""Those that no producer is at work on, by backend, device and number of virtual GPUs, which may have replaced the real
-ones. An allocator keeps memory for each stream: with a new one for each epoch it would hold batches for all."""
+"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, which may have replaced
+the real ones. They are used again, because an allocator keeps memory for each stream: with a new stream for each epoch
+it would keep batches of all epochs."""
 
 
 def _end_all() -> None:
@@ -341,8 +342,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
-    """A stream for copies for each backend that may own a batch, where it has streams of single threads on the
-    device."""
+    """A stream for copies for each backend that tensors in a batch may belong to, if it has streams of single threads
+    on the device."""
     if place.kind != "gpu":
         return {}
     lanes = {}
@@ -350,6 +351,6 @@ def _lanes(backend: Backend, place: Device) -> dict[str, _Lane]:
         if owner.refusal is None and owner.stream_reach == "thread" and owner.has(place):
             try:
                 lanes[owner.name] = _Lane(owner, place)
-            except UnsupportedError:  # it schedules by itself
+            except UnsupportedError:  # the framework has no streams: it schedules its copies by itself
                 continue
     return lanes

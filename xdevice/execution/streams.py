@@ -1,6 +1,6 @@
 """Streams and events: which work of a device waits for which, and how long it took there.
 
-The core checks what a stream and an event are used on; the frameworks do not, and give wrong times or no order.
+What a stream or an event is used on is checked here: the frameworks do not check it, and give wrong times or no order.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from xdevice.base import devices
 from xdevice.base.devices import CPU, Device
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection
-from xdevice.errors import (
-    DeviceError,
-    DeviceMismatchError,
-    NotATensorError,
-    TimingError,
-    UnsupportedError,
-    shown,
-)
+from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, TimingError, UnsupportedError, shown
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -66,10 +59,7 @@ class Stream:
 
     @classmethod
     def current(cls, device: object = None) -> Stream:
-        """The stream that this thread's work on a device goes to now.
-
-        Args and errors are those of `Stream`.
-        """
+        """The stream that this thread's work on a device goes to now. Arguments and errors are those of `Stream`."""
         backend = selection.current()
         place = here(backend) if device is None else devices.parse(device)
         place = backend.require(place)
@@ -211,7 +201,7 @@ class Event:
         if device is not None:
             self._make(self.backend.require(devices.parse(device)))
         else:
-            # raises where there are no events; binds the event to no GPU yet, and starts none
+            # raises if there are no events; neither binds the event to a GPU nor starts one
             self.backend.require_events(devices.of("gpu") if self.backend.count("gpu") else CPU)
 
     def _make(self, device: Device) -> None:

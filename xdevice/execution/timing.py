@@ -1,4 +1,4 @@
-"""Times that are true: every reading waits first for the devices involved."""
+"""`Timer`, `Benchmark` and `measure`: times of asynchronous work, for which every reading waits for the devices."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MISSED = 0.05
 
 
 class Timer:
-    """A stopwatch over asynchronous work: it waits for the devices before each reading. Runs once it is made.
+    """A stopwatch for asynchronous work: it waits for the devices before each reading. Making it starts it.
 
     Args:
         devices: what to wait for: a device in any spelling, or a list of all that `xdevice.sync` takes (devices,
@@ -189,7 +189,7 @@ def _by_host(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[objec
 
 
 def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...]) -> float:
-    """Seconds of one call and its work, on a device that is idle before."""
+    """The seconds that one call and its work take, on a device that was idle before."""
     started = perf_counter()
     result = fn(*args)  # kept until the wait is over: JAX cannot wait for an array that was dropped
     sync(*targets)
@@ -201,8 +201,8 @@ def _once(fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, 
 def _by_events(
     fn: Callable[..., Any], args: tuple[Any, ...], targets: tuple[object, ...], repeats: int, gpu: Device
 ) -> Measurement | None:
-    """The times by the GPU's own events; None where these cannot tell: the backend has none, or `fn` uses other streams
-    too."""
+    """The times by events of the GPU; None if events cannot tell, because the backend has none or `fn` uses other
+    streams too."""
     from .streams import Event
 
     try:
@@ -230,7 +230,7 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """The GPU that is timed, if that is exactly one."""
+    """The GPU that is timed, if it is exactly one; else None."""
     backend = selection.current()
     if not targets:
         return spellings.of("gpu") if "gpu" in backend.kinds and backend.count("gpu") == 1 else None
@@ -240,7 +240,7 @@ def _only_gpu(targets: tuple[object, ...]) -> Device | None:
     try:
         place = spellings.parse(only)
     except DeviceError:
-        return None  # a tensor, a backend, a container
+        return None  # `only` is a tensor, a backend or a container
     return place if place.kind == "gpu" else None
 
 

@@ -10,9 +10,10 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from xdevice.contract import hooks
+from xdevice.contract.transfers import Transfer
 from xdevice.core import registry, workers
 from xdevice.core.blocks import Entered
 from xdevice.errors import ArgumentError, TransferError, shown
@@ -20,8 +21,7 @@ from xdevice.errors import ArgumentError, TransferError, shown
 if TYPE_CHECKING:
     from types import FrameType
 
-    from xdevice.base.devices import Device
-    from xdevice.contract import Backend, Transfer
+    from xdevice.contract import Backend
 
 Mode = Literal["record", "warn", "forbid"]
 _MODES = ("record", "warn", "forbid")
@@ -34,20 +34,10 @@ class TransferWarning(UserWarning):
     """
 
 
-class Record(NamedTuple):
-    """One read by the host, or one copy between devices, and the line that made it."""
+class Record(Transfer):
+    """One read by the host, or one copy between devices, with the file and line that made it."""
 
-    backend: str
-    kind: Literal["read", "move"]
-    how: str
-    """The call that made it: "item", "numpy", "print", "float", "to_device", ..."""
-    source: Device
-    destination: Device
-    nbytes: int
-    physical: bool
-    """False for what stays on the CPU, where nothing is moved, and which would be a transfer on a GPU."""
-    file: str
-    line: int
+    __slots__ = ()
 
     def __str__(self) -> str:
         what = "reads" if self.kind == "read" else "moves"
@@ -160,7 +150,7 @@ class transfers:
 
 
 class _Block:
-    """One entered `transfers`: its log, and the hooks that it holds."""
+    """One block of `transfers` that is open: its log, and the hooks that it holds."""
 
     def __init__(self, mode: Mode) -> None:
         self.log = TransferLog(mode)
@@ -180,10 +170,10 @@ class _Block:
         hooks.listening.set(True)
 
     def end(self) -> None:
-        """Ends the block. Where it is left in another thread or task than it was entered in, the context there keeps
-        listing its log, which is closed and takes no more records."""
+        """Ends the block. If another thread or task ends it than the one that entered it, the context of the latter
+        keeps the log in its list, but the log is closed and takes no more records."""
         if not self.log._open:
-            return  # the program is ending
+            return  # `_end_all` has ended the block before, as the program is ending
         self.log._open = False
         _open.remove(self)
         registry.on_load.remove(self._watch_loaded)
@@ -220,7 +210,7 @@ def _report(transfer: Transfer) -> None:
     if not logs:
         return
     frame, how = _user_frame(sys._getframe(1), transfer.how)
-    record = Record(*transfer._replace(how=how), frame.f_code.co_filename, frame.f_lineno)
+    record = Record(*transfer._replace(how=how, file=frame.f_code.co_filename, line=frame.f_lineno))
     for log in logs:
         log._records.append(record)
     modes = {log._mode for log in logs}

@@ -1,1 +1,1 @@
-"""A model of one framework in another: its state, what differs beside it, its optimizer's state."""
+"""Converts a model's parameters and its optimizer's state to another framework, and lists settings that differ."""

@@ -1,7 +1,7 @@
-"""What is one layer in one framework and several in another, and what two kinds of layers both are, before pairing.
+"""Rewrites the lists of layers of two models, before they are paired, where the frameworks divide layers differently.
 
-One LSTM of three layers is a stack of three in Keras; an attention is one layer, or four linear ones in a model of
-transformers. Several become one `Layer` with all of their parts, where the other model has one such layer for them.
+An LSTM of three layers is three LSTMs in Keras; an attention is one layer, or four linear layers in the package
+transformers. Several layers become one `Layer` with all of their parts, where the other model has one layer for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROLES: Final = {
 
 
 def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
-    """Both sides, rewritten so that their layers are of the same kinds, as far as that can be."""
+    """Both models, with their layers rewritten to be of the same kinds as far as possible; `target` may be none."""
     if target is None:
         return _with(source, map(_without_channels, source.layers)), None
     for way in (_without_ties, _with_channels, _with_instances, _with_stacks, _with_attentions):
@@ -35,7 +35,8 @@ def alike(source: Side, target: Side | None) -> tuple[Side, Side | None]:
 
 
 def in_code(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
-    """A line that names the attentions made of linear layers: their heads and scale are in the model's code, unread."""
+    """A line that names the attentions put together from linear layers: their heads and scale are set in the model's
+    code, which is not read."""
     found = [
         (other.path, side.backend.name)
         for pair in pairs
@@ -57,7 +58,8 @@ def _with(side: Side, layers: Iterable[Layer]) -> Side:
 
 
 def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Layer]:
-    """The sequence with these layers in it, each in the place of its first part; layers without parameters stay."""
+    """The sequence with `layers` for those that they were made of, each at the place of its first parameter. Layers
+    without parameters stay."""
     owners = {part.name: layer for layer in layers for part in layer.parts}
     done: set[int] = set()
     for layer in sequence:
@@ -90,7 +92,7 @@ def _signature(side: Side, layer: Layer) -> tuple[str, tuple[tuple[str, tuple[in
     return layer.kind, tuple(shapes_of(side.variables, layer).items())
 
 
-# norms of groups
+# group norms
 
 
 def _without_channels(layer: Layer) -> Layer:
@@ -99,7 +101,8 @@ def _without_channels(layer: Layer) -> Layer:
 
 
 def _with_channels(side: Side, other: Side) -> Side:
-    """Gives norms that do not know their channels those of the other model's norms with as many groups."""
+    """Gives group norms that do not know their number of channels that of the other model's group norms: in their
+    order if there are equally many, else the number that all of those have."""
     lacking = [layer for layer in side.layers if _lacks_channels(layer)]
     theirs = [layer for layer in other.layers if layer.kind == "group_norm"]
     told = [layer for layer in theirs if not _lacks_channels(layer)]
@@ -131,7 +134,7 @@ def _width(side: Side, layer: Layer) -> int:
 
 
 def _with_instances(side: Side, other: Side) -> Side:
-    """Makes norms with a group for each channel instance norms, where the other model has those."""
+    """Turns group norms with one group per channel into instance norms, where the other model has instance norms."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return side
     return _with(side, (_as_instances(side, layer) for layer in side.layers))
@@ -157,8 +160,8 @@ def _with_stacks(side: Side, other: Side) -> Side:
 
 
 def _stacks(side: Side, layers: list[Layer], depths: list[int]) -> list[list[Layer]]:
-    """The recurrent layers as stacks of these depths; none if the numbers do not fit or layers do not follow each
-    other."""
+    """Groups of recurrent layers that are one layer of the given depth each. Empty if the depths do not add up, or if
+    the layers of a group do not feed one another."""
     found, rest = [], list(layers)
     for depth in depths:
         count = 1 if rest and _depth(rest[0]) == depth else depth
@@ -195,7 +198,7 @@ def _stack(side: Side, stack: Sequence[Layer]) -> Layer:
 
 
 def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
-    """The settings of a stack: the value that all its layers have, or a tuple of theirs."""
+    """The settings of a stack: the value that all its layers share, or a tuple of each layer's value."""
     found: dict[str, object] = {}
     for name in dict.fromkeys(name for layer in stack for name in layer.settings):
         values = [layer.settings.get(name) for layer in stack]
@@ -207,7 +210,7 @@ def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
 
 
 def _with_attentions(side: Side, other: Side) -> Side:
-    """Takes four linear layers as one attention, where the other model has just as many attentions."""
+    """Joins groups of four linear layers to attentions, if this model then has as many attentions as the other."""
     wanted, own = (sum(layer.kind == layouts.ATTENTION for layer in one.layers) for one in (other, side))
     groups = list(_attentions(side)) if wanted > own else []
     if len(groups) != wanted - own:
@@ -216,7 +219,8 @@ def _with_attentions(side: Side, other: Side) -> Side:
 
 
 def _attentions(side: Side) -> Iterator[list[Layer]]:
-    """Groups of linear layers with one parent: those named like query, key and value, and the one that follows."""
+    """Groups of four linear layers: three of one parent whose names mean query, key and value, and the output, which
+    has such a name there or is the next linear layer of the block."""
     linear = [layer for layer in side.layers if layer.kind == "linear"]
     for layer in linear:
         parent = layer.path.rpartition(".")[0]
@@ -233,7 +237,7 @@ def _attentions(side: Side) -> Iterator[list[Layer]]:
 
 
 def _is(role: str, layer: Layer) -> bool:
-    """Whether a layer's name says this role; a projection counts before the output, so q_proj is no output."""
+    """Whether a layer's name means this role. The first role that fits counts, so q_proj is a query and no output."""
     words = set(layer.path.rpartition(".")[2].lower().split("_"))
     found = next((known for known, names in _ROLES.items() if words & set(names)), None)
     return found == role
@@ -262,7 +266,7 @@ def _common(group: Sequence[Layer]) -> str:
 
 
 def _replace(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
-    """The side with one layer in the place of each group, where the group's first was."""
+    """The side with each group of layers replaced by one layer, at the place of the group's first."""
     if not groups:
         return side
     done: set[int] = set()

@@ -1,4 +1,4 @@
-"""How alike two layers are by their names, which nobody writes alike: q_proj is query, enc.fc1 is encoder.dense_1."""
+"""How alike two layers are by their names, which models choose freely: q_proj is query, enc.fc1 is encoder.dense_1."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @cache
 def words(path: str) -> frozenset[str]:
-    """The names in a path, whole and in parts (block1_q has a q), without mere numbers."""
+    """The words in a path: its names whole, and cut at digits, underscores and capitals (block1_q has a q)."""
     names = path.split(".")
     parts = [part.lower() for name in names for part in _WORD.findall(name)]
     return frozenset({*parts, *(name.lower() for name in names if not name.isdigit())})
@@ -66,8 +66,8 @@ def words(path: str) -> frozenset[str]:
 
 @cache
 def likeness(one: str, other: str) -> int:
-    """How many words of one path are in the other, those that are short for another included; the last name counts
-    more, for it tells two layers of one block apart."""
+    """A score for the words that two paths share, synonyms and abbreviations included. The last name counts twice,
+    because it tells two layers of one block apart."""
     ours, theirs = one.rpartition(".")[2], other.rpartition(".")[2]
     return _common(words(one), words(other)) + _common(words(ours), words(theirs))
 
@@ -104,8 +104,8 @@ def _stem(path: str) -> tuple[str, tuple[int, ...]]:
 
 
 def crossings(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """The places of two layers whose names fit better if they are exchanged: q, k, o beside k, q, out, or fc1, fc2
-    beside dense_2, dense_1."""
+    """The pairs of places where the names of two layers fit better if they are exchanged: q, k, o beside k, q, out,
+    or fc1, fc2 beside dense_2, dense_1."""
     return [
         (one, two)
         for one, two in combinations(range(len(ours)), 2)
@@ -126,7 +126,8 @@ def _names(*paths: str) -> set[str]:
 
 
 def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
-    """Which of our paths is likely which of theirs, by their names; where several fit equally, by their order."""
+    """For each path in `ours` the path in `theirs` that likely means the same layer, by their names; among paths that
+    fit equally well, the one nearest in order."""
     ranked = sorted(
         ((-likeness(one, other), abs(here - there), one, other)
          for here, one in enumerate(ours) for there, other in enumerate(theirs)),

@@ -1,8 +1,8 @@
-"""What two models set differently: the settings of paired layers, with parameters and without.
+"""Which settings of two models differ, in layers with parameters and without.
 
-Layers without parameters have no names in common and no shapes. They are paired by where they are: in the gap behind a
-paired layer with parameters, by kind and number. Where a gap has not as many of a kind on both sides, they are compared
-only if all of that kind are set alike on each side; the rest is counted.
+Layers without parameters have no names in common and no shapes. They are paired by where they are: in the gap between
+two paired layers with parameters, by kind and number. Where one side has more of a kind in a gap than the other, the
+kind is compared only if all its layers are set alike on each side; the rest is counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ALONE = (
 )  # fmt: skip
 """Kinds without a counterpart of another kind: where one is missing, nothing takes its place."""
 _SORTS = ("pool", "norm")
-"""Of which one kind may stand for another."""
+"""Ends of kinds: a kind may take the place of another with the same end, as avg_pool that of max_pool."""
 _SET = frozenset(layouts.KINDS) - {"linear", "embedding", "prelu", "same"}
 """Kinds whose layers are set to something that changes an output."""
 _MISSING = "missing"
@@ -56,19 +56,20 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What came of comparing the layers without parameters."""
+    """The result of comparing the layers without parameters."""
 
     differences: list[Difference]
     settled: set[str]
     """The layers with parameters, by their paths in the source or the target, whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
-    """What has no counterpart, in the source and in the target."""
+    """The layers without a counterpart, of the source and of the target."""
     padded: tuple[Mapping[str, object], ...] = ({}, {})
-    """The paddings of layers of both by their paths, where a layer before adds to their inputs."""
+    """For the source and for the target: paths of layers, and their padding with that of the layer of zeros before."""
 
 
 def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
-    """The settings in which two layers with parameters differ, but for what the layers without parameters explain."""
+    """The settings that two paired layers with parameters do not have in common. `compared` says which activations and
+    paddings were found in layers of their own."""
     settled = compared.settled
     one, other = (
         layer._replace(settings={**layer.settings, "padding": known[layer.path]}) if layer.path in known else layer
@@ -88,7 +89,7 @@ def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
 
 
 def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
-    """What two models of one framework set differently in the layers that have one path in both, as texts."""
+    """A line for each setting that differs between two models of one framework, whose layers are paired by path."""
     try:
         ours, theirs = ({layer.path: layer for layer in backend.operations(model)} for model in (actual, expected))
     except UnsupportedError:
@@ -109,7 +110,7 @@ def between(backend: Backend, actual: Any, expected: Any) -> list[str]:
 
 
 def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer]]) -> Compared:
-    """What the layers without parameters set differently, in the order in which the models define them."""
+    """Compares the layers without parameters, in the order in which the models define them."""
     if source.sequence is None or target.sequence is None:
         return Compared([], set(), ([], []))
     return _compare(source.sequence, target.sequence, pairs)
@@ -134,7 +135,7 @@ def _compare(
 
 
 def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, object]:
-    """For each layer that took over the padding of a layer before it: its path, and that padding."""
+    """The path and the padding of each layer in `padded` that took over the zeros of the layer before it."""
     own = {layer.path: layer.settings.get("padding") for layer in plain}
     found = {layer.path: layer.settings.get("padding") for layer in padded if layer.parts}
     return {path: padding for path, padding in found.items() if padding != own[path]}
@@ -143,7 +144,7 @@ def _paddings(plain: Iterable[Layer], padded: Iterable[Layer]) -> dict[str, obje
 def of_calls(
     source: Side, expected: Run, target: Side, computed: Run, pairs: Sequence[tuple[Layer, Layer]]
 ) -> Compared:
-    """As `of_operations`, in the order in which the layers are called."""
+    """Compares the layers without parameters, in the order in which they are called."""
     return _compare(_layers_called(source, expected), _layers_called(target, computed), pairs, by_calls=True)
 
 
@@ -163,15 +164,14 @@ def _layers_called(side: Side, run: Run) -> Iterator[Layer]:
 
 
 def _counted_from_behind(layer: Layer, axes: int) -> Layer:
-    """The layer with the number of axes among its settings, so that its axis can be counted from the end: 1 of two is
-    -1."""
+    """The layer with `ndim` among its settings, by which its axis can be counted from the end: 1 of two axes is -1."""
     if "axis" not in layer.settings or "ndim" in layer.settings:
         return layer
     return layer._replace(settings={**layer.settings, "ndim": axes})
 
 
 def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
-    """Each difference once, also of a layer that is called twice."""
+    """The differences without repetitions, which a layer that is called twice makes."""
     return list({(str(one)): one for one in found}.values())
 
 
@@ -191,7 +191,8 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 
 def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
-    """The gaps in which nothing is called beside the layers listed, each with the number of the pair behind it."""
+    """The gaps in which no function is called beside the layers of the sequence: the numbers of the pairs before and
+    behind each."""
     found = {}
     behind, line, is_known = -1, operations.WHOLE, True
     for layer in sequence:
@@ -210,7 +211,7 @@ def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int,
 
 
 def with_pads(sequence: Iterable[Layer]) -> Iterator[Layer]:
-    """The layers; a layer of zeros right before a convolution or pool is added to that one's padding."""
+    """The layers, with each layer that only adds zeros merged into the padding of the convolution or pool behind it."""
     before: list[Layer] = []
     for layer in sequence:
         if before and before[-1].kind == "pad":
@@ -242,8 +243,8 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
 
 
 def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Container[str]) -> Compared:
-    """Compares the layers of each gap. `sure` are the gaps in which nothing else can be called, with words for where
-    they are: there a layer of one side is missing in the other. `holders` are the paths of layers with parameters."""
+    """Compares the layers of each gap. `sure` are the gaps in which no function is called, with words for where they
+    are: what one side lacks there is missing. `holders` are the paths of layers with parameters."""
     differences: list[Difference] = []
     left, right = [], []
     settled: set[str] = set()
@@ -281,7 +282,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
 
 
 def _is_lacking(gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps) -> bool:
-    """Whether a layer that only one side has in this gap is missing in the other, and not there as another kind."""
+    """Whether a layer that only one side has in this gap is missing on the other, rather than there as another kind."""
     number, kind = gap
     beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
     return kind in _ALONE and not any(kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside)
@@ -299,7 +300,7 @@ def _is_inside(layer: Layer | None, holders: Container[str]) -> bool:
 
 
 def _other_pools(ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]) -> Iterator[tuple[Layer, Layer]]:
-    """The pools left alone in one gap, of which one takes the mean and the other the maximum."""
+    """Pairs of pools without a counterpart in one gap, of which one takes the mean and the other the maximum."""
     for number, kind in ours:
         for there, other_kind in theirs:
             if there != number or {kind, other_kind} not in _POOLS:
@@ -315,7 +316,7 @@ def _once(layers: list[Layer]) -> list[Layer]:
 
 
 def _of_lone(layer: Layer, is_ours: bool) -> list[Difference]:
-    """The settings of a rescaling that only one side has: where it is missing, nothing multiplies."""
+    """The settings of a rescaling that only one side has, as differences from none."""
     return [
         Difference(layer.path, name, *((value, None) if is_ours else (None, value)))
         for name, value in layer.settings.items()
@@ -328,9 +329,8 @@ def _kinds(found: Gaps) -> set[str]:
 
 
 def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
-    """All layers of a kind, if all of one side are set alike, and all of the other. Different functions that never
-    stand in one place are no counterparts: each may be called as a function, or be of an unknown class, on the other
-    side."""
+    """All layers of a kind, if those of each side are set alike. None for two different activations that never stand
+    in one gap: each may be there on the other side too, as a function or as a layer of an unknown class."""
     every = [[layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)]
     if any(not _same(layers[0], layer) for layers in every for layer in layers):
         return None
@@ -386,8 +386,8 @@ def _holder(path: str) -> str:
 
 
 def tell_uncounted(source: Side, target: Side, compared: Compared, only: Container[str]) -> str:
-    """A line that counts the layers that could not be compared, of the kinds in `only` if there are any; "" if there is
-    none. An activation in a layer is a setting of that layer, and does not count."""
+    """A line that counts the layers that could not be compared, or only those of the kinds in `only`; "" for none. An
+    activation inside a layer is a setting of that layer, and does not count."""
     silent = [side.backend.name for side in (source, target) if side.sequence is None]
     if source.model is None:
         return ""
@@ -407,7 +407,7 @@ def tell_uncounted(source: Side, target: Side, compared: Compared, only: Contain
 
 
 def unread(pairs: Iterable[tuple[Layer, Layer]]) -> str:
-    """A line that names the layers whose kind kinds= gave, because their settings are unknown."""
+    """A line that names the layers whose settings are unknown, because only `kinds=` says what they are."""
     found = [
         other.path for one, other in pairs if one.kind in _SET and any(_is_unread(layer) for layer in (one, other))
     ]

@@ -1,7 +1,7 @@
-"""What two optimizers do differently, and the state of one for the other.
+"""`compare_optimizers` and `convert_optimizer`: how two optimizers differ, and the state of one in the other.
 
-An adapter reads an optimizer in PyTorch's terms (`contract.optimizers`); which settings matter, what makes two of them
-equal, and what a state means is said here, for all of them.
+An adapter reads an optimizer in PyTorch's terms (`contract.optimizers`). This module decides, for all frameworks, which
+settings matter, what to write to make them equal, and what an optimizer's state means.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _read(x: Any) -> _Read:
 
 
 def _profiles(optimizer: Optimizer) -> list[_Settings]:
-    """The settings of an optimizer's parameters, each once, in their order."""
+    """The different settings with which an optimizer updates its parameters, in the order of the parameters."""
     found: list[Any] = []
     for parameter in optimizer.parameters:
         if parameter.settings not in found:
@@ -196,7 +196,8 @@ def _differences(ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -
 
 
 def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
-    """Whether this setting changes a step of these two, given their other settings."""
+    """Whether the setting `name` makes a difference to the steps of the optimizers `one` and `other`, given their other
+    settings."""
 
     def are(setting: str, value: object) -> bool:
         return bool(one[setting] == value == other[setting])
@@ -206,7 +207,9 @@ def _matters(name: str, kind: str, one: _Settings, other: _Settings) -> bool:
     if name == "momentum_holds":
         return not are("schedule", None)
     if name == "eps":
-        return bool(one["eps_enters"] == other["eps_enters"])  # where eps enters differently, that line tells both
+        return bool(
+            one["eps_enters"] == other["eps_enters"]
+        )  # otherwise the line for `eps_enters` tells the values too
     if name == "eps_enters":
         return not are("eps", 0)
     if name == "decay":
@@ -227,14 +230,16 @@ def _number(value: float) -> str:
 
 
 _CODE: Final = ("schedule", "hooks")
-"""Settings that are code, so that nobody knows whether two are one."""
+"""Settings that are code, so that nobody can tell whether two of them do the same."""
 _NONE: Final = "no setting makes them equal"
 _INTO_THE_LOSS: Final = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
 
 
 def _remedy(name: str, ours: _Read, one: _Settings, theirs: _Read, other: _Settings) -> str:
     if name in _REMEDIES:
-        found = _REMEDIES[name](theirs, one, other)
+        return _REMEDIES[name]
+    if name in _CHOSEN_REMEDIES:
+        found = _CHOSEN_REMEDIES[name](theirs, one, other)
         if found is not None:
             return found
     for side, wanted in ((theirs, one), (ours, other)):
@@ -272,25 +277,13 @@ def _of_decay(theirs: _Read, one: _Settings, other: _Settings) -> str | None:
     return f"{_NONE}: set weight_decay=0 on both sides, and put the decay into the loss"
 
 
-def _of_momentum(theirs: _Read, one: _Settings, other: _Settings) -> str:
-    return (
-        f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of steps by the "
-        "new rate over the old one"
-    )
-
-
-def _of_schedule(theirs: _Read, one: _Settings, other: _Settings) -> str:
-    return "give both the same learning rate for each step, and compare them step by step: a schedule is code"
-
-
-def _of_hooks(theirs: _Read, one: _Settings, other: _Settings) -> str:
-    return "they are code, which nothing reads: compare the optimizers step by step"
-
-
 _REMEDIES: Final = {
-    "hooks": _of_hooks,
-    "eps_enters": _of_eps, "decay": _of_decay, "momentum_holds": _of_momentum, "schedule": _of_schedule,
-}  # fmt: skip
+    "hooks": "they are code, which nothing reads: compare the optimizers step by step",
+    "momentum_holds": f"{_NONE} but a constant learning rate: at each change, multiply the momentum that is a sum of "
+    "steps by the new rate over the old one",
+    "schedule": "give both the same learning rate for each step, and compare them step by step: a schedule is code",
+}
+_CHOSEN_REMEDIES: Final = {"eps_enters": _of_eps, "decay": _of_decay}
 
 
 # converting: which parameter is which
@@ -303,7 +296,7 @@ class _Pair(NamedTuple):
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each number of the parameter its place among those of the sources, one behind the other."""
+    """For each number of the parameter, its place in the numbers of all sources, one source behind the other."""
 
 
 def _side(kinds: Mapping[str, str], read: _Read, model: Any) -> Side:
@@ -344,21 +337,22 @@ def _pair_up(ours: _Read, theirs: _Read, state: State, source: Side, target: Sid
 
 
 def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Array | str:
-    """For each number of a target's parameter its place in the source's parameters; or why it has none, as a text."""
+    """For each number of a target's parameter its place in the source's parameters; or a text, why it has none."""
     layer = next((one for one in source.layers if set(origins) <= {part.name for part in one.parts}), None)
     part = next((part for one in target.layers for part in one.parts if part.name == name), None)
     if layer is None or part is None:
         return "no layer says what it is; pass kinds= as to convert_state"
     sizes = sum(math.prod(source.variables[origin].shape) for origin in origins)
     places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, sizes))
-    # if shifting the numbers shifts the result otherwise, it is computed, not moved
+    # numbers that are only moved stay what they are: 1,000 more before is 1,000 more behind
     if (moved - places != sizes).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
 
 
 def _number_elements(layer: Layer, part: Part, origins: Sequence[str], source: Side, start: int) -> Array:
-    """The running numbers of a source layer's elements, from `start`, laid out as the target's part is."""
+    """Numbers the elements of a source layer's parameters from `start`, and lays these numbers out as the target's
+    parameter `part` is laid out."""
     found: dict[str, Array] = {}
     for own in sorted((one for one in layer.parts if one.name in origins), key=lambda one: origins.index(one.name)):
         shape = tuple(source.variables[own.name].shape)
@@ -369,7 +363,8 @@ def _number_elements(layer: Layer, part: Part, origins: Sequence[str], source: S
 
 
 def _whole(pairs: list[_Pair], wrong: list[str]) -> list[_Pair]:
-    """The pairs whose source parameters are used completely: every number of them goes to exactly one place."""
+    """The pairs whose source parameters go to the target completely, each number to one place. Adds the reason to
+    `wrong` for each other pair."""
     taken: Counter[int] = Counter()
     for pair in pairs:
         ends = np.cumsum([_size(parameter) for parameter in pair.sources])
@@ -397,11 +392,11 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that a state was made with; a decay that is coupled is one too."""
+"""Settings that change what the numbers of a state mean. So does weight decay where it is part of the gradients."""
 
 
 def _tell_differences(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:
-    """The differences of the two optimizers, and those among them that make the state mean something else."""
+    """The differences of the two optimizers, and those of them that change what the numbers of a state mean."""
     found: dict[_Difference, list[str]] = {}
     blocking = []
     whole = ("", ours.optimizer.settings, theirs.optimizer.settings)
@@ -439,7 +434,7 @@ def _lacking(pairs: Iterable[_Pair], held: Mapping[str, Any]) -> list[str]:
 def _values(
     ours: _Read, theirs: _Read, pairs: Iterable[_Pair], held: Mapping[str, Any], slots: Mapping[str, Any]
 ) -> tuple[dict[str, Array], list[str]]:
-    """What to write into the target's slots, and for the slots that get nothing the reason."""
+    """What to write into each slot of the target, and the reasons why some slots get nothing."""
     values: dict[str, Array] = {}
     wrong = []
     for pair in pairs:
@@ -483,7 +478,7 @@ def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> di
 
 
 def _steps(power: float, beta: float) -> int:
-    """t, from the power beta^(t + 1). If that has become 0, any large t will do: it corrects nothing any more."""
+    """The number of steps t, from beta^(t + 1). Where that power is 0 any large t is right: Adam's correction is 1."""
     smallest = float(np.finfo("float32").tiny)
     return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0) if 0 < beta < 1 else 0
 
@@ -493,8 +488,7 @@ def _plain(slot: str) -> str:
 
 
 def _native(slot: str, pair: _Pair, came: list[dict[str, Any]]) -> Any:
-    """The value of this slot of the target, from the source's state in PyTorch's terms; None if the source has no
-    such."""
+    """The value of a target's slot, from `came`, the source's state in PyTorch's terms; None if that lacks it."""
     wanted = terms.STEP if slot in terms.POWERS else _plain(slot)
     if any(wanted not in one for one in came):
         return None

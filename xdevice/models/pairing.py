@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 """Settings without which the parameters of two layers are not the same ones."""
 Signature = tuple[object, ...]
-"""What every layer that may be the counterpart of another one has in common with it: its kind and shape."""
+"""The kind and shape of a layer, which are the same for its counterpart."""
 
 _TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", "out_proj.weight", "")
-"""Parameters that every layer of a kind has."""
+"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart: of each layer the first it has."""
 
 
 def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:
@@ -105,7 +105,7 @@ def _groups(signatures: list[Signature]) -> list[list[int]]:
 
 
 def _is_part(few: list[Layer], own: list[Signature], many: list[Layer], others: list[Signature]) -> bool:
-    """Whether the other model has all layers of this one at the same paths; paths that end in a number do not count."""
+    """Whether `many` has all the layers `few` at the same paths, none of which ends in a number: 0.1 says nothing."""
     there = {layer.path: found for layer, found in zip(many, others, strict=True)}
     named = all(not layer.path.rpartition(".")[2].isdigit() for layer in few)
     return named and all(there.get(layer.path) == found for layer, found in zip(few, own, strict=True))
@@ -114,7 +114,8 @@ def _is_part(few: list[Layer], own: list[Signature], many: list[Layer], others: 
 def _only_ones(
     source: Side, left: list[Layer], ours: list[Signature], target: Side, right: list[Layer], theirs: list[Signature]
 ) -> list[tuple[Layer, Layer]]:
-    """The pairs of which there is one of a kind and shape on either side; several on both sides are an error."""
+    """The pairs of layers that are the only ones of their kind and shape on both sides. Raises if both sides have the
+    kind and shape, and one has it several times."""
     counted, others = Counter(ours), Counter(theirs)
     unclear = [found for found in counted if found in others and counted[found] + others[found] > 2]
     if unclear:
@@ -139,7 +140,7 @@ def signature(side: Side, layer: Layer) -> Signature:
 def check_pair(source: Side, one: Layer, target: Side, other: Layer) -> None:
     ours, theirs = shapes_of(source.variables, one), shapes_of(target.variables, other)
     if one.kind == other.kind and any(one.settings.get(name) != other.settings.get(name) for name in SHAPING):
-        return  # a setting that shapes the weights differs: that is listed, and no mistake in the pairing
+        return  # a setting that shapes the weights differs, which is listed: the pairing is no mistake
     off = [
         f"{name or 'the tensor'} {ours[name]} and {theirs[name]}"
         for name in ours

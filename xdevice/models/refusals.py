@@ -1,4 +1,4 @@
-"""The errors about layers that cannot be paired: short, because a model has hundreds of them, and with what to do."""
+"""Texts of the errors about layers that cannot be paired: what to do, and of hundreds of layers only a few."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GUESSES: Final = 8
 
 
 class _Break(NamedTuple):
-    """Where the one order of two models ends: what stands before it, and what only each side has there."""
+    """A place where two models' layers stop coming in one order: the layer before, and what each side has there."""
 
     behind: str
     ours: list[str]
@@ -75,13 +75,12 @@ def unclear(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
-    broken = {name for one in breaks for name in one.paths}  # what breaks the order is what has to be told
+    broken = {name for one in breaks for name in one.paths}  # these come first: of them names= has to tell
     return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in broken))), lines)
 
 
 def _breaks(left: Sequence[Layer], ours: Sequence[Any], right: Sequence[Layer], theirs: Sequence[Any]) -> Any:
-    """The number of layers that come in one order, and the places where it breaks, for the message. It pairs
-    nothing."""
+    """How many layers come in one order in both models, and the places where they do not: for the message only."""
     numbers: dict[Any, int] = {}
     one, other = ([numbers.setdefault(found, len(numbers)) for found in side] for side in (ours, theirs))
     codes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
@@ -135,7 +134,7 @@ def _ways_out(likely: Mapping[str, str]) -> str:
 
 
 def _cut(head: str, end: str, lines: Sequence[str] = ()) -> str:
-    """The head, what to do, and as many of the lines as there is room for."""
+    """The head, `end`, which says what to do, and as many of the lines as there is room for."""
     text = f"{_at_most(head, MOST // 2)}. {_at_most(end, MOST // 2 - 2)}"
     for line in lines:
         if len(text) + len(line) + 3 > MOST:

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _SAME: Final = 1e-3
-"""How far apart they may be, of the largest number."""
+"""How far equal arrays may be apart, as a share of their largest number."""
 
 
 class Given(NamedTuple):
-    """The first input of a layer; `largest` and `total` are the same in every layout, and with zeros around it."""
+    """The first input of a layer. Its layout, and zeros around it, do not change `largest` and `total`."""
 
     x: Array
     largest: float
     total: float
-    """Of the sizes of all numbers."""
+    """The sum of the absolute values."""
 
 
 def as_given(inputs: Sequence[Array]) -> Given | None:
@@ -87,8 +87,8 @@ def _trim(x: Array, axis: int) -> Array:
 
 
 def similarity(one: Given | None, other: Given | None) -> float:
-    """How alike they are where they overlap, in the best layout, but for a factor or a few numbers: their correlation,
-    or the share of the numbers that agree. -1 if they cannot be compared."""
+    """How alike two inputs are where they overlap, in the layout that fits best: their correlation or the share of
+    numbers that agree, whichever is larger. -1 if they cannot be compared."""
     if one is None or other is None or one.x.ndim != other.x.ndim:
         return -1.0
     found = [-1.0]

@@ -1,9 +1,9 @@
-"""What two models compute on one input: which layers have one input, and where the models come apart.
+"""Runs two models on one input to tell which layer is which, and where the models begin to compute different numbers.
 
-The source runs once, and each of its layers' inputs and outputs are kept. The target then runs with these outputs in
-the place of its own: so every layer gets the input that it should have, whatever its weights are, and what differs
-between two layers does not reach the layers behind them. A layer of the target is the one of the source that has its
-kind, its shape and its input.
+The source runs once, and each layer's inputs and outputs are kept. The target then runs with these outputs in the place
+of its own: so every layer gets the input that it should have, whatever its weights are, and what differs between two
+layers does not reach the layers behind them. The counterpart of a layer of the target is the layer of the source with
+the same kind, shape and input.
 
 What must be kept:
 - images may have their channels first on one side and last on the other, and a flattened image comes in another order;
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""The least similarity of two inputs that are one but for a setting: a dropout's mode, a pool's padding."""
+"""The least similarity of two inputs that only a setting makes different, such as a pool's padding."""
 _MOST_RUNS: Final = 24
 
 
 class Settled(NamedTuple):
-    """What came of one run of the target with the outputs of the source."""
+    """What one run of the target, with the outputs of the source's layers, tells about the pairing."""
 
     chosen: dict[str, str]
     """The source's layer, by the target's."""
     ties: list[tuple[str, frozenset[str]]]
-    """Layers of the target, and those of the source with their input that were left for them."""
+    """Layers of the target, and for each those layers of the source with its input that no layer had taken before."""
     apart: list[tuple[str, str]]
-    """Layers of the target whose input is not that of its counterpart, and the one that was called before; "" for the
-    outputs of the model."""
+    """Layers of the target whose input is not that of their counterpart, each with the layer that was called before it;
+    "" stands for the outputs of the model."""
     open: list[str]
-    """Layers of the target of which nothing can be said."""
+    """Layers of the target for which no counterpart could be told."""
     sure: dict[str, str]
-    """Those of `chosen` that are the only ones with their input."""
+    """The entries of `chosen` that `names=` gives, or where only that layer of the source has the input."""
     run: Run
 
 
@@ -73,7 +73,7 @@ class _Made(NamedTuple):
 
 
 class Runs:
-    """The two models and what the source computes."""
+    """The two models, what the source computes on the input, and runs of the target."""
 
     def __init__(self, source: Side, target: Side, inputs: object) -> None:
         self.sides = source, target
@@ -121,8 +121,8 @@ class Runs:
     def settle(
         self, left: Sequence[Layer], right: Sequence[Layer], guess: Mapping[str, str], fixed: Mapping[str, str]
     ) -> Settled:
-        """Which layer of the target is which of the source, by the target's paths. `guess` holds unless an input
-        contradicts it, `fixed` in any case."""
+        """Finds which layer of the source each layer of the target is. `guess` and `fixed` give the source's path by
+        the target's: `guess` holds unless an input contradicts it, `fixed` in any case."""
         best = self._force(left, right, guess, fixed)
         runs = 1
         while best.open and runs < _MOST_RUNS:  # each run leaves fewer candidates
@@ -250,7 +250,7 @@ class _Forcing:
         return copy
 
     def _choose(self, path: str, mine: Given | None) -> str:
-        """The path of the source's layer that this one of the target is; "" if nothing tells."""
+        """The path of the source's layer that is the counterpart of the target's at `path`; "" if nothing tells."""
         if path in self._chosen:
             return self._chosen[path]
         found = self._fixed.get(path) or self._pick(path, mine)
@@ -289,8 +289,7 @@ def _rank(settled: Settled) -> int:
 
 
 def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
-    """The layers of the target that may be exchanged: the first of them may be each of several of the source, the last
-    one only what is left."""
+    """Groups of the target's layers that may be exchanged among themselves: they have input and kind in common."""
     groups: list[tuple[list[str], frozenset[str]]] = []
     for path, close in ties:
         group = next((paths for paths, known in groups if close & known), None)
@@ -305,8 +304,8 @@ def _groups(ties: Sequence[tuple[str, frozenset[str]]]) -> list[list[str]]:
 
 
 def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[Layer, Layer]], Run]:
-    """The layers of two models that have one kind, shape and input; where nothing else tells, those of one order. And
-    a run of the target, for its order.
+    """Pairs the layers of two models that have the same kind, shape and input, and by their order where that does not
+    tell. Returns the pairs, and a run of the target, which has the order of its calls.
 
     Raises:
         StateError: there is a layer of which nothing tells which it is.
@@ -318,7 +317,7 @@ def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[L
         guess = {other.path: one.path for one, other in pair_layers(source, target, renamed)}
     except StateError as error:
         if renamed:
-            by_name(source, target, renamed)  # whether these are right
+            by_name(source, target, renamed)  # raises if names= itself is wrong
         refusal = error
     fixed = {there: here for here, there in renamed.items()}
     if all(here == there for there, here in guess.items() if there not in fixed):
@@ -341,7 +340,8 @@ def pair_by_inputs(runs: Runs, renamed: Mapping[str, str]) -> tuple[list[tuple[L
 
 
 def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: StateError) -> None:
-    """Raises unless every layer that ran has a counterpart; pairs those that did not run if one of a kind is left."""
+    """Raises unless every layer has a counterpart where the source has one of its kind and shape left. Before that, it
+    pairs in `chosen` layers that are the only ones left of their kind and shape."""
     source, target = runs.sides
     left = {layer.path: signature(source, layer) for layer in source.layers if layer.path not in chosen.values()}
     right = {layer.path: signature(target, layer) for layer in target.layers if layer.path not in chosen}
@@ -361,7 +361,7 @@ def _require_all(runs: Runs, settled: Settled, chosen: dict[str, str], refusal: 
 
 @contextmanager
 def lend_values(side: Side, state: Mapping[str, Any]) -> Iterator[None]:
-    """Inside the block the model has those of these values that fit; afterwards its own again."""
+    """Inside the block the model has the values of `state` that fit its variables; afterwards its own again."""
     backend = side.backend
     values = {
         name: value for name, value in state.items()
@@ -398,7 +398,8 @@ def _time_exchanged(x: Array, there: Array) -> Array:
 
 
 def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | None]) -> Array:
-    """An output of the source in the layout of the target's."""
+    """The source's output `x` in the layout of the target's output `there`; `ends` says of both models whether their
+    channels are last."""
     here, last = ends
     if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis in Keras
         return x.reshape(there.shape)

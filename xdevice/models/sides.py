@@ -1,4 +1,4 @@
-"""What `convert_state` reads: a model, or a flat dict of tensors, as layers whose parameters are known."""
+"""Reads what `convert_state` is given, a model or a flat dict of tensors, as layers whose parameters are known."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Side(NamedTuple):
     unknown: list[str]
     """The variables of no layer, each under one of its names."""
     sequence: list[Layer] | None = None
-    """The layers of a model, with parameters and without, in the order of their definition. None if nobody tells
-    those, and of a dict."""
+    """All layers of a model, those without parameters too, in the order of their definition. None for a dict, and
+    where the backend cannot list them."""
     model: Any = None
 
 
@@ -66,7 +66,7 @@ def model_side(of: tuple[Backend, Any], kinds: Mapping[str, str]) -> Side:
 
 
 def check_told(kinds: Mapping[str, str], renamed: Mapping[str, str], source: Side, target: Side | None) -> None:
-    """Raises if kinds= says of a layer what it is on neither side."""
+    """Raises if kinds= gives a layer a kind that it has neither in the source nor in the target."""
     for path, kind in kinds.items():
         ways = ((source, path),) if target is None else ((source, path), (target, renamed.get(path, path)))
         found = [
@@ -144,7 +144,7 @@ def _names_of(backend: Backend, path: str, kind: str) -> str:
 
 
 def kinds_with(kinds: dict[str, str], wanted: Side | None, renamed: Mapping[str, str]) -> dict[str, str]:
-    """The kinds that kinds= gives, and those that the target's layers give for the same paths."""
+    """The kinds that kinds= gives, and for all other paths those of the target's layers at the same paths."""
     if wanted is None:
         return kinds
     back = {there: here for here, there in renamed.items()}

@@ -23,17 +23,7 @@ from xdevice.tensors.refusals import lack_of_memory, require_dtype
 from . import folding, operations
 from .pairing import SHAPING, pair_layers
 from .settling import Runs, lend_values, pair_by_inputs
-from .sides import (
-    Side,
-    check_kinds,
-    check_told,
-    flat_side,
-    kinds_with,
-    model_of,
-    model_side,
-    shapes_of,
-    some_of,
-)
+from .sides import Side, check_kinds, check_told, flat_side, kinds_with, model_of, model_side, shapes_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -309,9 +299,10 @@ class _Writer:
         if self._device is not None:
             self._device = target.require(self._device)
         self._by_functions: list[str] = []
-        """Differences that are none if one model calls a function where the other has an activation in a layer."""
+        """Lines about an activation that only one layer of a pair has: the other model may call it as a function."""
         self._made: dict[int, tuple[str, int, str]] = {}
-        """For each variable of the target that has a value: its name, the source's variable, the way to its layer."""
+        """By the id of each variable of the target that has a value: its name, the id of the source's variable, and the
+        path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
         parts = [
@@ -455,8 +446,8 @@ class _Writer:
         parts: tuple[Part, ...],
         wanted: Side | None,
     ) -> None:
-        """Makes one weight of the two of a weight norm, or two of one, where only one side has that norm: outputs are
-        equal then, and training is not."""
+        """Merges the two parameters of a weight norm into one weight, or splits one, where only one side has a weight
+        norm. Outputs are equal then, training is not."""
         g, v = layouts.NORMED
         shape = None if wanted is None else shapes_of(wanted.variables, layer._replace(parts=parts)).get(g)
         if (shape is None) == (g not in arrays):
@@ -489,12 +480,7 @@ class _Writer:
             self._state.unmapped[origin] = f"{self._target.name} has no {name} in this {layer.kind}"
 
     def _write(
-        self,
-        layer: Layer,
-        part: Part,
-        arrays: Mapping[str, Any],
-        origins: Mapping[str, str],
-        wanted: Side | None,
+        self, layer: Layer, part: Part, arrays: Mapping[str, Any], origins: Mapping[str, str], wanted: Side | None
     ) -> None:
         try:
             array = floats.take(part.rule.native(*(arrays[name] for name in part.of)))
@@ -521,7 +507,9 @@ class _Writer:
             self._state.differences.append(f"{name}: {came} came, {wanted} in {self._target.name}; cast before loading")
 
     def _check_ties(self, layer: Layer, name: str, variable: int, first: int, array: Any) -> None:
-        """Raises if one variable of the target would get two values; lists one of the source that becomes two."""
+        """Raises if one variable of the target would get two values. Lists, as a difference, a variable of the source
+        that becomes two variables of the target."""
+
         before = self._made.setdefault(variable, (name, first, layer.path))
         held = None if before[0] == name else self._target.to_numpy(self._state[before[0]])
         if held is not None and (held.shape != array.shape or (held != array).any()):

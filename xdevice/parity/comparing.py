@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LISTED: Final = 20
 """How many parameters without a counterpart a message names."""
 _LONGEST: Final = 1100
-"""How many characters these may take."""
+"""How many characters the lines about them may take together."""
 _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state say what is what: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected)"
@@ -92,14 +92,14 @@ def compare(
     inputs: object = None,
     names: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Whether two values hold the same numbers, and the worst error, also where they do: `assert_parity` as a result.
+    """Compares two values as `assert_parity` does, and returns the result, with the worst error even if they agree.
 
     Young: it may change in a minor version.
 
     Arguments, rule and cost are those of `assert_parity`.
 
     Raises:
-        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does. A difference is a result.
+        ArgumentError, DTypeError, UnsupportedError, NotBuiltError: as `assert_parity` does; never for a difference.
 
     Example:
         >>> found = xdevice.compare(xdevice.tensor([1, 2]), xdevice.tensor([1, 3]))
@@ -125,7 +125,7 @@ def _compare(
 
 
 def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rule: Rule) -> Comparison:
-    """As `compare`, of values that were read before: the pytest plugin and the reports compare recordings by it."""
+    """Compares two values that were read to the host before, as those of recordings are."""
     left_out = structures.counters_of_one(actual, expected)
     if left_out:
         actual, expected = ([one for one in side if one.path not in left_out] for side in (actual, expected))
@@ -145,7 +145,7 @@ def compare_readings(actual: Sequence[Reading], expected: Sequence[Reading], rul
 
 
 def _of_runs(both: Both, rule: Rule) -> Comparison:
-    """The comparison of what two models return."""
+    """Compares what two models returned. If that differs, the text names the first layer that does."""
     found = compare_readings(both.actual, both.expected, rule)
     return found if found.ok else found._replace(text=f"{found.text}\n{both.where()}")
 
@@ -162,14 +162,14 @@ def _worst_of(found: list[Comparison]) -> Comparison:
 
 
 def _report_unmapped(pair: Pair) -> Comparison:
-    """Parameters of a model that have no counterpart in the other framework's."""
+    """The result for models with parameters that have no counterpart in the other model."""
     lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
     text = f"the models differ{between(pair.actual, pair.expected)}:{_first_of(lines)}{_WHAT_IS_WHAT}"
     return difference("structure", next(iter(pair.unmapped)), None, None, text)
 
 
 def _settings(pair: Pair) -> Comparison:
-    """Models that hold the same numbers and may compute something else with them."""
+    """The result for models whose parameters agree, and whose settings do not or could not be compared."""
     lines = _first_of([f"\n  {line}" for line in pair.settings])
     text = (
         f"the parameters agree, and the layers are not shown to be set alike; not compared, or set differently:{lines}"
@@ -179,7 +179,7 @@ def _settings(pair: Pair) -> Comparison:
 
 
 def _first_of(lines: list[str]) -> str:
-    """As many of them as a message may hold, and how many more there are."""
+    """As many of the lines as a message may hold, and how many more there are."""
     ends = list(accumulate(map(len, lines)))
     count = max(1, min(_LISTED, sum(end <= _LONGEST for end in ends)))
     rest = f"\n  and {len(lines) - count} more" if len(lines) > count else ""

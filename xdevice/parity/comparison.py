@@ -1,4 +1,4 @@
-"""What a comparison comes to, and its words that every kind of difference needs."""
+"""`Comparison`, the result of `compare`, and functions that make one of each kind of difference."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 
 
 class Comparison(NamedTuple):
-    """What `compare` found. True if all is equal within the tolerances.
+    """What `compare` found. As a bool it is True if all is equal within the tolerances.
 
     Young: it may change in a minor version.
-
-    Otherwise it describes the leaf that is furthest off. The element's fields are those of its worst element, the one
-    whose error is the largest multiple of what is allowed; None where nothing could be computed.
+    It describes the leaf that is furthest off, and the worst element of that leaf: the one whose error is the largest
+    multiple of what is allowed. None stands where nothing could be computed.
     """
 
     ok: bool
     problem: Problem | None
-    """What differs; values are compared only where all else agrees, and settings of models where values do."""
+    """What differs. Values are compared only where all else agrees, and the settings of models only where values do."""
     leaf: str
-    """The way to it from the value's name: `['x'][1]`, `0.weight`; empty for a tensor that is the value itself."""
+    """The path of the leaf in the value: `['x'][1]`, `0.weight`; empty if the value itself is a tensor."""
     worst: tuple[int, ...] | None
     """The index of the worst element."""
     actual: Any
@@ -33,16 +32,16 @@ class Comparison(NamedTuple):
     abs: float | int | None
     rel: float | None
     ulp: int | None
-    """How many numbers of the coarser dtype it is away."""
+    """How many numbers of the coarser dtype lie between the two values."""
     allowed: float | None
-    """The largest absolute error that it may have."""
+    """The largest absolute error that the worst element may have."""
     excess: float
-    """Its error as a multiple of what is allowed: 1 is the limit."""
+    """The worst element's error as a multiple of what is allowed: 1 is the limit."""
     off: int
     total: int
-    """How many elements of the leaf are off, of how many."""
+    """How many elements of the leaf are off, and how many it has."""
     text: str
-    """All of it in words; if all is equal, only what was left out: a count of batches that one of them lacks."""
+    """The result in words. If all is equal, it only names what was left out: a count of batches that one side lacks."""
 
     def __bool__(self) -> bool:
         return self.ok
@@ -61,7 +60,7 @@ def difference(problem: Problem, leaf: str, actual: object, expected: object, te
 
 
 def of_structure(text: str) -> Comparison:
-    """A difference of which a text is all that there is to tell."""
+    """A difference of structure that only a text describes."""
     return difference("structure", "", None, None, text)
 
 

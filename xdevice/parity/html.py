@@ -1,4 +1,4 @@
-"""A parity report as one HTML page that needs nothing else: no scripts, no fonts, no pictures from elsewhere."""
+"""Writes a parity report as one HTML page that loads nothing: no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .report import Finding, Report, Row
 
 _COLORS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's, which people with any colour vision can tell apart."""
+"""The colours of Okabe and Ito, which people with any colour vision can tell apart."""
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
@@ -65,7 +65,7 @@ def _verdict(report: Report) -> str:
     if report.first is not None:
         found = report.first.finding
         where = f"{found.name}, step {found.step}, on {report.first.backend} (compared with {report.first.reference})"
-        # as the terminal has it, without the words of the heading
+        # the text that the terminal shows, without the part that is in the heading
         lines = str(report.first).partition(f"on {report.first.backend}: ")[2]
         text = f"<strong>First divergence: {escape(where)}</strong><pre>{escape(lines)}</pre>"
         return f'<div class="first">{text}</div>'
@@ -127,7 +127,7 @@ def _head(headings: Sequence[str]) -> str:
 
 
 def _row(kind: str, headings: Sequence[str], cells: Sequence[str]) -> str:
-    """A row of a table, or, on a phone, a card whose lines begin with the headings."""
+    """A row of a table. The style shows it as a card on a phone, with the headings before the cells."""
     made = [
         f'<td class="{"number" if heading in _NUMBERS else "text"}" data-of="{heading}">{escape(cell)}</td>'
         for heading, cell in zip_longest(headings, cells, fillvalue="")
@@ -139,9 +139,9 @@ def _row(kind: str, headings: Sequence[str], cells: Sequence[str]) -> str:
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 52, 14
 _INSET: Final = 14
-"""What is free beside the first and the last step."""
+"""The space left of the first step and right of the last."""
 _APART: Final = 4
-"""How far the markers of two backends lie beside each other, where their values are equal."""
+"""How far the markers of two backends lie apart, so that equal values do not cover each other."""
 
 
 def plot(name: str, series: Mapping[str, list[Finding]]) -> str:
@@ -222,14 +222,14 @@ def _line(axes: _Axes, backend: str, findings: list[Finding], number: int, lines
         for (x, y), finding in zip(points, findings, strict=True)
         if len(points) <= _MOST_MARKS
     )
-    # the first are the widest, so that one below another is seen
+    # the first lines, which are drawn below the others, are the widest, so that they stay visible
     width = 1.5 + 1.5 * (lines - 1 - number)
     line = f'stroke="{_color(number)}" stroke-width="{width}" stroke-linecap="round"'
     return f'<polyline points="{path}" fill="none" {line}/>{marks}'
 
 
 _MOST_MARKS: Final = 200
-"""Of a longer series only the line is drawn."""
+"""The length of the longest series that is drawn with markers."""
 _DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
 _SHAPES: Final = (
     "M-3.5,0 a3.5,3.5 0 1,0 7,0 a3.5,3.5 0 1,0 -7,0 z",
@@ -239,7 +239,7 @@ _SHAPES: Final = (
     "M0,4 l4,-7 h-8 z",
     "M-4,-1.2 h2.8 v-2.8 h2.4 v2.8 h2.8 v2.4 h-2.8 v2.8 h-2.4 v-2.8 h-2.8 z",
 )
-"""A circle, a square, a triangle, a diamond, one upside down, a cross: each backend has one beside its colour."""
+"""A circle, a square, a triangle, a diamond, a triangle upside down, a cross: the markers of the backends."""
 
 
 def _color(number: int) -> str:
@@ -253,7 +253,7 @@ def _mark(x: float, y: float, number: int) -> str:
 
 
 def _limit(axes: _Axes, findings: list[Finding]) -> str:
-    """The least that a backend's worst element was allowed at each step; a run that was cut short has no say."""
+    """The dashed line of the tolerance: at each step the least that the worst element of any backend was allowed."""
     allowed: dict[int, float] = {}
     for finding in findings:
         size = _limit_of(finding)
@@ -277,5 +277,5 @@ def _error(finding: Finding) -> float:
 
 
 def _limit_of(finding: Finding) -> float:
-    """The error that the worst element was allowed; 0 if nothing is known of that."""
+    """The error that the worst element was allowed; 0 if that is unknown."""
     return finding.comparison.allowed or 0.0

@@ -1,7 +1,8 @@
-"""Two values read side by side: a model beside one of another framework in the other's names and layouts.
+"""Reads two values for a comparison. Of two models of different frameworks, one is converted to the other first.
 
-By their names alone a square kernel that should be transposed would look equal as it is, and one under another name
-would look missing. So `convert_state` pairs the layers, and what it cannot map is a difference.
+If parameters were paired by name, a square kernel that should be transposed would be compared untransposed, and one
+under another name would seem to be missing. So `convert_state` pairs the layers, and what it cannot map is a
+difference.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Pair(NamedTuple):
     actual: list[Reading]
     expected: list[Reading]
     unmapped: dict[str, str]
-    """What has no counterpart in the other framework, by path, and why."""
+    """By the path of each parameter without a counterpart in the other model, the reason."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    """What two models set differently, or what could not be compared, so that equal parameters may compute something
-    else."""
+    """Lines about settings of the two models that differ or could not be compared: with them, equal parameters may give
+    different outputs."""
 
 
 class _Model(NamedTuple):
@@ -48,7 +49,7 @@ class _Model(NamedTuple):
 
 
 def read_pair(actual: object, expected: object) -> Pair:
-    """Every leaf of both, as `readings.read` gives them, but models of two frameworks in the same names and layouts.
+    """Every leaf of both values, as `readings.read` gives them; models of two frameworks in one's names and layouts.
 
     Raises:
         UnsupportedError, NotBuiltError, ContainerError: as `readings.read`. DTypeError: a model whose dtype the other
@@ -78,7 +79,8 @@ def _read(leaf: Leaf) -> list[Reading]:
 
 
 def _match(path: str, actual: Any, expected: Any) -> Pair | None:
-    """None of what is compared by its own names: all but a model beside one of another framework, or beside a State."""
+    """The readings of two values that are models of two frameworks, or a model and a `State`. None for anything else,
+    which is compared under its own names."""
     ours, theirs = _model(actual), _model(expected)
     if isinstance(actual, State) and theirs is not None:
         return _beside_state(path, actual, theirs)
@@ -95,8 +97,8 @@ def _match(path: str, actual: Any, expected: Any) -> Pair | None:
 
 
 def _is_target(ours: _Model, theirs: _Model) -> bool:
-    """Whether `ours` can only be the target of a conversion: its one bias for a sum of two, or its weight of a weight
-    norm, cannot be taken apart."""
+    """Whether `ours` must be the target of the conversion, because it has the sum of two biases, or the product of a
+    weight norm, where `theirs` has two parameters."""
     parts, others = ([part for layer in one.layers for part in layer.parts] for one in (ours, theirs))
     products, made = (sum(part.of == layouts.NORMED[:1] for part in every) for every in (parts, others))
     return any(part.rule.is_lossy for part in parts) or products < made

@@ -1,12 +1,14 @@
-"""What rounding alone does to each recorded value: the reference again, in float64, and with numbers moved by an ULP.
+"""Measures what rounding alone does to each recorded value.
 
-The rule is `8 * noise + 2 * 2**-23 * max|expected|`, where the noise of a leaf is the largest difference that a run
-made to an element of it. Four moved runs are the fewest that were enough: with one, honest runs were reported.
+The reference runs again: once in float64, and four times with its numbers moved by an ULP. The noise of a leaf is the
+largest difference that such a run makes to an element of it. Allowed is `8 * noise + 2 * 2**-23 * max|expected|`. With
+one moved run instead of four, runs without a fault were reported.
 
-A single number, as a loss is, may stay as it is in five runs by chance. So the largest difference of a name's steps so
-far counts, as a share of the largest number. And the runs are moved once, at their beginning, where another framework
-rounds differently at each step, so it counts k + 1 times at step k: in eight steps of a VAE, trained by the Adam of
-PyTorch and of Paddle, honest errors grew to 1.5 of what is allowed without that, and are at most 0.3 with it.
+A single number, such as a loss, may by chance be the same in all five runs. So the largest difference in all steps of a
+name so far counts, as a share of the largest number. The runs are moved only once, at their beginning, while another
+framework rounds differently in each step, so the noise counts k + 1 times at step k. In eight steps of a VAE, trained
+by the Adam of PyTorch and of Paddle, errors of correct runs grew to 1.5 times what is allowed without that factor, and
+to 0.3 times with it.
 """
 
 from __future__ import annotations
@@ -27,14 +29,14 @@ if TYPE_CHECKING:
     from .recording import RecordedCall
 
     Noise = Mapping[tuple[str, int], Mapping[str, float]]
-    """By name and step, then by leaf."""
+    """The noise of each leaf, by name and step of the recorded value and then by the leaf's path."""
 
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
-"""Which runs there are beside the usual one: values of XDEVICE_FLOATS."""
+"""The further runs of the reference, each as the value of XDEVICE_FLOATS that asks for it."""
 
 
 def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> Noise:
-    """What rounding does to each leaf, by the differences between the reference and its other runs.
+    """The noise of each leaf: the largest difference between the reference and its other runs, `variants`.
 
     Raises:
         RecordingError: a run recorded other names, steps, leaves or shapes than the reference.
@@ -57,7 +59,7 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
                 largest[way] = max(largest[way], _difference(one, two))
         noise[key] = {}
         for (way, difference), leaf in zip(largest.items(), usual, strict=True):
-            size = _largest(leaf)
+            size = _size(leaf.value, 0) if leaf.is_number else 0.0
             share = difference / size if size else 0.0
             most[entry.name, way] = share = max(share, most.get((entry.name, way), 0.0))
             noise[key][way] = max(difference, share * size) * (entry.step + 1)
@@ -65,20 +67,16 @@ def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[R
 
 
 def moved_nothing(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> bool:
-    """Whether the runs with moved numbers recorded the reference's own: then they say nothing of rounding."""
+    """Whether the runs with moved numbers recorded the same numbers as the reference, so that they measure nothing."""
     jittered = {variant: entries for variant, entries in variants.items() if variant.startswith(floats.JITTER)}
     return not any(any(leaves.values()) for leaves in measure(reference, jittered).values())
 
 
 def _difference(one: Reading, two: Reading) -> float:
-    """The largest of two leaves, where both are finite: an infinity is what the comparison itself sees."""
+    """The largest difference of two leaves where both are finite. Infinities are left to the comparison itself."""
     if not (one.is_number and two.is_number):
         return 0.0
     return _size(one.value, two.value)
-
-
-def _largest(one: Reading) -> float:
-    return _size(one.value, 0) if one.is_number else 0.0
 
 
 def _size(one: Any, two: Any) -> float:

@@ -1,4 +1,4 @@
-"""How far `xdevice parity` has come, on standard error: a line for each backend, with a clock while it runs."""
+"""Shows the progress of `xdevice parity` on standard error: a line for each backend, with a clock while it runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def bar(*columns: ProgressColumn) -> Progress:
-    """What shows progress on standard error, and is drawn on a terminal only: rich takes a pipe for one under
-    FORCE_COLOR, which Jupyter sets."""
+    """A progress display on standard error, disabled unless that is a terminal: with FORCE_COLOR, which Jupyter sets,
+    rich would take a pipe for a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -27,7 +27,7 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 @contextmanager
 def show(backends: Sequence[str]) -> Iterator[Watcher]:
-    """A watcher that shows what it is told. Where nobody can see a clock run, a line is written at each end."""
+    """A watcher that shows the progress of each backend. Without a terminal it writes a line when a backend ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     with bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:

@@ -1,4 +1,4 @@
-"""What a value holds, read to the host leaf by leaf: what parity compares and recordings keep."""
+"""Reads the leaves of a value to the host, for comparisons and recordings."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Reading(NamedTuple):
     """One leaf, read to the host: a tensor, a variable of a model, or something that is not a tensor."""
 
     path: str
-    """The way to it from the value's name: `['x'][1]`; empty for a value that is a tensor itself."""
+    """The path of the leaf in the value: `['x'][1]`; empty if the value itself is a tensor."""
     value: Any
-    """A NumPy array, which may share the tensor's memory; of what is not a tensor, the thing itself."""
+    """A NumPy array, which may share the tensor's memory; or the object itself, if it is no tensor."""
     dtype: str
-    """`float32`; of what is not a tensor its type, such as `float`."""
+    """`float32`; the name of the type, such as `float`, of what is no tensor."""
     device: str | None
-    """`cpu:0`; None of what is not a tensor."""
+    """`cpu:0`; None of what is no tensor."""
     owner: str
-    """`torch 2.13.0`; `Python` of what is not a tensor."""
+    """`torch 2.13.0`; `Python` of what is no tensor."""
     origin: str = ""
-    """The name it has in its model, if it was converted and is compared under another."""
+    """The parameter's name in its own model, if it is compared under the name that the other model has for it."""
 
     @property
     def is_number(self) -> bool:
@@ -56,7 +56,7 @@ def read(x: object) -> list[Reading]:
 
 
 def leaves(x: object) -> list[trees.Leaf]:
-    """The leaves of a container, in which a model is one; anything else is its own only leaf."""
+    """The leaves of a container, models among them; or the value itself as the only leaf."""
     return [trees.Leaf("", x)] if registry.kind_of(type(x)) is not None else trees.leaves(x)
 
 

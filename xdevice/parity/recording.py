@@ -36,7 +36,7 @@ ARRAYS: Final = "arrays.npy"
 
 _STORED_AS: Final = {"bfloat16": "uint16"}
 DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
-"""What reading a file raises that is missing, cut short or not what it should be."""
+"""The errors that reading a file raises if it is missing, cut short, or of another format."""
 
 
 def record(name: str, value: object) -> None:
@@ -58,8 +58,8 @@ def record(name: str, value: object) -> None:
         DTypeError, UnsupportedError: an 8-bit float, or another dtype that no rule compares; a symbolic tensor.
         The error of an asynchronous computation of the value.
 
-    Costs 0.1 us where nothing is recorded. Else it waits for the value, copies it to the host and writes it: 0.2 ms,
-    and what the size takes.
+    Costs 0.1 us where nothing is recorded. Otherwise it waits for the value, copies it to the host and writes it, which
+    takes 0.2 ms and more for large values.
 
     Example:
         >>> for step in range(3):
@@ -70,7 +70,7 @@ def record(name: str, value: object) -> None:
 
 
 def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
-    """Inside the block `record` writes into a new recording in this folder, and not where it did before.
+    """Inside the block, `record` writes into a new recording in this folder only.
 
     Raises:
         RecordingError: the folder has a recording already.
@@ -103,9 +103,9 @@ def recording_to(folder: str | Path) -> AbstractContextManager[Recorder]:
 
 
 class Recorder:
-    """Writes a recording. The folder is made if need be, and the files with the first value.
+    """Writes a recording. The first value creates the folder, if there is none, and the files.
 
-    A worker that the program spawns has one too, of the same folder: no harm if it records nothing.
+    A process that the program spawns has a recorder for the same folder too, which does no harm until it records.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -199,7 +199,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
 
 
 def _user_line() -> str:
-    """The innermost line that is not xdevice's: `/home/ann/train.py:41`."""
+    """The innermost line on the stack that is not in xdevice: `/home/ann/train.py:41`."""
     import sys
 
     frame: FrameType | None = sys._getframe(2)
@@ -277,7 +277,7 @@ def _write_leaf(arrays: BufferedWriter, leaf: Reading) -> dict[str, Any]:
 
 
 class RecordedCall:
-    """One call of `record`: its name and step, and its values, which are read from the file when asked for."""
+    """One call of `record`: its name and step, and its values, which `read` reads from the file."""
 
     def __init__(
         self, name: str, step: int, time: float, leaves: list[dict[str, Any]], arrays: Path, where: str = ""
@@ -287,7 +287,7 @@ class RecordedCall:
         self.time = time
         """Seconds since 1970."""
         self.where = where
-        """The line that recorded it, `/home/ann/train.py:41`; empty in a recording of an earlier xdevice."""
+        """The line that called `record`, `/home/ann/train.py:41`; empty in a recording of an earlier xdevice."""
         self._leaves = leaves
         self._arrays = arrays
 
@@ -296,7 +296,7 @@ class RecordedCall:
         return {str(leaf["path"]): str(leaf["dtype"]) for leaf in self._leaves}
 
     def read(self) -> list[Reading]:
-        """Its leaves, as `xdevice.parity.readings.read` gave them.
+        """The leaves of the recorded value, as `xdevice.parity.readings.read` gave them.
 
         Raises:
             RecordingError: the files are damaged, or one is missing.
@@ -330,13 +330,12 @@ class Recording:
             )
         try:
             text = path.read_text(encoding="utf-8")
-            header, *lines = [
-                json.loads(line) for line in text.split("\n")[:-1]
-            ]  # a crash may have cut the last line short
+            # a crash may have cut the last line short, so what is behind the last newline is not read
+            header, *lines = [json.loads(line) for line in text.split("\n")[:-1]]
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
-            """What wrote it: xdevice, Python, the selected backend, the versions of the loaded ones."""
+            """What wrote the recording: xdevice, Python and the loaded backends with versions; the selected backend."""
             self.entries: list[RecordedCall] = [
                 RecordedCall(
                     str(line["name"]),
@@ -389,4 +388,4 @@ def _from_environment() -> Recorder | None:
 
 
 _recorder: Recorder | None = _from_environment()
-"""Where `record` writes; None outside of a parity run."""
+"""The recorder that `record` writes with; None outside of a parity run."""

@@ -1,4 +1,4 @@
-"""What a comparison of recordings found: each name by backend, the first divergence, and who did not run."""
+"""The report of comparing recordings: each name by backend, the first divergence, and the backends that did not run."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ class Finding(NamedTuple):
     name: str
     step: int
     order: tuple[float, ...]
-    """Its place in the program; of what the reference does not have, after what was recorded before it."""
+    """Where the program recorded the value, for sorting. A value that the reference lacks comes after the value that
+    was recorded before it."""
     comparison: Comparison
     actual_line: str = ""
-    """Where it was recorded, `/home/ann/train.py:41`; empty of what is missing."""
+    """The line that recorded the backend's value, `/home/ann/train.py:41`; empty if there is none."""
     expected_line: str = ""
 
 
 class Divergence(NamedTuple):
-    """The first value of a backend that is not the reference's."""
+    """The first value of a backend that differs from the reference's."""
 
     backend: str
     reference: str
@@ -51,7 +52,7 @@ class Divergence(NamedTuple):
 
     @property
     def lines(self) -> str:
-        """The line of the program that recorded it, or those of both sides if they differ."""
+        """The line of the program that recorded the value, or the lines of both sides if they differ."""
         mine, theirs = self.finding.actual_line, self.finding.expected_line
         if not mine or not theirs or mine == theirs:
             return line_text(mine or theirs)
@@ -65,13 +66,13 @@ class Row:
     backend: str
     state: State
     reference: str = ""
-    """What it was held against."""
+    """The backend that this one was compared with."""
     version: str | None = None
     seconds: float | None = None
-    """Of the whole process, importing included."""
+    """How long the whole process took, imports included."""
     records: int = 0
     error: str = ""
-    """Why it did not run."""
+    """Why the backend did not run."""
     python: str = ""
     findings: list[Finding] = field(default_factory=list)
 
@@ -84,7 +85,7 @@ class Row:
 
 @dataclass
 class Report:
-    """The rows of all backends, and what to know beside them."""
+    """The rows of all backends, and notes for the reader."""
 
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
@@ -97,12 +98,12 @@ class Report:
 
     @property
     def status(self) -> int:
-        """0 all agree, 1 one diverges, 2 one did not run, whatever the others did."""
+        """2 if a backend did not run or was not compared, else 1 if one diverges, else 0."""
         states = {row.state for row in self.rows}
         return NOT_RUN if states & {"did not run", "not compared"} else DIVERGED if "diverges" in states else AGREE
 
     def compared_rows(self) -> list[Row]:
-        """The rows that have been held against another."""
+        """The rows of all backends but the reference."""
         return [row for row in self.rows if row.state != "reference"]
 
     def names(self) -> list[str]:
@@ -147,11 +148,11 @@ def hold(
     noise: Noise | None = None,
     is_float64: bool = False,
 ) -> list[Finding]:
-    """Every entry beside the reference's of the same name and step.
+    """Compares every entry with the reference's of the same name and step.
 
-    Where the run was cut short, what it did not come to record is not a difference. With `noise` float32 is allowed
-    what rounding does. In a run in float64 the first step of each name is held by the rule of float64, and later ones
-    by that of float32: Paddle's Momentum, Keras and Gluon keep their hyperparameters in float32, and are 3e-7 off then.
+    If the run was cut short (`is_complete` False), entries that it lacks are no differences. With `noise`, float32 may
+    differ by what rounding does. In a run in float64, the first step of each name keeps the rule of float64, and later
+    steps that of float32, because Paddle's Momentum, Keras and Gluon hold their hyperparameters in float32.
     """
 
     def rule_of(name: str, step: int) -> Rule:
@@ -191,13 +192,13 @@ def _extra(actual: Sequence[RecordedCall], places: dict[tuple[str, int], int]) -
 
 
 def line_text(where: str) -> str:
-    """A line of the program, its path relative to the current folder if it is in there."""
+    """A line of the program; its path is relative to the current folder if the file is inside of that."""
     path = Path(where)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else where
 
 
 def error_text(comparison: Comparison) -> str:
-    """A finding in a few characters: its worst absolute error, or what differs."""
+    """The result in a few characters: the worst absolute error, or what differs."""
     if comparison.abs is None:
         return comparison.problem or "equal"
     return "0" if comparison.abs == 0 else f"{float(comparison.abs):.1e}"
@@ -267,7 +268,7 @@ def show(report: Report) -> None:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for row in report.rows:
         if "\n" in row.error:
-            # soft_wrap: the terminal wraps a long path, which can be copied whole
+            # with soft_wrap the terminal breaks the line, so that a long path can be copied as one
             console.print(f"{row.backend} {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
     if report.first is not None:
         console.print("First divergence", style="bold red")
@@ -292,7 +293,7 @@ def _backends_table(report: Report) -> Table:
 def _to_know(row: Row) -> str:
     why = row.error.partition("\n")[0]
     first = f"first at {row.first.finding.name}, step {row.first.finding.step}" if row.first is not None else ""
-    other = f"compared with {row.reference}" if " " in row.reference else ""  # of another run
+    other = f"compared with {row.reference}" if " " in row.reference else ""  # the reference comes from another run
     return "; ".join(filter(None, (why, first, other)))
 
 

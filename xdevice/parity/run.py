@@ -1,7 +1,7 @@
 """`xdevice parity` and `xdevice compare`: one script on several backends, each in a process of its own.
 
-A run is a folder with one folder a backend, which holds what it recorded, printed and complained of. So a framework
-that crashes, hangs or is missing costs its own row, and what it recorded until then is compared.
+A run is a folder with one folder per backend, which holds its recording, its output and its errors. So if a framework
+crashes, hangs or is missing, only its own row of the report fails, and what it recorded until then is compared.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from .tolerances import Rule
 
 RUN: Final = "run.json"
-"""What is known of a run beside its recordings: the reference, and how each backend's process ended."""
+"""The file that says which backend is the reference, and how each backend's process ended."""
 CALIBRATION: Final = "calibration"
-"""The folder of the reference's further runs, which measure what rounding does."""
+"""The folder of the reference's further runs, which measure what rounding alone does."""
 _INTERRUPTED: Final = "was interrupted"
 _TRACING: Final = ["-m", "xdevice.parity.traced"]
 _SHORT: Final = ("float32", "complex64")
 _NAMED: Final = 4
-"""How many values a note names."""
+"""How many values a note names at most."""
 _CALIBRATED: Final = "calibrated: float32 is allowed 8 times what rounding alone does in {} to each value"
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
     "random, load and convert_state, so only the run in float64 says what rounding does"
 )
 _SHOWN: Final = 6
-"""The last lines of an error that are worth a row of a table."""
+"""How many of the last lines of a process's errors are shown."""
 
 
 class Plan(NamedTuple):
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
     is_traced: bool = False
     """Whether the layers of the script's models are kept too."""
     floats: str = ""
-    """What every process is asked for by XDEVICE_FLOATS."""
+    """The value of XDEVICE_FLOATS in every process."""
     calibrates: bool = False
     """Whether the reference runs again, to measure what rounding does."""
 
@@ -86,7 +86,7 @@ class Process(NamedTuple):
     name: str
     backend: str
     place: str
-    """Its folder in that of the run."""
+    """The process's folder, inside the folder of the run."""
     floats: str
 
 
@@ -95,7 +95,7 @@ def _place_of(variant: str) -> str:
 
 
 class Ended(NamedTuple):
-    """How a backend's process ended; no error if by itself, with status 0."""
+    """How a backend's process ended. `error` is empty if it ended by itself, with status 0."""
 
     backend: str
     seconds: float | None
@@ -105,20 +105,20 @@ class Ended(NamedTuple):
 
 
 class Watcher:
-    """Receives news of a run, from several threads. This class ignores them."""
+    """Is told about the progress of a run, from several threads. This class does nothing with it; subclasses do."""
 
     def starts(self, backend: str) -> None:
         """A backend's process is about to start."""
 
     def counts(self, backend: str, records: int) -> None:
-        """So many values it has recorded so far."""
+        """A backend has recorded `records` values so far."""
 
     def ends(self, ended: Ended, records: int) -> None:
         """A backend's process has ended."""
 
 
 class _Running:
-    """The processes of a run. After `stop` none is there, and none is started."""
+    """The processes of a run. `stop` ends all of them, and no further one can be started."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ class _Running:
 
 
 def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
-    """Runs the script once per backend; `folder` keeps the recordings, also of a run that is interrupted."""
+    """Runs the script once per backend. The recordings are in `folder`, even if the run is interrupted."""
     running = _Running()
     done: dict[str, Ended] = {}
 
@@ -157,7 +157,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> list[Ended]:
         with ThreadPoolExecutor(max_workers=plan.jobs) as pool:
             try:
                 list(pool.map(one, processes))
-            except BaseException:  # Ctrl-C: nothing that was started stays behind
+            except BaseException:  # after Ctrl-C no process that was started stays behind
                 pool.shutdown(wait=False, cancel_futures=True)
                 running.stop()
                 raise
@@ -178,7 +178,7 @@ def _end_by_interrupt(plan: Plan, process: Process) -> Ended:
 
 
 def clear(folder: Path) -> None:
-    """Removes what an earlier run has left in a folder, and nothing else.
+    """Removes the files of an earlier run from a folder, and nothing else.
 
     Raises:
         RecordingError: there is no run in it.
@@ -230,7 +230,7 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
 
 
 def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], None]) -> str:
-    """Waits until the process has ended, or its time has. Why it did not run to its end, or nothing."""
+    """Waits until the process ends, and kills it after `timeout`. Returns why it failed; "" if it did not."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         with suppress(subprocess.TimeoutExpired):
@@ -242,7 +242,7 @@ def _wait(process: subprocess.Popen[Any], timeout: float, tick: Callable[[], Non
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
-    """The process and all that it has started, which are a group of their own."""
+    """Kills the process and all processes that it has started, which are one process group."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -271,7 +271,7 @@ def count(folder: Path) -> int:
 
 
 class Run(NamedTuple):
-    """A folder of recordings: of a run, or of one backend."""
+    """A folder of recordings as it was read: of a run, or of a single backend."""
 
     folder: Path
     reference: str
@@ -279,10 +279,10 @@ class Run(NamedTuple):
     recordings: Mapping[str, Recording]
     traces: Mapping[str, Traces]
     calibration: Mapping[str, Recording]
-    """The reference's further runs, by what they were asked for."""
+    """The recordings of the reference's further runs, by their value of XDEVICE_FLOATS."""
 
     def has(self, backend: str) -> int:
-        """How much a backend has left: values recorded, and calls of models traced."""
+        """How many values a backend recorded, and how many calls of models it traced, together."""
         return len(self.entries(backend)) + (len(self.traces[backend].runs) if backend in self.traces else 0)
 
     def entries(self, backend: str) -> list[RecordedCall]:
@@ -303,7 +303,7 @@ class Run(NamedTuple):
         return {variant: found.entries for variant, found in self.calibration.items()}
 
     def notes(self) -> list[str]:
-        """What to know of the floats of this run."""
+        """Notes for the reader about float64 and calibration in this run."""
         found = [_float32_note(name, self.entries(name)) for name in self.recordings if self.is_float64(name)]
         if self.calibration and self.entries(self.reference):
             found.append(_CALIBRATED.format(self.reference))
@@ -313,10 +313,10 @@ class Run(NamedTuple):
 
 
 def load(folder: Path) -> Run:
-    """A folder of recordings.
+    """Reads a folder of recordings.
 
     Raises:
-        RecordingError: it has none, or a damaged one.
+        RecordingError: the folder has no recording, or a damaged one.
     """
     if (folder / recording.INDEX).exists():
         only = Recording(folder)
@@ -331,7 +331,7 @@ def load(folder: Path) -> Run:
         ended = [Ended(**one) for one in about["backends"]]
         there = {one.backend: folder / one.backend for one in ended}
         reference = str(about["reference"])
-        # without the reference there is nothing to calibrate, and its own row says why
+        # if the reference failed, there is nothing to calibrate, and its row of the report says why
         is_there = not any(one.error for one in ended if one.backend == reference)
         rest = [Ended(**one) for one in about.get("calibration", []) if is_there]
     except recording.DAMAGES as error:
@@ -410,7 +410,7 @@ def report_of_two(first: Path, second: Path, rule: Rule) -> Report:
 
 
 def _row(run: Run, ended: Ended, other: Run, reference: str, rule: Rule) -> Row:
-    """The row of one backend, compared with another one, of the same run or another."""
+    """The row of one backend, compared with `reference` of `other`, which is the same run or another one."""
     name = ended.backend
     row = _failed_row(ended, ended.error) if ended.error else Row(name, "agrees", seconds=ended.seconds)
     row.python = ended.python

@@ -1,4 +1,4 @@
-"""Two models run side by side on the same inputs: what they return, and where they part if that differs."""
+"""Runs two models on the same inputs: reads what they return, and finds the first layer that differs."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ class Both(NamedTuple):
 
 
 def run_pair(actual: Any, expected: Any, inputs: Any, names: Mapping[str, str]) -> Both:
-    """Runs both models. Their outputs come in the order of axes of the expected one.
+    """Runs both models and reads their outputs, those of `actual` with their axes in the order of `expected`.
 
     Raises:
-        NotATensorError: neither models nor tensors. UnsupportedError: layers cannot be seen there.
+        NotATensorError: an argument is no model, or `inputs` no tensors. UnsupportedError: a framework whose layers
+            cannot be traced.
     """
     runs = run_both(actual, expected, inputs)
     ours, theirs = (_read_outputs(run.result) for run in runs)

@@ -1,4 +1,4 @@
-"""What is compared before values: which leaves there are, of which kind, shape, dtype and device."""
+"""Compares what comes before the values: which leaves there are, and their kinds, shapes, dtypes and devices."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def compare_paths(actual: Sequence[Reading], expected: Sequence[Reading]) -> Com
 
 
 def counters_of_one(actual: Sequence[Reading], expected: Sequence[Reading]) -> set[str]:
-    """The counts of batches that only one side has: bookkeeping of PyTorch's, and no weights."""
+    """The paths of counts of batches that only one side has: PyTorch's batch norms keep them, and nothing uses them."""
     paths, others = ({reading.path for reading in side} for side in (actual, expected))
     return {path for path in paths ^ others if path.rstrip("'\"]").endswith(layouts.COUNTER)}
 
 
 def ways(leaves: Sequence[Reading]) -> list[str]:
-    """Their paths, each once: keys of a dict may look the same."""
+    """The leaves' paths, made unique by numbers, since two keys of a dict may look the same."""
     seen: dict[str, int] = {}
     found = []
     for leaf in leaves:
@@ -71,7 +71,7 @@ def compare_pairs(pairs: Sequence[tuple[Reading, Reading]], rule: Rule) -> Compa
 
 
 def _kind(actual: Reading, expected: Reading) -> Comparison | None:
-    """A number beside a text, say: what the leaves are belongs to the structure."""
+    """A difference of structure if one leaf is a number or tensor, and the other is not."""
     if actual.is_number == expected.is_number:
         return None
     text = (

@@ -1,7 +1,7 @@
-"""How far apart two numbers may be: the rule of each dtype, and what the arguments of a comparison make of it.
+"""How far apart two numbers may be, by their dtype and the arguments of a comparison.
 
-The rule of each dtype is what honest runs of the same training on several frameworks were seen to keep, and faults were
-seen to break; docs/reference/parity.md has the measurement.
+Correct runs of the same training on several frameworks were seen to stay within the tolerance of each dtype, and faulty
+ones were not; docs/reference/parity.md has the measurement.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ TOLERANCES: Final = {
     "float16": Tolerance(8e-3, 2e-3, 0.0),
     "bfloat16": Tolerance(6e-2, 1.6e-2, 0.0),
 }
-"""From the finest dtype to the coarsest. A complex dtype follows that of its parts; ints and bools are exact."""
+"""From the finest dtype to the coarsest. A complex dtype has the tolerance of its parts; ints and bools are exact."""
 
 _PYTHON: Final = ("float", "complex")
 _NOISES: Final = 8.0
-"""How many times what rounding alone does is allowed: 4 was the least without a false alarm."""
+"""The factor by which an error may exceed what rounding alone does: 4 was the least without a false alarm."""
 _FLOOR: Final = 2 * 2.0**-23
-"""Of max|expected|: what is allowed where rounding did nothing."""
+"""What is allowed where rounding did nothing, as a share of max|expected|."""
 _DOES: Final = " that rounding alone does up to this step"
 
 
 class Rule(NamedTuple):
-    """How strictly to compare; the arguments of `assert_parity`."""
+    """How strictly to compare: the arguments of `assert_parity`, and what reports of whole runs add."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -55,14 +55,14 @@ class Rule(NamedTuple):
     check_dtype: bool = True
     equal_nan: bool = False
     pythons: Literal["float32", "float64"] = "float32"
-    """What two floats of Python's own are compared as: what `xdevice.tensor` makes of them."""
+    """The dtype by whose tolerance two Python floats are compared."""
     float64_as: Literal["float32", "float64"] = "float64"
-    """Whose rule float64 keeps. In a run in float64 only the first step of a name keeps its own."""
+    """The dtype whose tolerance float64 has: in a run in float64, that of float32 from the second step of a name."""
     noise: Mapping[str, float] | None = None
-    """What rounding alone was seen to do, by leaf; see `xdevice.parity.noise`."""
+    """By each leaf's path, the error that rounding alone was seen to make; see `xdevice.parity.noise`."""
 
     def check(self) -> Rule:
-        """Itself; raises `ArgumentError` for a wrong tolerance."""
+        """Returns the rule itself. Raises `ArgumentError` for a wrong tolerance."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
@@ -74,16 +74,16 @@ class Rule(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The tolerance of a comparison: the dtype's, or a given one."""
+    """The tolerance of one comparison of two leaves."""
 
     rtol: float
     atol: Callable[[float], float]
-    """Of max|expected|."""
+    """The absolute part of the tolerance, as a function of max|expected|."""
     text: str
 
 
 def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
-    """None where nothing is."""
+    """The tolerance for two leaves of this dtype. None if they must be equal, as ints and bools must."""
     if dtype is None:
         return Allowed(0.0, lambda size: _NOISES * noise, f"{_NOISES:g} * {noise:.3g}{_DOES}") if noise else None
     if noise is not None and dtype == "float32":
@@ -99,7 +99,7 @@ def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
 
 
 def coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
-    """The coarser of two float dtypes; None if both are exact. A Python number goes along with the other."""
+    """The coarser of two float dtypes; None if both dtypes are exact. A Python number takes the other's dtype."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
     floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
     if not floats:

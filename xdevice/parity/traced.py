@@ -1,12 +1,12 @@
 """`python -m xdevice.parity.traced script.py`: runs a script as Python does, and keeps what its models' layers compute.
 
-What it keeps lies beside the recording, in the folder `trace`: the arrays as `record` keeps them, and in `runs.jsonl` a
-line for each call of a model: its layers, with kinds, shapes and settings, and the calls of these. A call that is not
-traced has a line that says why.
+The traces lie beside the recording, in the folder `trace`: the arrays as `record` keeps them, and in `runs.jsonl` a
+line for each traced call of a model, which lists its layers, with kinds, shapes and settings, and their calls. A model
+that cannot be traced has a line that says why.
 
-Traced are, of each model that is called by no other and has parameters that `convert_state` knows, the first calls with
-inputs of each shape, and then those whose numbers are powers of two. A run is written when the model is called again,
-or the program ends, for until then gradients may come.
+Traced are only models that no other model calls and whose parameters `convert_state` knows: the first three calls with
+inputs of each shape, and then the calls whose numbers are powers of two. A call is written when the model is called
+again or the program ends, because gradients may come until then.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 FOLDER: Final = "trace"
 RUNS: Final = "runs.jsonl"
 FIRST: Final = 3
-"""So many calls with inputs of one shape are traced, whatever comes later."""
+"""How many calls with inputs of one shape are traced in any case."""
 
 
 class _Pending(NamedTuple):
-    """A call that has ended, for whose gradients the tracer still waits."""
+    """A call of a model that has ended, and whose gradients may still come."""
 
     model: int
     number: int
@@ -56,11 +56,11 @@ class _Pending(NamedTuple):
 
 
 class _Model:
-    """What is known of one model of the program."""
+    """What the tracer knows of one model of the program."""
 
     def __init__(self, number: int, itself: Any) -> None:
         self.number = number
-        self.itself = itself  # kept alive, for it is known by its id
+        self.itself = itself  # kept alive, because the tracer finds models by their id
         self.count = 0
         self.shapes: dict[Any, int] = {}
         self.refusal = ""
@@ -69,7 +69,7 @@ class _Model:
 
 
 class Tracer:
-    """Traces the models of a program into a folder."""
+    """Writes the traces of a program's models into a folder."""
 
     def __init__(self, backend: Backend, folder: Path) -> None:
         self._backend = backend
@@ -80,7 +80,7 @@ class Tracer:
         self._recorder = recording.Recorder(folder)
 
     def around(self, model: Any, arguments: Any, call: Callable[[], Any]) -> Any:
-        """Called for each call of a model that no other model makes."""
+        """Makes a call of a model, `call`, and traces it. The backend hands it each call that no other model makes."""
         known = self._model_of(model) if os.getpid() == self._process else None
         if known is None:
             return call()
@@ -120,7 +120,7 @@ class Tracer:
                 try:
                     has_layers = bool(list(self._backend.layers(model)))
                 except NotBuiltError:
-                    return None  # this call builds the model, so there are no layers to see yet
+                    return None  # this first call builds the model, which has no layers before it
                 except UnsupportedError:
                     has_layers = False
                 number = len([one for one in self._models.values() if one is not None])
@@ -140,7 +140,8 @@ class Tracer:
             return known.shapes[shapes] <= FIRST or known.count & (known.count - 1) == 0
 
     def _watch(self, known: _Model) -> list[Call] | None:
-        """A list that gets the calls in this thread until the model is called again, for gradients come after it."""
+        """Begins to see the calls of the model's layers in this thread, and returns the list that they go to. `_write`
+        ends it at the model's next call, because gradients come after this one."""
         block = self._backend.calls(known.itself)
         try:
             seen = block.__enter__()
@@ -215,7 +216,9 @@ def main() -> None:
     try:
         block = backend.outermost(tracer.around)
     except UnsupportedError as error:
-        print(f"nothing is traced: {error}", file=sys.stderr)  # what it records is compared all the same
+        print(
+            f"nothing is traced: {error}", file=sys.stderr
+        )  # values that the script records are compared nevertheless
         runpy.run_path(script, run_name="__main__")
         return
     with block:

@@ -1,4 +1,4 @@
-"""The traces that a run has left, held against those of the reference: one finding for each call of a model."""
+"""Reads the traces of a run, and compares them with those of the reference: one result for each call of a model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ModelRun(NamedTuple):
-    """One call of a model; its arrays are read when they are asked for."""
+    """One traced call of a model. `arrays` reads its arrays from the file."""
 
     model: int
     number: int
@@ -47,7 +47,7 @@ class ModelRun(NamedTuple):
         return f"{self.model}.{self.number}"
 
     def arrays(self, key: str, name: str) -> list[Any]:
-        """The recorded arrays of one kind: `inputs`, `outputs`, `gradients`; None for a gradient that did not come."""
+        """The recorded arrays of one kind: `inputs`, `outputs` or `gradients`; None for a gradient that never came."""
         start = f"['{name}']"
         return [leaf.value for leaf in self.entries[key].read() if leaf.path.startswith(start)]
 
@@ -73,7 +73,7 @@ class Traces(NamedTuple):
 
 
 def read(folder: Path, backend: str) -> Traces | None:
-    """What a backend's folder has; None if nothing.
+    """The traces in a backend's folder; None if it has none.
 
     Raises:
         RecordingError: the files are damaged.
@@ -109,8 +109,8 @@ def read(folder: Path, backend: str) -> Traces | None:
 
 
 def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comparison]]:
-    """Each run of the reference's models beside that of the same model, by the order of the models, that was given the
-    same: a name, the reference's run, and what was found."""
+    """Compares each traced call of the reference with the call of the same model that had the same inputs. Models are
+    paired by their order. Yields a name, the reference's call, and the result."""
     for model in sorted({run.model for run in expected.runs}):
         theirs = [run for run in expected.runs if run.model == model]
         ours = [run for run in actual.runs if run.model == model]
@@ -126,7 +126,7 @@ def hold(actual: Traces, expected: Traces) -> Iterator[tuple[str, ModelRun, Comp
 
 
 def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> tuple[Traced, Traced]:
-    """Both runs, the outputs of the first with their channels where the second has them."""
+    """Both calls as `Traced`, the outputs of the first with their channels where the second has them."""
     mine, other = ours.as_traced(owner), theirs.as_traced(expected_owner)
     ends = ours.channels_last, theirs.channels_last
     if len(mine.outputs) != len(other.outputs):
@@ -136,7 +136,7 @@ def _turn(ours: ModelRun, owner: str, theirs: ModelRun, expected_owner: str) -> 
 
 
 def _pair_runs(ours: list[ModelRun], theirs: list[ModelRun]) -> Iterator[tuple[ModelRun, ModelRun]]:
-    """Runs with the same inputs, in their order: one framework may need a call more to build its model."""
+    """Pairs of calls with the same inputs, in their order. A framework may need one more call, to build the model."""
     start = 0
     for other in theirs:
         for place in range(start, len(ours)):
@@ -185,7 +185,7 @@ def _off(place: Divergence, most: float, count: int) -> Comparison:
 
 
 def _side(run: ModelRun, owner: str) -> Side:
-    """The layers of a run's model, with arrays that have only their shapes."""
+    """The layers of a traced model. Its variables are stand-ins that have only the shapes."""
     layers, variables = [], {}
     for line in run.layers:
         parts = []

@@ -1,6 +1,6 @@
 """Whether the elements of two leaves are equal, which one is furthest off, and by how much.
 
-The distance in ULP is told and decides nothing: honest runs are 10,000 and more of them apart.
+The distance in ULP is reported, but decides nothing: correct runs of two frameworks are 10,000 ULP and more apart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .tolerances import Allowed, Rule
 
 _ROUNDING: Final = 3.0
-"""Honest runs of deep models were seen at up to 2.3 times what is allowed."""
+"""Up to this multiple of what is allowed, rounding alone may be the cause: correct runs of deep models reached 2.3."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9, "error": 3}
 
 
@@ -34,7 +34,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
-    # where several have the same excess, as where nothing is allowed, the largest error
+    # where nothing is allowed, the excess of all that differ is infinite: of these the element with the largest error
     place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
     index = tuple(int(i) for i in numpy.unravel_index(place, expected.shape))
     off = int(numpy.count_nonzero(excess > 1.0))
@@ -62,7 +62,7 @@ def _things(actual: Reading, expected: Reading) -> Comparison:
 
 
 def _maybe_rounding(found: Comparison, dtype: str | None, rule: Rule) -> str:
-    """What a rule that knows nothing of the computation cannot tell from a fault."""
+    """A note that an error so close to the tolerance may be rounding; "" where it is not."""
     is_usual = rule.rtol is None and rule.atol is None and rule.noise is None
     if not is_usual or dtype in (None, "float64") or found.excess > _ROUNDING:
         return ""
@@ -73,7 +73,8 @@ def _maybe_rounding(found: Comparison, dtype: str | None, rule: Rule) -> str:
 
 
 def _hint(actual: Reading, expected: Reading, allowed: Allowed | None, equal_nan: bool) -> str:
-    """The commonest fault of a port, if it is that: a kernel that one framework keeps transposed."""
+    """A note if the leaves are equal once one is transposed: the commonest fault in moving a model to another
+    framework."""
     if len(expected.shape) < 2 or expected.shape != expected.shape[::-1]:
         return ""
     error, limit = _errors_of(actual.value.T.ravel(), expected.value.ravel(), allowed, equal_nan)
@@ -81,7 +82,7 @@ def _hint(actual: Reading, expected: Reading, allowed: Allowed | None, equal_nan
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:
-    """The error of each element, and what it may be."""
+    """The error of each element, and the largest error that it may have."""
     return _exactly(a, b) if allowed is None else _nearly(a, b, allowed, equal_nan)
 
 
@@ -104,7 +105,7 @@ def _exactly(a: Any, b: Any) -> tuple[Any, Any]:
         a, b = a.astype(object), b.astype(object)
     off = numpy.asarray(a != b, dtype=bool)
     error = numpy.zeros(a.shape)
-    # by Python's own ints, which do not overflow
+    # Python's ints do not overflow
     error[off] = abs(a[off].astype(object) - b[off].astype(object))
     return error, numpy.zeros(a.shape)
 
@@ -135,9 +136,9 @@ def _errors(actual: Any, expected: Any) -> tuple[float | int, float]:
 
 
 def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
-    """How many steps from one number of a float dtype to the next lie between two; None if one is NaN or infinite.
+    """The distance of two numbers, counted in numbers of a float dtype; None if one is NaN or infinite.
 
-    Of complex numbers the larger distance of the two parts.
+    For complex numbers, the larger distance of the two parts.
 
     Example:
         >>> from xdevice.parity.values import ulp_distance
@@ -153,7 +154,7 @@ def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
 
 
 def _place_among(x: Any, dtype: str) -> int | None:
-    """The number's place in the row of all numbers of the dtype, 0.0 being 0."""
+    """Which number of the dtype x is, counted from 0.0 in their order; None if it is not finite."""
     with numpy.errstate(over="ignore"):
         rounded = numpy.asarray(x, dtype="float64").astype(host_dtype(dtype))
     if not numpy.isfinite(rounded):
@@ -182,5 +183,6 @@ def _message(found: Comparison, actual: Reading, expected: Reading, dtype: str |
 
 
 def _text(value: Any, dtype: str) -> str:
-    """As many digits as the dtype can tell apart."""
+    """The number with as many digits as its dtype can tell apart."""
+
     return str(value) if isinstance(value, int) else f"{value:.{_DIGITS.get(dtype, 17)}g}"

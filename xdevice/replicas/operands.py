@@ -1,6 +1,6 @@
-"""The tensors and models in an argument, each with how to name it in an error: found, checked, and put back.
+"""Finds the tensors and models in an argument, checks them, and puts results in their places.
 
-What the verbs of several devices in one process and those of several processes check alike is here.
+The verbs for several devices in one process use these functions, and those for several processes.
 """
 
 from __future__ import annotations

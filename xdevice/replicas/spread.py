@@ -1,6 +1,6 @@
 """Several devices in one process: batches split over them, models and parameters copied to each, gradients summed.
 
-The rules are here and hold for every framework; an adapter splits, joins, copies and sums single tensors. Everything is
+This module has the rules for all frameworks; an adapter splits, joins, copies and sums single tensors. Everything is
 checked, in all containers and on all devices, before a tensor is made or written.
 """
 
@@ -47,7 +47,7 @@ from .operands import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
@@ -118,7 +118,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     _check_others(listed)
     columns = list(zip(*rows, strict=True))
     for column in columns:
-        _check_alike(column, _but_length)
+        _check_alike(column, start=1)
     [place] = _required([held for row in rows for held in row], [place])
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
@@ -241,7 +241,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     _check_structures(listed, rows, "tensors")
     columns = list(zip(*rows, strict=True))
     for column in columns:
-        _check_alike(column, _in_all)
+        _check_alike(column)
         check_sum(column[0], op)
     _check_ties(columns)
     if len(listed) == 1:
@@ -255,7 +255,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     return [rebuilt(x, rows[i], [values[i] for values in results]) for i, x in enumerate(listed)]
 
 
-# what came
+# checking the arguments
 
 
 def _places(devices: Iterable[object]) -> list[Device]:
@@ -293,7 +293,7 @@ def _required(found: Iterable[Operand], places: list[Device]) -> list[Device]:
 
 
 def _on(held: Operand, x: Any, place: Device, whole: Any) -> Any:
-    """`x` on a device; where it is, if it can be on the host alone, and comes in a container."""
+    """`x` on a device. A tensor that can only be on the host stays there if it is in a container."""
     if held.kind == "tensor" and held.backend.is_host_bound(x) and not is_leaf(whole):
         return x
     return leaves.move(held.backend, held.kind, x, place)
@@ -338,15 +338,8 @@ def _is_same(one: Any, other: Any) -> bool:
     return bool(one is other or one == other or (one != one and other != other))  # a NaN is unequal to itself
 
 
-def _in_all(shape: tuple[int, ...]) -> object:
-    return shape
-
-
-def _but_length(shape: tuple[int, ...]) -> object:
-    return len(shape), shape[1:]
-
-
-def _check_alike(column: Sequence[Operand], alike: Callable[[tuple[int, ...]], object]) -> None:
+def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
+    """Raises unless the tensors have one backend, one dtype, and equal shapes from axis `start` on."""
     first = column[0]
     shape, dtype = shape_of(first), dtype_of(first)
     for held in column[1:]:
@@ -357,14 +350,13 @@ def _check_alike(column: Sequence[Operand], alike: Callable[[tuple[int, ...]], o
             )
         if dtype_of(held) != dtype:
             raise DTypeError(f"{held.name} is {dtype_of(held)}, expected {dtype} as {first.name} is")
-        if alike(shape_of(held)) != alike(shape):
-            raise ShapeError(
-                f"{held.name} has the shape {shape_of(held)}, and {first.name} has {shape}: they do not fit"
-            )
+        there = shape_of(held)
+        if len(there) != len(shape) or there[start:] != shape[start:]:
+            raise ShapeError(f"{held.name} has the shape {there}, and {first.name} has {shape}: they do not fit")
 
 
 def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
-    """A tensor that stands in two places is summed once, so it has to stand there in all replicas."""
+    """Raises unless a tensor that stands in two places of one replica does so in all: it is summed only once."""
     seen: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for held in column:

@@ -1,7 +1,7 @@
-"""Scripts of other people, read and rewritten: `xdevice scan`, `lint` and `port`.
+"""Reads and rewrites scripts of other people: `xdevice scan`, `lint` and `port`.
 
-The way through the room: `sources` reads files (and writes them back byte for byte but for the edits), `project` says
-what names mean across them, `inference` which values they have, `idioms` lists what is a site, `rules` gives each site
-its verdict, `porting` makes the new text. `engine.examine` does all of it, and is what the commands and reports use.
-Nothing of it imports a framework, NumPy, or another room.
+The steps: `sources` reads files (and writes them back, with nothing changed but the edits), `project` resolves names
+across them, `inference` finds which values expressions may have, `idioms` lists which uses of a framework are sites,
+`rules` gives each site its verdict, `porting` inserts the imports. `engine.examine` does all of it for the commands and
+reports. No module here imports a framework, NumPy, or another room.
 """

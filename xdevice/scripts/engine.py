@@ -1,10 +1,9 @@
-"""All of it: from paths to sites, and from sites to new files."""
+"""`examine`, which finds and judges all sites in some files, and the new text of a file."""
 
 from __future__ import annotations
 
 import difflib
 import os
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Examined:
-    """What was found in one call. `sites` are sorted; `unreadable` holds (path, why).
+    """What one call of `examine` found. `sites` are sorted; `unreadable` holds (path, why).
 
     `port(source)` is the file as `port` would write it. After `examine`, every expression of `Module.tree` has an
     attribute `means`, the set of what it may be (see `values`), which rules of lint may ask.
@@ -74,21 +73,9 @@ def examine(
     wanted = [Path(path) for path in paths]
     root = root or _common_folder(wanted)
     made = Examined(root, only, backend)
-    for path in sources.files_in(wanted):
-        _read(path, made)
+    made.sources, made.unreadable = sources.read_all(wanted, root)
     judge(made)
     return made
-
-
-def _read(path: Path, made: Examined) -> None:
-    shown = _show(path, made.root)
-    try:
-        if str(path) == "-":
-            made.sources.append(sources.parse(sys.stdin.buffer.read(), "<stdin>"))
-        else:
-            made.sources.append(sources.read(path, shown))
-    except sources.UnreadableError as error:
-        made.unreadable.append((shown, str(error)))
 
 
 def judge(made: Examined) -> None:
@@ -116,8 +103,8 @@ def judge(made: Examined) -> None:
 
 
 def _merge(one: Site, other: Site) -> Site:
-    """One site of the same use in two tabs: their common edits with the weaker grade, or open where the tabs
-    disagree."""
+    """Merges two sites of one use that two tabs share: they have common edits, with the weaker grade, or are open if
+    the tabs disagree."""
     tabs = (*one.tabs, *other.tabs)
     if set(one.edits) == set(other.edits) and one.verdict == other.verdict:
         weaker = max(one, other, key=lambda site: GRADES.index(site.grade) if site.grade else -1)
@@ -146,7 +133,7 @@ def _after(source: Source, site: Site) -> str:
 
 
 def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
-    """The modules that set the current device, those that they import, and those that import them."""
+    """The modules that set the current device, and all that are connected with one of them by imports."""
     import ast
 
     setting = set()
@@ -167,10 +154,3 @@ def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
 def _common_folder(paths: list[Path]) -> Path:
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
     return Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
-
-
-def _show(path: Path, root: Path) -> str:
-    try:
-        return path.resolve().relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return path.as_posix()

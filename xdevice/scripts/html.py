@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no scripts, no fonts, no pictures from elsewhere."""
+"""Writes the report as one HTML page that loads nothing: no scripts, fonts or pictures."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _site(source: Source, site: Site) -> str:
 
 
 def _link(link: str) -> str:
-    """A page of the docs, by its name: it has no address in the report."""
+    """A link to a page with an address; a page of the docs is only named, because the report has no address for it."""
     shown = escape(link)
     return f' <a href="{shown}">what to write</a>' if link.startswith("https://") else f" See <code>{shown}</code>."
 

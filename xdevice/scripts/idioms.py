@@ -1,7 +1,7 @@
-"""Which uses of the frameworks are sites, as tables: what each is called, its code, and the way it is rewritten.
+"""Tables of the uses of the frameworks that are sites: their names, their codes, and how each is rewritten.
 
-A way is the name of a function of `rules`, and what it gets. Replacements have no quotes, colons or backslashes in
-them, so that they may stand inside of any f-string.
+`way` is the name of the method of `rules.Rules` that judges the use, and `text` what it writes. New text has no quotes,
+colons or backslashes in it, so that it can stand inside of any f-string.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Idiom:
-    """One kind of use. `name` is what reports call it; `way` is a function of `rules`; `text` is its template."""
+    """One kind of use. `name` is its name in reports, `way` the method of `rules.Rules` that judges it, and `text` what
+    that method writes."""
 
     name: str
     code: str
@@ -156,7 +157,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.cuda.manual_seed torch.cuda.manual_seed_all torch.xpu.manual_seed_all torch.npu.manual_seed_all
     """, "xdevice.random draws other numbers than the framework's generator"),
 }  # fmt: skip
-"""Calls of what has a full name."""
+"""Functions and classes that are called by a full name."""
 
 METHODS: Final[dict[str, Idiom]] = {
     "to": Idiom(".to()", "XD103", "to"),
@@ -183,13 +184,13 @@ ONLY_MXNET: Final = {"as_in_ctx", "as_in_context", "asnumpy", "asscalar", "wait_
 """Methods that only arrays and parameters of MXNet have: the name proves the receiver."""
 
 KEYWORDS: Final = {"device", "ctx", "ctx_list", "context", "place", "places", "map_location", "num_gpus"}
-"""Arguments that say where something is to be made or loaded."""
+"""Keyword arguments that say where something is to be made or loaded."""
 
 WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}
 """Attributes that say where something is."""
 
 HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
-"""Functions of the project that are called as d2l's are: what is in them is rewritten, and calling them is neutral."""
+"""Names of d2l's helpers. If the project has such a function, its body is rewritten, and calls of it are neutral."""
 
 SETS_CURRENT: Final = set(
     """
@@ -199,7 +200,7 @@ SETS_CURRENT: Final = set(
     horovod.torch.init
     """.split()
 )
-"""After these "cuda" without an index is no longer the first GPU."""
+"""Calls after which "cuda" without an index may mean another GPU than the first."""
 
 OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
 """Packages whose arrays have methods of MXNet's names."""

@@ -1,9 +1,10 @@
-"""An abstract interpreter: what each expression of a project may be, see `values`.
+"""An abstract interpreter: finds what each expression of a project may be, see `values`.
 
-Modules and functions are interpreted one by one until nothing changes any more. What one hands to another (arguments,
-returns, attributes, globals, what is in a list) lies in cells, and who has read a cell is interpreted again when it
-grows. That happens in two phases. In the first, "not known yet" stays apart from "anything", so that it does not matter
-which module is read first. In the second, the functions that nobody in the project calls get anything as arguments.
+Modules and functions are interpreted one by one until nothing changes any more. What they hand to each other
+(arguments, returned values, attributes, globals, items of lists) lies in cells. When a cell grows, the modules and
+functions that have read it are interpreted again. This is done in two phases. In the first, "not known yet" differs
+from "anything", so that the order of the modules does not matter. In the second, functions that nobody in the project
+calls get "anything" as arguments.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class Frame:
 
 
 class Inference:
-    """What the expressions of a project may be. After `run` each of them has this as its attribute `means`."""
+    """Finds out what the expressions of a project may be. After `run`, the node of each has the answer as its attribute
+    `means`."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -91,7 +93,7 @@ class Inference:
         self._families: dict[Class, Class] = {}
         self._attributes: dict[Class, set[str]] = {}
         self._now: Unit | Function | None = None
-        self.imports: dict[Unit, set[Unit]] = {}  # which modules know each other, either way
+        self.imports: dict[Unit, set[Unit]] = {}  # for each module, those that it imports and those that import it
         self.rounds = 0
 
     def run(self) -> None:
@@ -264,8 +266,8 @@ class Inference:
         return env_after
 
     def _narrow(self, test: ast.expr, env: Env, is_true: bool) -> Env:
-        """What is known where a test is true, or false. It understands `is None`, `isinstance`, a plain name, `not` and
-        `and`."""
+        """What is known if a test is true (or false, if not `is_true`). Understands `is None`, `isinstance`, a plain
+        name, `not` and `and`."""
         new = dict(env)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             return self._narrow(test.operand, env, not is_true)
@@ -319,7 +321,9 @@ class Inference:
             if after == env:
                 return env
             env = after
-        return {name: value | UNKNOWN for name, value in env.items()}  # a loop that keeps giving new values
+        return {
+            name: value | UNKNOWN for name, value in env.items()
+        }  # each round gives new values: the names may be anything
 
     def _with(self, node: ast.With, env: Env, frame: Frame) -> Env | None:
         for item in node.items:
@@ -573,7 +577,7 @@ class Inference:
                 self.put(("items", atom[1]), value)
 
     def _escape(self, value: Value) -> None:
-        """Marks functions that code outside of the project gets: it may call them with anything."""
+        """Marks functions that are handed to code outside of the project, which may call them with anything."""
         for atom in value:
             if kind(atom) in ("function", "bound"):
                 atom[1].is_open = True
@@ -1004,9 +1008,8 @@ class Inference:
                 items = tuple_of([self.iterate(value, node) for value in values])
         elif name == "map":
             each = [self.iterate(value, node) for value in values[1:]]
-            call = getattr(
-                node, "mapped", None
-            )  # always the same node, because a list is known by the call that makes it
+            # the node of the inner call is made once, because a list is known by the call that makes it
+            call = getattr(node, "mapped", None)
             if call is None:
                 call = node.mapped = ast.copy_location(ast.Call(node.func, node.args[1:], []), node)  # type: ignore[attr-defined]
             items = self._call_all(first, call, each, {}, frame)
@@ -1203,10 +1206,7 @@ class Inference:
         self.bind(node.target, value, env, frame)
         return value
 
-    def _star(self, node: ast.Starred, env: Env, frame: Frame) -> Value:
-        return self.expr(node.value, env, frame)
-
-    def _await(self, node: ast.Await, env: Env, frame: Frame) -> Value:
+    def _inner(self, node: ast.Starred | ast.Await, env: Env, frame: Frame) -> Value:
         return self.expr(node.value, env, frame)
 
     def _yield(self, node: ast.Yield, env: Env, frame: Frame) -> Value:
@@ -1249,7 +1249,7 @@ class Inference:
         ast.BoolOp: _boolean, ast.UnaryOp: _not, ast.Compare: _comparison, ast.IfExp: _choice, ast.List: _display,
         ast.Set: _display, ast.Tuple: _tuple, ast.Dict: _dict, ast.ListComp: _comprehension,
         ast.SetComp: _comprehension, ast.GeneratorExp: _comprehension, ast.DictComp: _comprehension,
-        ast.Lambda: _lambda, ast.NamedExpr: _walrus, ast.Starred: _star, ast.Await: _await, ast.Yield: _yield,
+        ast.Lambda: _lambda, ast.NamedExpr: _walrus, ast.Starred: _inner, ast.Await: _inner, ast.Yield: _yield,
     }  # fmt: skip
 
 
@@ -1261,21 +1261,9 @@ CHOOSERS: Final[dict[str, str]] = {
         ("paddle.CUDAPlace", "paddle.CPUPlace", "paddle.base.CPUPlace", "paddle.CUDAPinnedPlace"), "paddle"
     ),
     **{f"d2l.{fw}.{name}": fw for fw in ("torch", "mxnet", "paddle", "jax") for name in ("cpu", "gpu", "try_gpu")},
-    **dict.fromkeys(
-        (
-            "xdevice.native.try_gpu",
-            "xdevice.native.gpu",
-            "xdevice.native.cpu",
-            "xdevice.native.device",
-            "xdevice.try_gpu",
-            "xdevice.gpu",
-            "xdevice.cpu",
-            "xdevice.device",
-        ),
-        "",
-    ),
+    **{f"xdevice.{room}{name}": "" for room in ("", "native.") for name in ("try_gpu", "gpu", "cpu", "device")},
 }
-"""What gives a framework's own device, or one of ours."""
+"""Calls that give a device, with the framework that the device belongs to; "" for xdevice's own."""
 
 _BUILTIN_RESULTS: Final[dict[str, Value]] = {
     **dict.fromkeys(("int", "len", "id", "ord"), INT), **dict.fromkeys(("str", "repr", "format", "chr", "input"), STR),
@@ -1293,7 +1281,7 @@ _KINDS: Final = {
 
 
 def is_model(atom: Atom) -> bool:
-    """Whether it is a model of a framework, or an object of a class that is derived from one."""
+    """Whether the atom is a layer or model of a framework, or an object of a class of the project derived from one."""
     if kind(atom) == "module":
         return True
     return kind(atom) == "instance" and bool(atom[1].foreign() & knowledge.BASES)

@@ -1,4 +1,4 @@
-"""Tables of what calls and attributes of packages outside of the project give. What is in no table is not known."""
+"""Tables of the values that calls and attributes of packages outside of the project give."""
 
 from __future__ import annotations
 
@@ -7,29 +7,14 @@ from typing import Final
 from .values import ARRAY, AVAILABLE, BOOL, FLOAT, INT, NONE, STR, TENSOR, Value, of, tuple_of
 
 FRAMEWORKS: Final = {
-    "torch": "torch",
-    "torchvision": "torch",
-    "torchaudio": "torch",
-    "torch_xla": "torch",
-    "tensorflow": "tensorflow",
-    "keras": "tensorflow",
+    **dict.fromkeys(("torch", "torchvision", "torchaudio", "torch_xla"), "torch"),
+    **dict.fromkeys(("tensorflow", "keras"), "tensorflow"),
     "paddle": "paddle",
-    "mxnet": "mxnet",
-    "gluoncv": "mxnet",
-    "gluonnlp": "mxnet",
-    "jax": "jax",
-    "flax": "jax",
-    "optax": "jax",
+    **dict.fromkeys(("mxnet", "gluoncv", "gluonnlp"), "mxnet"),
+    **dict.fromkeys(("jax", "flax", "optax"), "jax"),
 }
-"""The packages of each framework. d2l's helpers belong to the one that their module is named after."""
-
-_D2L: Final = {
-    "d2l.torch": "torch",
-    "d2l.mxnet": "mxnet",
-    "d2l.tensorflow": "tensorflow",
-    "d2l.paddle": "paddle",
-    "d2l.jax": "jax",
-}
+"""The framework of each package. d2l's helpers belong to the framework that their module is named after."""
+_D2L: Final = {f"d2l.{name}": name for name in ("torch", "mxnet", "tensorflow", "paddle", "jax")}
 
 
 def framework_of(full: str) -> str | None:
@@ -53,29 +38,11 @@ numel size rank acos asin atan atan2 cosh sinh topk_ gather_nd reduce_prod reduc
 cardinality logsigmoid softplus gelu elu leaky_relu silu hardtanh batch_norm layer_norm constant
 convert_to_tensor
 """
-_TENSOR_ROOTS: Final = (
-    "torch",
-    "torch.nn.functional",
-    "torch.linalg",
-    "torch.special",
-    "torch.fft",
-    "paddle",
-    "paddle.nn.functional",
-    "paddle.linalg",
-    "tensorflow",
-    "tensorflow.nn",
-    "tensorflow.math",
-    "tensorflow.linalg",
-    "mxnet.nd",
-    "mxnet.ndarray",
-    "jax.nn",
-    "jax.random",
-    "jax.lax",
-    "mxnet.nd.random",
-    "tensorflow.random",
-    "mxnet.npx",
-    "tensorflow.data.experimental",
-)
+_TENSOR_ROOTS: Final = """
+torch torch.nn.functional torch.linalg torch.special torch.fft paddle paddle.nn.functional paddle.linalg tensorflow
+tensorflow.nn tensorflow.math tensorflow.linalg tensorflow.random tensorflow.data.experimental mxnet.nd mxnet.ndarray
+mxnet.nd.random mxnet.npx jax.nn jax.random jax.lax
+"""
 _ALL_TENSORS: Final = tuple(
     """
     mxnet.np mxnet.numpy jax.numpy mxnet.np.random mxnet.np.linalg mxnet.nd mxnet.ndarray mxnet.npx jax.numpy.linalg
@@ -91,58 +58,36 @@ _NO_TENSORS: Final = set(
 )
 
 _CALLS: Final[dict[str, Value]] = {
-    **{f"{root}.{name}": TENSOR for root in _TENSOR_ROOTS for name in _MAKERS.split()},
-    **dict.fromkeys(
-        tuple(
-            """
-            torch.autograd.Variable torch.Tensor torch.FloatTensor torch.LongTensor torch.nn.Parameter
-            paddle.to_tensor paddle.uniform paddle.create_parameter paddle.randn mxnet.nd.array mxnet.nd.NDArray
-            mxnet.image.imread mxnet.image.imdecode mxnet.image.imresize torchvision.utils.make_grid
-            tensorflow.Variable tensorflow.range jax.random.PRNGKey jax.random.uniform mxnet.random.uniform
-            mxnet.random.normal torch.nn.utils.rnn.pad_sequence
-            """.split()
-        ),
-        TENSOR,
-    ),
+    **{f"{root}.{name}": TENSOR for root in _TENSOR_ROOTS.split() for name in _MAKERS.split()},
+    **dict.fromkeys("""
+        torch.autograd.Variable torch.Tensor torch.FloatTensor torch.LongTensor torch.nn.Parameter
+        paddle.to_tensor paddle.uniform paddle.create_parameter paddle.randn mxnet.nd.array mxnet.nd.NDArray
+        mxnet.image.imread mxnet.image.imdecode mxnet.image.imresize torchvision.utils.make_grid
+        tensorflow.Variable tensorflow.range jax.random.PRNGKey jax.random.uniform mxnet.random.uniform
+        mxnet.random.normal torch.nn.utils.rnn.pad_sequence
+    """.split(), TENSOR),
     **dict.fromkeys(("torch.max.dim", "torch.topk", "torch.sort", "paddle.topk"), tuple_of([TENSOR, TENSOR])),
     **dict.fromkeys(("torch.cuda.is_available", "torch.accelerator.is_available"), AVAILABLE),
     **dict.fromkeys(("torch.backends.mps.is_available", "torch.xpu.is_available", "torch.npu.is_available"), BOOL),
-    **dict.fromkeys(
-        tuple(
-            """
-            torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
-            mxnet.device.num_gpus paddle.device.cuda.device_count jax.device_count jax.local_device_count
-            xdevice.num_gpus torch.cuda.current_device torch.accelerator.current_device_index
-            torch.distributed.get_rank torch.distributed.get_world_size paddle.distributed.get_rank
-            paddle.distributed.get_world_size torch.distributed.get_node_local_rank horovod.mxnet.local_rank
-            horovod.torch.local_rank
-            """.split()
-        ),
-        INT,
-    ),
-    **dict.fromkeys(("xdevice.to_numpy",), ARRAY),
+    **dict.fromkeys("""
+        torch.cuda.device_count torch.accelerator.device_count mxnet.npx.num_gpus mxnet.context.num_gpus
+        mxnet.device.num_gpus paddle.device.cuda.device_count jax.device_count jax.local_device_count
+        xdevice.num_gpus torch.cuda.current_device torch.accelerator.current_device_index
+        torch.distributed.get_rank torch.distributed.get_world_size paddle.distributed.get_rank
+        paddle.distributed.get_world_size torch.distributed.get_node_local_rank horovod.mxnet.local_rank
+        horovod.torch.local_rank
+    """.split(), INT),
     **dict.fromkeys(("xdevice.item", "time.time", "math.exp", "math.sqrt", "math.log", "random.random"), FLOAT),
     **dict.fromkeys(("os.environ.get", "os.getenv", "os.path.join"), STR),
-    "xdevice.sync": NONE,
-    "random.randint": INT,
-    "platform.system": STR,
-    "copy.deepcopy": of("same"),
-    "copy.copy": of("same"),
-}
+    "xdevice.to_numpy": ARRAY, "xdevice.sync": NONE, "random.randint": INT, "platform.system": STR,
+    "copy.deepcopy": of("same"), "copy.copy": of("same"),
+}  # fmt: skip
 
-MODULES: Final = (
-    "torch.nn",
-    "paddle.nn",
-    "mxnet.gluon.nn",
-    "mxnet.gluon.rnn",
-    "mxnet.gluon.loss",
-    "tensorflow.keras.layers",
-    "tensorflow.keras.losses",
-    "keras.layers",
-    "tensorflow.keras",
-    "keras",
-)
-"""Where the classes are layers, models and losses."""
+MODULES: Final = {
+    "torch.nn", "paddle.nn", "mxnet.gluon.nn", "mxnet.gluon.rnn", "mxnet.gluon.loss", "tensorflow.keras.layers",
+    "tensorflow.keras.losses", "keras.layers", "tensorflow.keras", "keras",
+}  # fmt: skip
+"""The modules whose classes are layers, models and losses."""
 _NO_MODULES: Final = {"Parameter", "ParameterList", "ParameterDict", "ParamAttr", "Layer_", "Input", "InputSpec"}
 _NETS: Final = tuple(
     """
@@ -151,7 +96,7 @@ _NETS: Final = tuple(
     """.split()
 )
 _SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCell", "Embedding_"}
-"""Layers that give more than one tensor."""
+"""Layers that return several tensors."""
 _DATASETS: Final = ("torchvision.datasets", "mxnet.gluon.data.vision", "paddle.vision.datasets")
 
 BASES: Final = set(
@@ -194,9 +139,9 @@ METHODS: Final[dict[str, Value]] = {
     **dict.fromkeys(("backward", "wait_to_read", "attach_grad", "retain_grad", "register_hook"), NONE),
     **dict.fromkeys(("is_contiguous", "is_floating_point"), BOOL),
 }
-"""What methods of a tensor give; `max`, `min`, `sort` and `topk` depend on their arguments."""
+"""What methods of a tensor return, but for `max`, `min`, `sort` and `topk`, where that depends on the arguments."""
 LISTS: Final = {"split", "chunk", "unbind", "tolist"}
-"""Methods of a tensor that give several."""
+"""Methods of a tensor that return several tensors or numbers."""
 ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("T", "mT", "grad", "data", "real", "imag", "H"), TENSOR),
     **dict.fromkeys(("device", "ctx", "context", "place"), of(("device", "", None))),
@@ -204,12 +149,8 @@ ATTRIBUTES: Final[dict[str, Value]] = {
     **dict.fromkeys(("requires_grad", "is_cuda", "is_leaf"), BOOL),
     "dtype": of("dtype"),
 }
-MODULE_METHODS: Final = set(
-    """
-    to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type
-    """.split()
-)
-"""Methods of a model of PyTorch that give the model itself."""
+MODULE_METHODS: Final = set("to cuda cpu xpu train eval float half double bfloat16 requires_grad_ apply type".split())
+"""Methods of a model of PyTorch that return the model itself."""
 _MADE: Final[dict[tuple[str, str], Value]] = {
     ("accelerate.Accelerator", "device"): of(("device", "torch", None)),
     ("accelerate.PartialState", "device"): of(("device", "torch", None)),
@@ -218,12 +159,12 @@ _MADE: Final[dict[tuple[str, str], Value]] = {
 
 
 def attribute(made: str, name: str) -> Value | None:
-    """What an attribute is of a value that the call `made` gave."""
+    """What an attribute of the result of the call `made` may be; None if no table has it."""
     return _MADE.get((made, name))
 
 
 def result(full: str) -> Value | None:
-    """What a call of a function or class with this full name gives; None if no table has it."""
+    """What a call of the function or class with this full name returns; None if no table has it."""
     found = _CALLS.get(full)
     if found is not None:
         return found
@@ -244,7 +185,7 @@ def result(full: str) -> Value | None:
 
 
 def output_of(full: str) -> Value | None:
-    """What a layer of a framework gives when it is called."""
+    """What a layer of a framework returns when it is called; None if no table says so."""
     root, _, name = full.rpartition(".")
     if name in _SEVERAL or root not in MODULES:
         return None

@@ -1,4 +1,4 @@
-"""The findings of lint: what the selected rules hit, without what comments ignore and what a baseline has."""
+"""The findings of lint: those of the selected rules, without those that comments ignore or a baseline has."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One place: `line` and `end` are those of the file, `col` is from 1, in characters; `text` is its first line with
-    single spaces, by which a baseline knows it again."""
+    """One place that a rule has found. `line` and `end` are in the file, `col` counts characters from 1. `text` is the
+    first line with single spaces, by which a baseline recognizes the finding."""
 
     path: str
     line: int
@@ -61,7 +61,7 @@ class Finding:
 
 
 class Choice(NamedTuple):
-    """Which codes are looked for, and in which files."""
+    """The codes that are looked for, and those that are ignored, in some files only or in all."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ def _matches(path: str, glob: str) -> bool:
 
 
 def codes(text: str, of: str) -> tuple[str, ...]:
-    """The codes that an option or a comment lists, whole or their beginnings.
+    """The codes that an option or a comment lists: each is a whole code, or the beginning of some.
 
     Raises:
         OptionError: one of them begins no code.
@@ -95,12 +95,13 @@ def codes(text: str, of: str) -> tuple[str, ...]:
 
 
 def configure(root: Path) -> Choice:
-    """What `[tool.xdevice]` of the nearest pyproject.toml says: select, ignore, per-file-ignores.
+    """Reads select, ignore and per-file-ignores from `[tool.xdevice]` of the nearest pyproject.toml.
 
     Raises:
-        OptionError: it cannot be read, or says what is not known.
+        OptionError: that cannot be read, or has another key or an unknown code.
     """
-    file = next((folder / "pyproject.toml" for folder in (root, *root.parents) if _has_pyproject(folder)), None)
+    files = (folder / "pyproject.toml" for folder in (root, *root.parents))
+    file = next((file for file in files if file.is_file()), None)
     text = file.read_text(encoding="utf-8") if file is not None else ""
     if not _SECTION.search(text):
         return Choice()
@@ -124,10 +125,6 @@ def configure(root: Path) -> Choice:
         _list_codes(given.get("ignore", []), f"{file}: ignore"),
         tuple((glob, _list_codes(some, f"{file}: per-file-ignores")) for glob, some in per_file.items()),
     )
-
-
-def _has_pyproject(folder: Path) -> bool:
-    return (folder / "pyproject.toml").is_file()
 
 
 def _list_codes(given: Any, of: str) -> tuple[str, ...]:
@@ -175,7 +172,7 @@ def _all(module: Module) -> Iterator[Finding]:
 
 
 class _Spans:
-    """For a node the lines of its statement; for a compound statement those of its head."""
+    """Finds the lines of the statement around a node; of a compound statement only those before its body."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -198,7 +195,7 @@ def _heads(tree: ast.Module) -> Iterator[tuple[int, int]]:
 
 
 def with_fixes(found: Iterable[Finding], examined: Examined) -> Iterator[Finding]:
-    """The findings, each with the edits by which `port` would mend it; notebooks get none."""
+    """The findings, each with the edits by which `port` would fix it; those in notebooks get none."""
     changes: dict[object, tuple[Source, Site]] = {}
     for source, site in _rewritten(examined):  # a site begins at the name of the method, a finding at the whole call
         changes["start", site.file, site.line, column(source, site.line, site.col)] = source, site
@@ -232,7 +229,7 @@ def _at(source: Source, offset: int) -> tuple[int, int]:
 
 @dataclass
 class _Ignore:
-    line: int  # a line of the file, as the next two
+    line: int  # lines are counted in the file, also in `lines`
     lines: range
     cell: int | None
     codes: tuple[str, ...]
@@ -281,8 +278,8 @@ def _is_ignored(finding: Finding, ignores: Sequence[_Ignore]) -> bool:
 
 
 def _unused_ignores(source: Source, ignores: Iterable[_Ignore], choice: Choice) -> Iterator[Finding]:
-    """Findings for comments that ignore nothing. A comment with a code that is not selected may be needed, so it counts
-    as used."""
+    """Findings for comments that ignore nothing. A comment for a code that is not selected counts as used, because it
+    may be needed."""
     for one in ignores:
         looked_for = [code for code in one.codes if choice.takes(_first(code), source.path)]
         if not one.used and (looked_for or (not one.codes and not choice.select)):
@@ -299,18 +296,18 @@ def _first(beginning: str) -> str:
     return next(code for code in RULES if code.startswith(beginning))
 
 
-# what was there before
+# findings that were there before
 
 
 def baseline(told: Iterable[Finding]) -> str:
-    """The findings as a file, by path, code and text of the line, so that they are known again when lines move."""
+    """The text of a baseline: findings by path, code and text of the line, which stay the same when lines move."""
     counts = Counter((one.path, one.code, one.text) for one in told)
     rows = [{"path": p, "code": c, "line": text, "count": n} for (p, c, text), n in sorted(counts.items())]
     return json.dumps({"version": 1, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
 
 
 def beyond(told: Iterable[Finding], file: Path) -> list[Finding]:
-    """The findings that the baseline does not have; of equal lines the last ones are new.
+    """The findings that the baseline does not have. If a line occurs more often than there, the last ones are new.
 
     Raises:
         OptionError: the file cannot be read, or is not a baseline.

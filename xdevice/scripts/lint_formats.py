@@ -1,4 +1,4 @@
-"""How findings are written: for people, for GitHub, as JSON, and as SARIF."""
+"""Writes findings for people, for GitHub, as JSON, and as SARIF."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text(found: Sequence[Finding]) -> str:
 
 
 def github(found: Sequence[Finding]) -> str:
-    """Annotations of a workflow of GitHub."""
+    """The findings as commands of GitHub's workflows, which annotate the lines."""
     return "".join(
         f"::error file={_escape(one.path)},line={one.line},col={one.col},endLine={one.end[0]},"
         f"title={one.code}::{_escape(one.message, is_value=False)}\n"
@@ -45,9 +45,7 @@ def as_json(found: Sequence[Finding]) -> str:
         {"path": one.path, "line": one.line, "col": one.col, "end": one.end, "cell": one.cell, "code": one.code,
          "message": one.message} for one in found
     ]  # fmt: skip
-    return (
-        json.dumps({"tool": "xdevice", "version": __version__, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
-    )
+    return _write({"tool": "xdevice", "version": __version__, "findings": rows})
 
 
 def sarif(found: Sequence[Finding]) -> str:

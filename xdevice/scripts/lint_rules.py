@@ -1,7 +1,7 @@
-"""What lint looks for. A rule sees one module's tree and what its imports name; none needs the rest of the project.
+"""The rules of lint. A rule sees one module's tree and what its imports name, and nothing else of the project.
 
-`RULES` says what each code means, and whether it is on by default: only what was right in nine of ten places that
-people have read (docs/reference/lint.md has the figures), or cannot be wrong.
+`RULES` says what each code means, and whether it is on by default. On are rules that were right in nine of ten places
+that people checked (docs/reference/lint.md has the figures), or that cannot be wrong.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ NEUTRAL: Final[dict[str, str]] = {
 """The functions of XD217, and what is written instead."""
 
 BY_PORT: Final = {"XD217", "XD218"}
-"""What is mended where `port` rewrites the same expression; other rewritings keep what is found."""
+"""The codes whose findings are fixed if `port` rewrites the expression; its other edits leave the finding in place."""
 
 _TEXT: Final = re.compile(r"/?(?:device:)?(?:cuda|gpu|mps|xpu|npu|hip|rocm)(?::\d+)?", re.IGNORECASE)
 _OF_VENDORS: Final = re.compile(r"(?:cuda|mps|xpu|npu|hip)(?::\d+)?")
-"""What is a device wherever it is given; "gpu" means others to others, such as DALI's pipelines."""
+"""Texts that name a device whatever function they are given to. "gpu" means something else to DALI, for instance."""
 _TAKE_A_DEVICE: Final = {
     "torch.device", "torch.set_default_device", "torch.autocast", "torch.amp.autocast", "torch.amp.GradScaler",
     "paddle.set_device", "paddle.device.set_device", "tensorflow.device", "jax.devices", "jax.local_devices",
@@ -99,7 +99,7 @@ _A_TENSOR: Final = frozenset(["tensor"])
 _TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _IN_TESTS: Final = {"XD202", "XD217", "XD218"}
 _CONVENTIONS: Final = {"tf": "tensorflow", "jnp": "jax.numpy", "npx": "mxnet.npx"}
-"""Names that a chapter uses where an earlier cell, in a file of its own, has imported them."""
+"""Usual names of modules, for chapters of books whose imports stand in another file."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
 
 def _cuda_method(view: _View, call: ast.Call) -> Found:
     if _method(call) != "cuda" or not isinstance(call.func, ast.Attribute) or view.full(call.func.value):
-        return  # tvm.cuda() is a function of a module
+        return  # not a method, but a function of a module, such as tvm.cuda()
     if not view.knows_other_vendors(call):
         yield "XD218", "`.cuda()` is of one vendor; write xdevice.to_device(x, device)"
     if not call.args and not call.keywords and view.words & _SEVERAL and "set_device" not in view.words:
@@ -269,12 +269,12 @@ def _host_read(view: _View, call: ast.Call) -> Found:
 
 
 def _is_on_host(node: ast.expr) -> bool:
-    """Whether a read reads again what is on the host already, as the second one in `x.numpy().tolist()` does."""
+    """Whether the value is on the host already, because an inner call has read it, as in `x.numpy().tolist()`."""
     return any(isinstance(inner, ast.Call) and _method(inner) in _READS for inner in ast.walk(node))
 
 
 def _trains(loop: ast.For | ast.While | ast.AsyncFor) -> bool:
-    """Whether the loop itself, not one inside of it, has the backward pass."""
+    """Whether the backward pass is in the loop itself, and not in a loop inside of it."""
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:
         if isinstance(node, ast.For | ast.While | ast.AsyncFor | ast.FunctionDef):
@@ -370,7 +370,8 @@ def _time(view: _View, node: ast.BinOp) -> Found:
 
 
 def _since(view: _View, node: ast.AST, name: str) -> Iterator[ast.stmt]:
-    """The statements between two readings of a clock in one block, of which the first one sets `name`."""
+    """The statements of a block between the last assignment of `name`, which reads the clock, and the one with
+    `node`."""
     for outer, child in view.above(node):
         body = getattr(outer, "body", None)
         if not isinstance(body, list) or child not in body:

@@ -1,4 +1,4 @@
-"""The new text of a file: its edits, and where `import xdevice` and `set_backend` are inserted."""
+"""The edits that insert `import xdevice` and `set_backend` into a file that is rewritten."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def import_edits(source: Source, units: Iterable[Unit], sites: list[Site], backend: str | None) -> list[Edit]:
-    """The lines that a file needs for the sites that are rewritten in it.
+    """The edits that insert the imports which a file needs for its rewritten sites.
 
     `set_backend` stands above the import of the framework: virtual GPUs of Paddle and TensorFlow, and MXNet beside a
     newer NumPy, need the framework to be loaded by xdevice. It is left out where a file uses several frameworks.
@@ -90,7 +90,7 @@ def _frameworks(tree: ast.Module) -> set[str]:
 
 
 def _is_shared(source: Source, line: int, tab: str | None) -> bool:
-    """Whether a line belongs to other tabs too, so that no framework may be named in it."""
+    """Whether a line belongs to other tabs of a d2l text too, so that it may not name a framework."""
     if tab is None or source.cells is None:
         return False
     cell = next((cell for cell in reversed(source.cells) if cell.line <= line), None)

@@ -1,4 +1,4 @@
-"""All modules that are examined together: which module an import means, and what each of them defines."""
+"""The modules that are examined together: which module an import means, and which functions and classes there are."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Function:
     name: str
     owner: Class | None = None
     outer: Function | None = None
-    is_method: bool = False  # it gets its object as first argument
+    is_method: bool = False  # called on an object, which is its first argument
     is_property: bool = False
     has_callers: bool = False
-    is_open: bool = False  # someone outside of the project may call it with anything
+    is_open: bool = False  # code outside of the project may call it with anything
 
     def __post_init__(self) -> None:
         a = self.node.args
@@ -76,7 +76,7 @@ class Unit:
     """A module with what the project knows of it."""
 
     module: Module
-    full: str  # its name from the folder on that is no package: "d2l.torch"
+    full: str  # its name with those of the packages around it: "d2l.torch"
     path: PurePosixPath
 
     @property
@@ -144,7 +144,7 @@ def _collect_assigned(node: Any) -> _Assigned:
 
 
 class Project:
-    """All modules that are examined together, and which of them an import means."""
+    """The modules that are examined together, by which imports are resolved."""
 
     def __init__(self, modules: Iterable[Module]) -> None:
         self.units: list[Unit] = []

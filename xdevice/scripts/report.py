@@ -1,4 +1,4 @@
-"""The findings as one document: equal input gives equal bytes, wherever the project lies."""
+"""The report of all sites as JSON: equal projects give equal bytes, wherever they lie."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def document(examined: Examined) -> dict[str, Any]:
 
 
 def text(examined: Examined) -> str:
-    """The document as it is written to a file."""
+    """The text of the report's file."""
     return json.dumps(document(examined), indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
@@ -50,7 +50,7 @@ def totals(sites: Iterable[Site]) -> dict[str, int]:
 
 
 def share_ported(total: dict[str, int]) -> float | None:
-    """The share of the sites to change that are rewritten; None if there are none."""
+    """The share of the sites that must change which `port` rewrites; None if no site must change."""
     asked = total["rewritten"] + total["open"]
     return total["rewritten"] / asked if asked else None
 

@@ -1,4 +1,4 @@
-"""The sites of a module: each function here, which `idioms` names, gives the verdict on one kind of use."""
+"""Finds the sites of a module, and gives the verdict on each by the method of `Rules` that `idioms` names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOOSE: Final = (
     ast.NamedExpr,
     ast.Assert,
 )
-"""Where a comparison needs no brackets; as an argument it does not need any, either."""
+"""The nodes around an expression in which a comparison needs no brackets; nor does it as an argument of a call."""
 _TELLS: Final = {"print", "str", "repr", "format"}
 _LOGS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
 
@@ -49,7 +49,9 @@ class Finding:
     code: str = ""
     grade: Grade | None = None
     edits: tuple[Edit, ...] = ()
-    consumed: tuple[ast.AST, ...] = field(default=(), repr=False)  # nodes inside that are no sites of their own
+    consumed: tuple[ast.AST, ...] = field(
+        default=(), repr=False
+    )  # nodes inside this use that are not sites of their own
 
 
 def _open(why: str, code: str = "") -> Finding:
@@ -115,7 +117,7 @@ class Rules:
 
     def _idiom(self, node: ast.AST) -> tuple[Idiom, Finding] | None:
         if not hasattr(node.value if isinstance(node, ast.keyword) else node, "means"):
-            return None  # never reached: it is after a return, or in other tabs
+            return None  # never reached: the expression is behind a `return`, or in other tabs
         if isinstance(node, ast.Call):
             return self._call(node)
         if isinstance(node, ast.keyword):
@@ -131,7 +133,7 @@ class Rules:
     def _call(self, node: ast.Call) -> tuple[Idiom, Finding] | None:
         full = self.full(node.func)
         if isinstance(node.func, ast.Name) and self._is_parameter(node.func):
-            return None  # a parameter: the caller chooses it
+            return None  # a parameter of a function: its callers choose the device
         idiom = idioms.CALLS.get(full)
         if idiom is not None:
             return idiom, getattr(self, f"_{idiom.way}")(node, idiom)
@@ -203,9 +205,8 @@ class Rules:
         return self._without_index(node, finding, _is_bare(argument))
 
     def _without_index(self, node: ast.Call, finding: Finding, is_gpu: bool) -> Finding:
-        """Deals with a device without an index: xdevice's native one has an index, which shows in texts, and which
-        `set_device` does not change. Where either matters, the replacement is made of the kind alone, or the site is
-        open."""
+        """The verdict on a device without an index. The native device of xdevice has an index, which shows in texts and
+        ignores `set_device`. If either matters, the new text is made of the kind alone, or the site stays open."""
         in_text = node in self.text_origins
         if not in_text and not self.sets_current:
             return finding
@@ -491,7 +492,8 @@ class Rules:
         return self._use("safe", node, edits, "the argument is not proven to be a device; another one raises", "XD161")
 
     def _read_around(self, node: ast.Call) -> Finding | None:
-        """The verdict on `.cpu()` in `x.cpu().numpy()`, which the rewritten read, of any device, does not need."""
+        """The verdict on `.cpu()` in `x.cpu().numpy()`, which is taken out, since the new text reads from any
+        device."""
         outer: ast.AST = node
         while True:
             attribute = self.parents.get(outer)
@@ -507,14 +509,11 @@ class Rules:
                 read = self._read(call, idioms.METHODS[attribute.attr])
                 if read.grade is None:
                     return None
-                edits = self._cut(node, self._dot(node.func), self._span(node)[1])
+                edits = (self._edit(node, self._dot(node.func), self._span(node)[1], ""),)
                 return self._rewrite(read.grade, "the read around it takes it from any device", edits, code=read.code)
             if attribute.attr not in ("detach", "clone", "contiguous", "float", "squeeze", "double", "long", "flatten"):
                 return None
             outer = call
-
-    def _cut(self, node: ast.Call, begin: int, end: int) -> tuple[Edit, ...]:
-        return (self._edit(node, begin, end, ""),)
 
     def _use(self, grade: Grade, node: ast.Call, edits: tuple[Edit, ...], why: str = "", code: str = "") -> Finding:
         """The verdict on a move: it can be rewritten if its result is used, or if what it moves is a model."""
@@ -706,7 +705,7 @@ class Rules:
         return (self._edit(node, start, start, word), *self._gap(node, self._dot(node.func), argument, text))
 
     def _gap(self, node: ast.Call, dot: int, end: int, text: str, comma: bool = True) -> tuple[Edit, ...]:
-        """The edit that takes away all from the dot of `.to(` to the argument, but for comments and line ends."""
+        """The edit that takes away everything from the dot of `.to(` to the argument but comments and line breaks."""
         between = self.source.text[dot:end].decode()
         kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
         mark = "," if comma else ""
@@ -776,7 +775,7 @@ class Rules:
 
 
 def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
-    """The expressions that choose devices which the project somewhere puts into a text."""
+    """The expressions that choose a device which the project puts into a text somewhere."""
     found: set[ast.AST] = set()
 
     def collect(node: ast.AST) -> None:
@@ -878,7 +877,7 @@ def _is_proven(means: Value) -> bool:
 
 def _moves_in_place(atom: Any) -> bool:
     if kind(atom) == "tensor":
-        return True  # with the result thrown away, neither spelling does anything
+        return True  # if the result is thrown away, neither the old nor the new text does anything
     if kind(atom) == "module":
         return str(atom[1]).startswith(IN_PLACE)
     return is_model(atom)

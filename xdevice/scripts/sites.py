@@ -12,7 +12,7 @@ Verdict = Literal["rewritten", "neutral", "open", "not a device"]
 Grade = Literal["proven", "safe", "likely"]
 
 GRADES: Final[tuple[Grade, ...]] = ("proven", "safe", "likely")
-"""The levels of `port --only`, each of which takes those before it, too."""
+"""The levels of `port --only`; each one includes those before it."""
 
 CODES: Final[dict[str, str]] = {
     "XD101": "chooses a device",
@@ -68,7 +68,7 @@ def splice(text: bytes, edits: Iterable[Edit]) -> bytes:
     """`text` with the edits made, which may not overlap; everything outside of them stays byte for byte.
 
     Raises:
-        ValueError: two edits overlap, which is an error of ours: the sites of a file are made to nest.
+        ValueError: two edits overlap, which is a fault of xdevice: the sites of a file should nest.
     """
     parts, at = [], 0
     for edit in sorted(set(edits)):

@@ -1,9 +1,9 @@
 """Files with Python in them: scripts, notebooks, and the texts of d2l with their tabs.
 
-Each is read into one text (`Source.text`, UTF-8), whose positions are the only ones that the rest of the room knows:
-lines from 1, columns and offsets in bytes. A script's text is the script. A notebook's is its cells of code, one after
-the other. A d2l text is the Markdown itself. Of that text `Source.modules` are what Python would run: one, or one for
-each tab, in which every line keeps its number and what is no code of that tab is blank.
+Each is read into one text (`Source.text`, UTF-8), and the rest of the room knows positions in that text only: lines
+from 1, columns and offsets in bytes. The text of a script is the script, that of a notebook its cells of code one after
+the other, that of a d2l text the Markdown itself. `Source.modules` are what Python would run of the text: one module,
+or one for each tab, in which every line keeps its number and everything but the code of that tab is blank.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import codecs
 import io
 import json
 import re
+import sys
 import tokenize
 import warnings
 from bisect import bisect_right
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
 SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
-"""Folders that are not entered, beside those that begin with a dot; one that is named itself is read."""
+"""Folders that are not searched, nor are those that begin with a dot, unless the user names one."""
 
 _NEWLINE: Final = re.compile(rb"\r\n|\r|\n")
 _TAB: Final = re.compile(r"\s*(?:%%tab|#\s*@tab)\s+([\w ,]+)")
@@ -39,7 +40,7 @@ TABS: Final = ("mxnet", "pytorch", "tensorflow", "paddle", "jax")
 
 
 class UnreadableError(Exception):
-    """A file that is not read: its path, and why."""
+    """Raised for a file that cannot be read, with the reason."""
 
 
 @dataclass(eq=False)
@@ -126,6 +127,25 @@ class Source:
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
 
+def read_all(paths: Iterable[Path], root: Path) -> tuple[list[Source], list[tuple[str, str]]]:
+    """The files that `files_in` lists, "-" being the standard input; and (path, why) of those that cannot be read."""
+    made, unreadable = [], []
+    for path in files_in(paths):
+        shown = _show(path, root)
+        try:
+            made.append(parse(sys.stdin.buffer.read(), "<stdin>") if str(path) == "-" else read(path, shown))
+        except UnreadableError as error:
+            unreadable.append((shown, str(error)))
+    return made, unreadable
+
+
+def _show(path: Path, root: Path) -> str:
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
 def files_in(paths: Iterable[Path]) -> Iterator[Path]:
     """The files to read: those named, and those in the folders named, in order."""
     for path in paths:
@@ -154,7 +174,7 @@ def read(path: Path, shown: str) -> Source:
 
 
 def parse(raw: bytes, shown: str) -> Source:
-    """As `read`, of bytes. The suffix of `shown` says whether they are a notebook or a d2l text; else they are a
+    """A file with its modules, from its bytes. The suffix of `shown` says whether it is a notebook, a d2l text or a
     script."""
     try:
         if shown.endswith(".ipynb"):
@@ -223,7 +243,7 @@ def _cell(begin: int, lines: list[str]) -> Cell:
 
 
 def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
-    """The tabs of cells without a mark: those that the text selects, else that of the framework which they import."""
+    """The tabs of cells without a mark: those that the text selects, else the tab of the framework that is imported."""
     plain = "\n".join(cell.text for cell in cells if not cell.tabs)
     selected = re.search(r"tab\.interact_select\(([^)]*)\)", plain)
     if selected:
@@ -238,7 +258,7 @@ def _default_tabs(cells: list[Cell]) -> tuple[str, ...]:
 
 @dataclass(eq=False)
 class _Token:
-    """A string in a notebook's file: its position there, and where its content begins in `Source.text`.
+    """A JSON string in a notebook's file: its position there, and where its content begins in `Source.text`.
 
     `last` is the end of the string before it in the same list, or None.
     """
@@ -286,7 +306,7 @@ def _value(token: object) -> object:
 
 
 def _json(text: str, at: int) -> tuple[object, int]:
-    """The JSON value at a position, with `_Token`s for its strings, and where it ends."""
+    """The JSON value at a position, with a `_Token` for each string, and the position where it ends."""
     at = _space(text, at)
     if text[at] in "[{":
         return _container(text, at)
@@ -378,7 +398,7 @@ def _join(cells: Iterable[tuple[Cell, str]]) -> str:
 
 
 def _python(text: str) -> str:
-    """A cell with `pass` in the place of the lines for IPython, so that blocks keep a body."""
+    """The text of a cell, with IPython's commands replaced by `pass`, so that blocks keep a body."""
     if not any(mark in text for mark in "%!?"):
         return text
     try:

@@ -1,8 +1,8 @@
 """What an expression may be: a set of atoms.
 
-The empty set means "not known yet", which is another thing than `UNKNOWN`, "anything": the first grows while the
-project is read, the second is the end of it. An atom is a text ("tensor", "array", "int", ...) or a tuple whose first
-item says what it is:
+The empty set means "not known yet", and `UNKNOWN` means "anything": sets grow from the first towards the second while
+the project is interpreted. An atom is a text ("tensor", "array", "int", ...) or a tuple whose first item says what it
+is:
 
 - `("device", framework, origin)`: a framework's own device; `origin` is the node that chose it, or None
 - `("spelling", text, origin)`: a text that names a device, as "cuda:0"; what an f-string fills in is "*"
@@ -36,17 +36,17 @@ BOOL: Final[Value] = frozenset(["bool"])
 STR: Final[Value] = frozenset(["str"])
 NONE: Final[Value] = frozenset(["none"])
 AVAILABLE: Final[Value] = frozenset(["available"])
-"""What is true only where there is a GPU."""
+"""A value that is true only if there is a GPU."""
 
 _LASTING: Final = {"function", "bound", "class", "instance", "project", "device", "spelling", "scope", "list", "dict"}
 _MOST: Final = 24
-"""Atoms that one value may have; with more it may be anything, too."""
+"""How many atoms a value may have; one with more becomes "anything"."""
 _LONGEST: Final = 12
 
 
 def union(*values: Value) -> Value:
-    """What may be any of these. Beside "anything" only functions and uses of devices are kept, which have to be
-    followed whatever else the value may be. So values only ever grow towards "anything"."""
+    """The union of values. Beside "anything" only functions and uses of devices are kept, which have to be followed
+    whatever else the value may be. So values only grow towards "anything"."""
     whole = values[0].union(*values[1:])
     if ANYTHING in whole or len(whole) > _MOST:
         return frozenset(atom for atom in whole if type(atom) is tuple and atom[0] in _LASTING) | UNKNOWN
@@ -77,7 +77,7 @@ def of(*atoms: Atom) -> Value:
 
 
 def tuple_of(values: Iterable[Value]) -> Value:
-    """A tuple with these values in it; what is in the third tuple of nested ones is "anything"."""
+    """A tuple with these values in it. Items of tuples that are nested three deep become "anything"."""
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return frozenset([("tuple", items if len(items) <= _LONGEST else tuple(UNKNOWN for _ in items))])
 
@@ -88,7 +88,9 @@ def _is_deep(value: Value) -> bool:
 
 
 def _merge(value: Value) -> Value:
-    """Makes one of all tuples with the same length: a loop that swaps values would else give new ones without end."""
+    """Merges all tuples of the same length into one. Otherwise a loop that swaps values would make new ones for
+    ever."""
+
     lengths: dict[int, list[tuple[Value, ...]]] = {}
     for atom in value:
         if kind(atom) == "tuple":

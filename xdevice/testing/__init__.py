@@ -1,4 +1,4 @@
-"""The conformance suite: what every adapter, ours and a third party's, is held to.
+"""The conformance suite: the checks that every adapter must pass, ours and a third party's.
 
 A third party's test file is three lines, and pytest does the rest::
 
@@ -7,11 +7,13 @@ A third party's test file is three lines, and pytest does the rest::
     class TestMyBackend(Conformance):
         backend = "mybackend"
 
-The suite runs where tensors begin, `home`, and for all that crosses devices with a second one, `other`: by default on
-cpu:0 with the first GPU or what the adapter's samples make, and again on gpu:0 with gpu:1 where there are GPUs, real or
-virtual. What an adapter lacks is skipped by the capability's name, and listed at the end of the run with the methods to
-write. What its samples do not have is skipped with its name too, so read the skips.
-docs/reference/adapters.md says what each method is held to.
+Tensors are made on the device `home`; checks that need two devices use `other` as well. By default the suite runs on
+cpu:0, with the first GPU or the device that the adapter's samples make, and again on gpu:0 with gpu:1 if there are
+GPUs, real or virtual. Checks of a capability that the adapter lacks are skipped by its name, which is listed at the end
+of the run with the methods to write. Checks that need what the samples do not have are skipped by name too, so read the
+skips.
+
+docs/reference/adapters.md says what is checked of each method.
 """
 
 from __future__ import annotations
@@ -32,18 +34,7 @@ __all__ = ["Batch", "Conformance", "Failure", "Pair", "SeveralProcesses", "in_ch
 
 
 class Conformance(
-    Processes,
-    Seeing,
-    Side,
-    Streams,
-    Waiting,
-    Several,
-    Models,
-    Moving,
-    FunctionsOfLayers,
-    Arithmetic,
-    Creation,
-    Devices,
+    Processes, Seeing, Side, Streams, Waiting, Several, Models, Moving, FunctionsOfLayers, Arithmetic, Creation, Devices
 ):
-    """Subclass it, name the `backend`, and let pytest collect the tests, from the last of these classes to the first:
-    what a first adapter needs before what may spoil its process, such as eight threads at once."""
+    """Subclass it, name the `backend`, and let pytest collect the tests. They run from the last of the base classes to
+    the first: basic checks before those that may spoil the process, such as eight threads at once."""

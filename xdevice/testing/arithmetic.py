@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Arithmetic(Suite):
-    """An adapter may refuse to give a namespace, by name; if it gives one, all kernels are there."""
+    """An adapter may refuse to give a namespace, by an `UnsupportedError`; if it gives one, that has all kernels."""
 
     @needs("Arithmetic")
     def test_a_namespace_is_whole_or_refused(self) -> None:
@@ -33,7 +33,7 @@ class Arithmetic(Suite):
         assert not missing, f"namespace() lacks {', '.join(missing)}"
         self.needs_kernels()
         x = self.make([[1, 2], [3, 4]])
-        in_thread(lambda: self.compute(x), self.patience)  # settings that it makes per thread end with that
+        in_thread(lambda: self.compute(x), self.patience)  # settings that are made for this thread end with it
 
     def compute(self, x: Any) -> None:
         try:
@@ -49,7 +49,7 @@ class Arithmetic(Suite):
             assert self.adapter.device_of(whole) is self.adapter.device_of(x), "integers are not where they were"
             assert xdevice.to_numpy(whole).tolist() == wanted
 
-    # gradients, of sums of numbers: what every framework computes
+    # gradients of sums of numbers, which every framework can compute
 
     @needs("Gradients")
     def test_gradients_are_right_or_refused(self) -> None:

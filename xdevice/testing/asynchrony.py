@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 
-class Planned(Exception):  # noqa: N818  # it is nobody's error
+class Planned(Exception):  # noqa: N818  # a test's own, and no error of the package
     """The exception that a check raises on purpose."""
 
 
@@ -79,7 +79,7 @@ class Waiting(Suite):
     # blocking
 
     def blocks(self) -> None:
-        """Skips where the adapter declines, and says what to use instead."""
+        """Skips the check if the adapter refuses blocking; the refusal must say what to use instead."""
         refusal = refusal_of(self.block)
         if refusal is not None:
             pytest.skip(refusal)
@@ -104,21 +104,14 @@ class Waiting(Suite):
             with xdevice.blocking():
                 assert self.work().is_done(), "the work is under way inside of blocking mode"
             assert self.work().is_done(), "an inner block has ended the outer one"
-        self.expect_planned(xdevice.blocking())
+        with pytest.raises(Planned), xdevice.blocking():
+            raise Planned
         work = self.work()
         assert not work.is_done(), "blocking mode has stayed"
         xdevice.sync()
 
     def work(self) -> Any:
         return self.samples.long_work(self.here())
-
-    def expect_planned(self, scope: Any) -> None:
-        def fails() -> None:
-            with scope:
-                raise Planned
-
-        with pytest.raises(Planned):
-            fails()
 
     @needs("Blocking")
     def test_blocking_raises_errors_at_their_line(self) -> None:
@@ -132,13 +125,14 @@ class Waiting(Suite):
 
 class Streams(Suite):
     def streams(self) -> None:
-        """Skips where there are none."""
+        """Skips the check if the adapter has no streams or events here, or no kernels to run in them."""
         self.needs_kernels()
         for make in (self.adapter.new_stream, self.adapter.new_event):
             self.skips_without(make)
 
     def skips_without(self, make: Callable[[Device], object]) -> None:
-        """Skips where the adapter says that it has no such thing, and what to use instead."""
+        """Skips the check if the adapter refuses to `make` a stream, event or graph, saying what to use instead."""
+
         refusal = refusal_of(lambda: make(self.here()))
         if refusal is not None:
             pytest.skip(refusal)
@@ -159,16 +153,9 @@ class Streams(Suite):
             elsewhere = in_thread(lambda: self.adapter.current_stream(here), self.patience)
             assert (elsewhere == side) is (self.adapter.stream_reach == "process")
         assert self.adapter.current_stream(here) == default
-        self.fails_in(side)
+        with pytest.raises(Planned), self.adapter.stream_scope(side):
+            raise Planned
         assert self.adapter.current_stream(here) == default
-
-    def fails_in(self, stream: Any) -> None:
-        def fails() -> None:
-            with self.adapter.stream_scope(stream):
-                raise Planned
-
-        with pytest.raises(Planned):
-            fails()
 
     @needs("Streams")
     def test_streams_wait_for_each_other(self) -> None:
@@ -277,7 +264,7 @@ class Streams(Suite):
 
 
 class Side(Suite):
-    """Tasks side by side, prefetching."""
+    """Checks of tasks side by side and of prefetching."""
 
     def test_parallel_gives_results_that_are_ready(self) -> None:
         self.needs_kernels()
@@ -446,7 +433,7 @@ class Side(Suite):
         self.assert_threads(before)
 
     def assert_threads(self, before: int) -> None:
-        """Threads end soon, or the check fails."""
+        """Fails if there are still more than `before` threads after `patience` seconds."""
         deadline = time.monotonic() + self.patience
         while threading.active_count() > before and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -483,14 +470,14 @@ def _inside(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, 
 
 
 class Seeing(Suite):
-    """Transfers and memory."""
+    """Checks of the transfers that are seen, and of memory."""
 
     def require_transfers(self) -> None:
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
     def reads(self, x: Any) -> list[Callable[[], object]]:
-        """The ways in which a number is read: `float` only where the framework's users can."""
+        """Functions that read the number in x: `float` among them if the framework's tensors can be given to it."""
         by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
         return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
 

@@ -1,4 +1,4 @@
-"""What the checks of the suite stand on: where they run, what they make, how they compare, and how they are run."""
+"""`Suite`, the base of all checks: chooses devices, makes tensors, compares them, and runs checks without pytest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import xdevice
 from xdevice.base import devices
 from xdevice.base.dtypes import host_dtype
-from xdevice.core import scopes  # noqa: F401  # says what `with device:` does, also in a check that is run alone
+from xdevice.core import scopes  # noqa: F401  # importing it makes `with device:` work, if a check runs alone
 
 from . import values
 from .capabilities import described, lacking
@@ -55,15 +55,15 @@ class Suite:
     home: str = ""
     """Where tensors begin; left empty, the suite runs on cpu:0, and on gpu:0 too where there is one."""
     other: str | None = None
-    """A second device; left out, the one that the samples make, or another GPU."""
+    """A second device; by default another GPU, or else the device that the samples make."""
     computes: ClassVar[bool] = True
     """False where the framework can place and copy but has no kernels for the GPU."""
     child_setup: ClassVar[str] = ""
     """Code that child processes run before anything else."""
     patience: ClassVar[float] = 60
-    """Seconds after which something that never takes so long has failed. It makes nothing slower or faster."""
+    """Seconds after which a check gives up waiting for something that should have ended long before."""
 
-    # where it runs
+    # the devices that checks run on
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "place" in metafunc.fixturenames:
@@ -77,7 +77,7 @@ class Suite:
             ("xdevice lacks", f"{self.backend} lacks {described(name)}") for name in absent
         ]
         if absent or not self.has_home():
-            # skips from one line of code: pytest counts those of a fixture one by one, which hides the others
+            # pytest's summary folds skips that come from one line of code, but lists those of fixtures one by one
             reason = f"lacks {', '.join(absent)}" if absent else f"has no {place} here"
             request.node.obj = partial(_skip, f"{self.backend} {reason}")
             yield
@@ -115,7 +115,7 @@ class Suite:
     def second(self) -> Device | None:
         if self.other:
             return devices.parse(self.other)
-        made = self.samples.other_device()  # some can make one only before they are used
+        made = self.samples.other_device()  # called first: some frameworks can make one only before they are used
         gpus = [devices.of("gpu", i) for i in range(self.adapter.count("gpu"))]
         found = [*gpus, *filter(None, [made]), devices.CPU]
         return next((device for device in found if device is not self.here()), None)
@@ -211,6 +211,17 @@ class Suite:
         if there:
             assert_same(xdevice.to_numpy(actual), xdevice.to_numpy(expected), name)
 
+    def assert_gradient(self, function: Callable[[Any], Any]) -> None:
+        """The gradient of the sum of what the function makes of x is -2.5 everywhere."""
+        self.needs_kernels()
+        x = self.make()
+        with self.here():  # TensorFlow computes on the GPU where there is one
+            need(self.samples.gradient(lambda x: x * 3, x), "gradients")
+            gradient = self.samples.gradient(function, x)
+        assert gradient is not None, "the gradient does not arrive"
+        assert_same(xdevice.to_numpy(gradient), np.full((2, 3), -2.5, "float32"))
+        assert xdevice.device_of(gradient) is xdevice.device_of(x)
+
     def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
         """Two tensors are not in the same memory."""
         if 0 not in tuple(x.shape):
@@ -298,5 +309,5 @@ def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[A
 
 
 def cast(array: Any, name: str) -> np.ndarray[Any, Any]:
-    """An array in a dtype of xdevice's name."""
+    """The array in the dtype that xdevice calls `name`, bfloat16 included."""
     return np.asarray(array).astype(host_dtype(name))

@@ -1,4 +1,4 @@
-"""What a check needs of a framework beside devices and tensors. What an adapter lacks is skipped by its name."""
+"""Marks checks with the capabilities that they need. If an adapter lacks one, they are skipped by its name."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def needs(*names: str) -> Callable[[Checks], Checks]:
 
 
 def lacking(adapter: Backend, check: Any) -> list[str]:
-    """What a check needs and an adapter does not have."""
+    """The capabilities and hooks that a check needs and an adapter does not have."""
     return [name for name in getattr(check, "needs", ()) if not _has(adapter, _hooks(name))]
 
 
 def described(name: str) -> str:
-    """A capability with the hooks to write for it."""
+    """The name of a capability, with the hooks that an adapter must write for it."""
     hooks = ", ".join(f"{hook}()" for hook in _hooks(name))
     return f"{name}: {hooks}" if name in _HOOKS else hooks
 

@@ -24,7 +24,7 @@ _IMPORTED = sorted({known.modules[0] for known in registry.KNOWN} & set(sys.modu
 
 
 def load(name: str) -> None:
-    """How a backend is loaded: behind the lock, by eight threads at once, and without importing another."""
+    """Tells how a backend is loaded: behind the lock, by eight threads at once, and without importing another."""
     seen: dict[str, Any] = {"imported by xdevice": _IMPORTED}
     root = _root(name)
     loaded: list[Any] = []
@@ -35,7 +35,7 @@ def load(name: str) -> None:
             thread.start()
         while not lock.is_wanted and any(thread.is_alive() for thread in threads):
             time.sleep(0.01)
-        # NumPy is imported for other reasons too, such as dtypes
+        # NumPy is not asked for, because modules other than its adapter import it too
         seen["imported under a held lock"] = root in sys.modules and root != "numpy"
     for thread in threads:
         thread.join()
@@ -68,7 +68,7 @@ class _Watched:
 
 
 def fork(name: str) -> None:
-    """What a forked child can do after its parent has loaded a backend, and after its parent has used it."""
+    """Tells what a forked child can do after its parent has loaded a backend, and after its parent has used it."""
     seen = {}
     with xdevice.use(name):
         xdevice.num_gpus()
@@ -101,8 +101,8 @@ def _batches() -> Iterator[Any]:
 
 
 def virtual(name: str) -> None:
-    """What is true of two virtual GPUs."""
-    os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)  # it may ask for another number
+    """Tells the names of two virtual GPUs, and the values that copies to them have."""
+    os.environ.pop("XDEVICE_VIRTUAL_GPUS", None)  # the variable may ask for another number of GPUs
     try:
         xdevice.virtual_gpus(2, force=True)
         backend = xdevice.backend(name)
@@ -121,7 +121,7 @@ def virtual(name: str) -> None:
 
 
 def _list_started(name: str) -> list[str]:
-    """The GPUs that the framework has started after counting, asking about devices, and an unused event."""
+    """The GPUs that the framework has started although they were only counted, and an event was made and not used."""
     from xdevice.contract import Backend
 
     backend = xdevice.backend(name)

@@ -1,4 +1,4 @@
-"""Checks of what brings values in and out: creators, NumPy's arrays, shared memory."""
+"""Checks of making tensors, of reading them, and of memory that is shared."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class Creation(Suite):
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
         assert type(axes) is int
         assert type(longest) is int
-        fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]  # what NumPy 1 takes
+        fitting: list[tuple[int, ...]] = [(1,) * min(axes, 32)]  # arrays of NumPy 1 have 32 axes at most
         too_much: list[tuple[int, ...]] = [(1,) * (axes + 1)] if axes < 32 else []
         if longest < 1 << 24:
             fitting.append((longest,))

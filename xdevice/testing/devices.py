@@ -218,12 +218,8 @@ class Devices(Suite):
         there = self.second() or self.here()
         before = xdevice.device_of(self.native_ones())
 
-        def fails() -> None:
-            with there:
-                raise KeyError("planned")
-
-        with pytest.raises(KeyError, match="planned"):
-            fails()
+        with pytest.raises(KeyError, match="planned"), there:
+            raise KeyError("planned")
         assert xdevice.device_of(self.native_ones()) is before
         assert xdevice.device_of(xdevice.tensor([1.0])) is devices.CPU
 

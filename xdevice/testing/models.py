@@ -89,7 +89,7 @@ class Models(Suite):
                 continue
             alone, one = (next(iter(self.samples.variables(net).values())) for net in (twin, model))
             xdevice.to_device(twin, there)
-            is_kept = next(iter(self.samples.variables(twin).values())) is alone  # Gluon's parameters make new arrays
+            is_kept = next(iter(self.samples.variables(twin).values())) is alone  # not in Gluon, which makes new arrays
             moved = xdevice.to_device({"one": one, "net": model}, there)
             assert moved["net"] is model, name
             assert xdevice.device_of(moved) is there, name
@@ -103,7 +103,7 @@ class Models(Suite):
                 keys = [key for key, _ in found]
                 assert len(set(keys)) == len(keys), f"{name}: {keys}"
                 others = [key for key, _ in self.adapter.variables(twin)]
-                # parameters beside their model have the names that Gluon counts on
+                # Gluon numbers the names in a ParameterDict through the whole program, so they differ
                 assert keys == others or "ParameterDict" in name, f"{name}: built alike, named otherwise: {others}"
                 values = [self.adapter.to_numpy(value).tobytes() for _, value in found]
                 all_values = [array.tobytes() for array in self.values(model).values()]
@@ -137,7 +137,7 @@ class Models(Suite):
         layer = found[0]
         values = {}
         for name, variable in self.adapter.variables(net):
-            # with few bits, which the TF32 of a GPU keeps: what it computes is then exact
+            # numbers of few bits, which a GPU keeps if it computes in TF32, so that the result is exact
             values[name] = np.round(self.adapter.to_numpy(variable) * 64) / 64
             self.adapter.write(variable, self.make(values[name]))
         canonical: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +14,8 @@ import xdevice
 
 from .base import Suite, assert_same, need, side_by_side
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _LARGE = (33, 1_017_001)
-"""Bytes: more than what adapters copy in one piece."""
+"""The shape of a tensor of bytes that is larger than the pieces in which adapters copy."""
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -200,17 +197,6 @@ class Moving(Suite):
         there = self.there_with_values()
         for verb in (xdevice.to_device, xdevice.copy_to):
             self.assert_gradient(lambda x, verb=verb: verb(x, there) * -2.5)  # type: ignore[misc]
-
-    def assert_gradient(self, function: Callable[[Any], Any], factor: float = -2.5) -> None:
-        """The gradient of the sum of what the function makes is `factor` everywhere."""
-        self.needs_kernels()
-        x = self.make()
-        with self.here():  # TensorFlow computes on the GPU where there is one
-            need(self.samples.gradient(lambda x: x * 3, x), "gradients")
-            gradient = self.samples.gradient(function, x)
-        assert gradient is not None, "the gradient does not arrive"
-        assert_same(xdevice.to_numpy(gradient), np.full((2, 3), factor, "float32"))
-        assert xdevice.device_of(gradient) is xdevice.device_of(x)
 
     def test_objects_that_the_framework_knows_are_walked(self) -> None:
         for thing in (object(), 3, "text", self.make(), *(make() for make in self.samples.models().values())):

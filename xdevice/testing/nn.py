@@ -15,7 +15,7 @@ from .capabilities import needs
 
 
 class FunctionsOfLayers(Suite):
-    """An adapter may refuse neural-network functions by name; if it gives any, all are there and right."""
+    """An adapter may refuse neural-network functions, by an `UnsupportedError`; if it gives any, all must be right."""
 
     @needs("nn")
     def test_functions_of_layers_are_whole_and_right_or_refused(self) -> None:
@@ -26,7 +26,7 @@ class FunctionsOfLayers(Suite):
         missing = [name for name in contract.KERNELS if not hasattr(kernels, name)]
         assert not missing, f"nn() lacks {', '.join(missing)}"
         self.needs_kernels()
-        in_thread(self.compute_in_use, self.patience)  # settings that it makes per thread end with that
+        in_thread(self.compute_in_use, self.patience)  # settings that are made for this thread end with it
 
     def compute_in_use(self) -> None:
         with xdevice.use(self.backend):

@@ -1,4 +1,4 @@
-"""Checks that only a fresh process can answer: threads, forks, loading and ending."""
+"""Checks of eight threads at once, and checks in fresh processes: of loading, forking, ending and virtual GPUs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Processes(Suite):
         if not hasattr(os, "fork"):
             pytest.skip("this system does not fork")
         seen = in_child("fork", self.backend, self.child_setup)
-        # TensorFlow can tell what GPUs it has only by initialising CUDA
+        # TensorFlow counts GPUs by initialising CUDA, which a forked child cannot use then
         allowed = ("2.0", "UnsupportedError") if self.adapter.count("gpu") else ("2.0",)
         assert seen["child after loading"] in allowed, seen
         assert seen["child after use"] in ("2.0", "UnsupportedError"), f"it must work, or say why not: {seen}"

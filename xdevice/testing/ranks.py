@@ -17,6 +17,7 @@ import numpy as np
 import xdevice
 from xdevice.base.dtypes import host_dtype
 from xdevice.testing import values
+from xdevice.testing.base import assert_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,10 +53,7 @@ class Ranks:
         return [one(rank, name) for rank in range(self.world.size)]
 
     def same(self, x: Any, wanted: Array, what: str) -> None:
-        got = xdevice.to_numpy(x)
-        assert got.dtype == wanted.dtype, f"{what}: {got.dtype}, expected {wanted.dtype}"
-        assert got.shape == wanted.shape, f"{what}: shape {got.shape}, expected {wanted.shape}"
-        assert got.tobytes() == wanted.tobytes(), f"{what}: {got} is not {wanted}"
+        assert_same(xdevice.to_numpy(x), wanted, what)
 
     def near(self, x: Any, wanted: Array, name: str, what: str) -> None:
         got = xdevice.to_numpy(x)
@@ -148,7 +146,7 @@ class Ranks:
         return self.tensor(one(self.world.rank, name), name)
 
     def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
-        """The result is the input itself where that can be written; else the input is unchanged."""
+        """Checks that the result is the input itself if that can be written, and the input unchanged if not."""
         if self.backend.can_write(self.backend.detached(x)):
             assert result is x, f"{what}: another tensor, though it can be written"
         else:
@@ -166,7 +164,7 @@ CHECKS: tuple[str, ...] = ("sums", "means", "extremes", "broadcasts", "gathers",
 
 
 def faults(world: World) -> Iterator[str]:
-    """What failed, as "sums of float16: ...". What an engine refuses by name on all ranks is no fault."""
+    """The checks that failed, as "sums of float16: ...". A dtype that the engine refuses on all ranks is no fault."""
     ranks = Ranks(world)
     for dtype in sorted(ranks.backend.dtypes):
         if ranks.backend.dtype_refusal(dtype) is not None:
@@ -184,7 +182,7 @@ def faults(world: World) -> Iterator[str]:
 
 
 refused: list[str] = []
-"""What the engine has refused by name."""
+"""The checks that the engine has refused, by an error that says so."""
 
 
 def train(world: World) -> Iterator[str]:
@@ -210,7 +208,7 @@ def train(world: World) -> Iterator[str]:
             yield f"the ranks' gradients of {dtype} differ"
 
 
-# what fails, rank 1's part and everybody else's
+# failures of rank 1
 
 
 def fails(world: World, how: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +13,6 @@ from xdevice.base.dtypes import dtype_name
 from .base import Suite, assert_same, cast, need
 from .capabilities import needs
 from .values import FLOATS, plain, quiet
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Several(Suite):
@@ -47,17 +44,8 @@ class Several(Suite):
 
     @needs("Replicas")
     def test_gradients_flow_through_splits_and_joins(self) -> None:
-        self.flows(lambda x: self.adapter.join(self.adapter.split(x * -2.5, [1, 1])))
-        self.flows(lambda x: self.adapter.join(self.adapter.split(x, [2, 0])) * -2.5)
-
-    def flows(self, function: Callable[[Any], Any]) -> None:
-        self.needs_kernels()
-        x = self.make()
-        with self.here():
-            need(self.samples.gradient(lambda x: x * 3, x), "gradients")
-            gradient = self.samples.gradient(function, x)
-        assert gradient is not None, "the gradient does not arrive"
-        assert_same(xdevice.to_numpy(gradient), np.full((2, 3), -2.5, "float32"))
+        self.assert_gradient(lambda x: self.adapter.join(self.adapter.split(x * -2.5, [1, 1])))
+        self.assert_gradient(lambda x: self.adapter.join(self.adapter.split(x, [2, 0])) * -2.5)
 
     def test_ordinary_tensors_are_dense(self) -> None:
         for name, x in self.odd_tensors().items():
@@ -170,8 +158,8 @@ class Several(Suite):
             assert not self.is_view(view, x, (0,) * len(tuple(x.shape))), f"{name}: a view that shares memory"
 
     def waits_only_for_memory(self) -> None:
-        """Asking for an address waits for the computation only in frameworks that have no memory before. Tried three
-        times, as the machine may pause."""
+        """Checks that asking for an address waits for the computation in frameworks that have no memory before, and in
+        no other. Tries three times, because the machine may pause."""
         for _ in range(3):
             work = self.samples.long_work(self.here())
             if work is None or not self.adapter.can_write(work.result):

@@ -53,11 +53,11 @@ class SeveralProcesses:
     backend: ClassVar[str] = ""
     """The backend under test."""
     engine: ClassVar[str] = "auto"
-    """What moves the tensors."""
+    """The engine that moves the tensors."""
     size: ClassVar[int] = 2
     """How many processes there are."""
     patience: ClassVar[float] = 240
-    """Seconds after which what never takes so long has failed."""
+    """Seconds after which a check gives up waiting for a process."""
     damp: ClassVar[float] = 1.5
     """Seconds beyond a promise that a loaded machine may take."""
 
@@ -94,7 +94,7 @@ class SeveralProcesses:
 
 
 class _Rank:
-    """One process."""
+    """One rank, in a process of its own."""
 
     def __init__(self, backend: str, engine: str, rank: int, size: int, port: int, failure: str = "", **more: str):
         place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "ADDRESS": f"127.0.0.1:{port}"}
@@ -108,7 +108,8 @@ class _Rank:
         )
 
     def wait_for_report(self, patience: float) -> dict[str, Any]:
-        """The last line of JSON that it has printed."""
+        """Waits for the process to end, and returns the last line of JSON that it has printed."""
+
         self.end(patience)
         lines = [line for line in self.printed.splitlines() if line.startswith("{")]
         found: dict[str, Any] = json.loads(lines[-1]) if lines else {}

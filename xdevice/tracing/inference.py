@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _MOST = 300
 """Characters of a message of a framework."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
-"""Layers of which one of three axes is that of channels."""
+"""The kinds of layers that tell that an input of three axes has an axis of channels, and is no sequence."""
 
 
 class Run(NamedTuple):
-    """What a model computed of some inputs."""
+    """What a model computed from some inputs."""
 
     trace: Trace
     result: Any
@@ -77,7 +77,7 @@ def arrays_of(inputs: Any) -> list[Array]:
 
 
 def taken_by(model: Any, arrays: Sequence[Array], first: Run) -> list[Array]:
-    """The inputs as another model takes them: with the channels of images where it has them."""
+    """The inputs as another model takes them: the channels of images are where this model has them."""
     here, there = first.has_channels_last, _owner(model).has_channels_last(model)
     if here is None or there is None or here == there:
         return list(arrays)
@@ -110,7 +110,8 @@ def told(error: BaseException) -> str:
 
 
 def run(model: Any, arrays: Sequence[Array], give: Callable[[Call, Any], Any] | None = None) -> Run:
-    """Calls a model on copies of the inputs. With `give`, what it makes of a layer's call goes on in the model."""
+    """Calls a model on copies of the inputs, and traces it. With `give`, the model goes on with what that makes of each
+    layer's call and result, in the place of the result."""
     backend = _owner(model)
     place = next((device for _, device in backend.model_devices(model)), CPU)
     for x in arrays:

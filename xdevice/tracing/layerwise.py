@@ -1,12 +1,12 @@
-"""The first layer whose output differs between two runs of a model, or the gap in which what differs lies.
+"""Finds the first layer whose output differs between two runs of a model, or the gap where the difference arises.
 
-Layers are paired as `convert_state` pairs them, and the calls of each by their inputs, or else by number. The first
-paired layer that is given another input shows a gap: what lies between it and the last good one has no parameters,
-or is a function. The first that gives another output for the same input is itself the cause.
+Layers are paired as `convert_state` pairs them, and the calls of each by their inputs, or else by number. If a paired
+layer is given another input, the cause lies in the gap before it, where there are only functions and layers without
+parameters. If it gives another output for the same input, it is itself the cause.
 
-Two runs of deep models are further apart than the rule of `assert_parity` allows for one operation, so a layer is off
-by 1e-4 of the largest value (`distances`). A fault may be below that where it arises, and grow: so the cause is the
-greatest step up before the first layer that is off.
+Two runs of deep models are further apart than `assert_parity` allows for one operation, so a layer counts as different
+from 1e-4 of its largest value on (`distances`). A fault may begin below that, and grow. So the cause is where the error
+grows most, up to the first layer that is different.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _ROUNDING: Final = 1 / 500
-"""Of that: steps below are nobody's."""
+"""The share of the limit below which errors are all taken for rounding when the greatest step is looked for."""
 _GRADIENTS: Final = 10
 """A gradient may be off by this many times what an output may."""
 _LISTED: Final = 6
@@ -41,20 +41,20 @@ class Traced(NamedTuple):
     """One run of a model."""
 
     owner: str
-    """`torch`."""
+    """The name of the backend, such as `torch`."""
     calls: Sequence[LayerCall]
     outputs: Sequence[Array]
-    """What the model returned, with its channels where the other run has them: they are compared in their places."""
+    """What the model returned, with its channels where the other run has them, so that elements can be compared."""
 
 
 class Divergence(NamedTuple):
     """Where two runs differ first."""
 
     path: str
-    """The layer of the expected model, or the one behind the gap; empty for a gap at the end."""
+    """The path of the layer of the expected model, or of the layer behind the gap; empty for a gap at the end."""
     text: str
     error: float
-    """Of the largest value; infinite where shapes differ."""
+    """A share of the largest value; infinite if shapes differ."""
 
 
 class Step(NamedTuple):
@@ -64,7 +64,7 @@ class Step(NamedTuple):
     expected: LayerCall
     is_input: bool
     error: float | None
-    """None where they cannot be compared."""
+    """None if the two arrays cannot be compared."""
 
 
 class _Gap(NamedTuple):
@@ -77,15 +77,15 @@ class _Gap(NamedTuple):
 def first_difference(
     actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]], *, strict: bool = False
 ) -> Divergence | None:
-    """Where two runs differ first. With `strict`, which is for outputs that differ, the place where the error grows
-    most."""
+    """Where two runs differ first; None if nowhere. With `strict`, for runs whose outputs are known to differ, the
+    place where the error grows most, however small it is."""
     most = limit(expected)
     found, errors = [], []
     for step in steps(actual, expected, pairs):
         found.append(step)
         errors.append(step.error)
         if step.error is not None and step.error > most:
-            break  # what is behind it follows from it
+            break  # later errors follow from this one
     else:
         errors.append(_end_error(actual, expected))
         if not strict and (errors[-1] is None or errors[-1] <= most):
@@ -117,7 +117,7 @@ def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
         place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
         other = left.pop(place)
         yield Step(other, call, True, _error(other.inputs, call.inputs, padded=mine.kind == "conv"))
-        # an activation inside that nobody sees
+        # the output of one of the two is that of its activation, which is no call of its own
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
         yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
 
@@ -193,7 +193,7 @@ def _layer_place(actual: Traced, expected: Traced, step: Step, settings: str) ->
 def _gap(
     actual: Traced, expected: Traced, found: Sequence[Step], number: int, pairs: Sequence[tuple[Layer, Layer]]
 ) -> _Gap:
-    """The calls between a pair and the one before it that have no parameters."""
+    """The calls, on both sides, between a paired layer and the paired layer before it."""
     behind = (found[number].actual, found[number].expected) if number < len(found) else None
     earlier = [step for step in found[:number] if behind is None or step.expected is not behind[1]]
     before = (earlier[-1].actual, earlier[-1].expected) if earlier else None
@@ -208,7 +208,8 @@ def _gap(
 def _between(
     run: Traced, before: LayerCall | None, behind: LayerCall | None, paired: Container[str]
 ) -> list[LayerCall]:
-    """The calls between two calls. If branches are called in another order, the call that made what `behind` takes."""
+    """The unpaired calls between two calls. If there are none, because branches are called in another order, the
+    unpaired call that made the input of `behind`."""
     end = _index(run, behind, -1)
     found = [call for call in run.calls[_index(run, before) + 1 : end] if call.path not in paired]
     if found or behind is None or not behind.inputs:

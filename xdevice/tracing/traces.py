@@ -32,7 +32,7 @@ class LayerCall(NamedTuple):
     """
 
     path: str
-    """The way to the layer from the model, as in the names of its variables: `features.0`."""
+    """The path to the layer from the model, as in the names of its variables: `features.0`."""
     number: int
     """How many times it was called before."""
     type: str
@@ -104,12 +104,7 @@ class Trace:
         rows = [_HEADINGS, *self._rows()]
         wide = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows]
-        return "\n".join(
-            [
-                self._title(),
-                *(lines if len(self) else [_NOTHING]),
-            ]
-        )
+        return "\n".join([self._title(), *(lines if len(self) else [_NOTHING])])
 
     __repr__ = __str__
 

@@ -1,1 +1,1 @@
-"""Values that outlive a process: files."""
+"""Tensors and models in files: `save` and `load`."""

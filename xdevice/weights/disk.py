@@ -1,7 +1,7 @@
-"""A file that is replaced as a whole, and what the system says when it refuses.
+"""Replaces a file as a whole, and turns the system's errors into `FilePathError`s.
 
-A new file is written in a folder of its own beside the old one, which is locked as long as the process lives, so that
-the next save can tell what a killed process has left from what another one is writing.
+A new file is written in a folder of its own beside the old one. The folder is locked as long as the process lives, so
+that the next save can tell the leftovers of a killed process from the folder of one that is writing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def replacing(target: str) -> Iterator[str]:
 
 
 def _permissions(target: str, own: str) -> int:
-    """The old file's mode, else that of a file made now: to read the umask one must change it for all threads."""
+    """The mode of the old file, else of a new file, since the umask cannot be read without changing it for all
+    threads."""
     old = _mode(target)
     return stat.S_IMODE(os.stat(os.path.join(own, _PROBE)).st_mode if old is None else old)
 

@@ -150,7 +150,7 @@ def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
 
 
 def _origin(way: _Way) -> str:
-    """How one writes in Python what leads to a variable, for errors."""
+    """The Python expression that leads to a variable, for errors."""
     keys, name = way
     return f"{trees.written(keys)} {name}".rstrip() if keys else f"variable {shown(name)}"
 

@@ -1,4 +1,4 @@
-"""What is in a safetensors file: its header, which the library checks, and the values of a tensor."""
+"""Reads safetensors files: the header, which the safetensors library checks, and the values of tensors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SMALL: Final = 1 << 14
 """Bytes up to which a copy is cheaper than memory of a tensor's own."""
 _BLOCK: Final = 1 << 20
 _FEW: Final = 32
-"""Axes, as many as an array may have in every version of NumPy."""
+"""How many axes an array may have in every version of NumPy."""
 RESERVED: Final = "__metadata__"
 SHARED: Final = "xdevice.shared"
-"""The one remark in a file's metadata that is ours: the further names of its tensors, as a JSON object."""
+"""The key of xdevice's own entry in a file's metadata: the further names of its tensors, as a JSON object."""
 
 
 class Entry(NamedTuple):
