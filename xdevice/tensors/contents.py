@@ -327,7 +327,7 @@ def _locate(
             if place in here:
                 if len(here) == 1 and place is target:
                     continue
-                some = [x for x in some if not leaves.is_on(backend, x, place)]
+                some = [] if len(here) == 1 else [x for x in some if not leaves.is_on(backend, x, place)]
         # few backends have any: to ask for each tensor would take a tenth of the move
         has_bound = may_be_bound and type(backend).is_host_bound is not Backend.is_host_bound
         if has_bound and any(map(backend.is_host_bound, some)):
