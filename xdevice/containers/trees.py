@@ -18,7 +18,7 @@ from xdevice.errors import ContainerError, shown
 
 from . import looks, strangers
 from .attributes import Attribute
-from .items import Walk, and_keys
+from .items import Walk, and_keys, read_elements
 from .looks import PLAIN
 from .ways import Whole, registered, way_into
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
     _Node = tuple[Any, Walk, Iterable[Any], Sequence[Any], dict[int, Any]]
-    """A container on the way, its keys and children, and those of the children that are containers, as nodes."""
+    """A container that was walked: how it is read and written, its keys and children, and the nodes of those children
+    that are containers, by their numbers."""
     Walked = tuple[_Node | None, list[Any], dict[int, type]]
     """How a container was walked, None for what there is no way into; every leaf, tensor or not, in the order of the
     walk; the types of the leaves, by their `id`s, because some types cannot be hashed. These are tuples because objects
@@ -42,7 +43,7 @@ T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
 _DEEPEST: Final = 16
-"""How deep a batch is nested at most: how deep Python can go is for the walk to see."""
+"""How deep a batch is nested at most; a container that is nested deeper is walked."""
 
 _PLAINEST: Final = frozenset((dict, list, tuple))
 _movable: Final = registry.movable
@@ -57,10 +58,10 @@ class Leaf(NamedTuple):
 
 
 def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
-    """The walk through a container.
+    """Every leaf of a container, and what `rebuild` needs to put others in their places.
 
-    With `whole`, what moves itself is a leaf. With `once`, a container that stands in several places is walked at the
-    first of them: two lists in two lists, thirty deep, have a thousand million places.
+    With `whole`, an object that moves itself is a leaf. With `once`, a container that stands in several places is
+    walked at the first of them: two lists in two lists, thirty deep, have a thousand million places.
     """
     while True:
         ways = known
@@ -84,10 +85,11 @@ def flatten(x: Any, whole: bool = False, once: bool = False) -> Walked:
 def _walk(
     x: Any, way: Walk, whole: bool, once: dict[int, _Node | None] | None, leaves: list[Any], kinds: dict[int, type]
 ) -> _Node:
-    """`once` has the containers so far, by their `id`s; None for those that the walk is in."""
+    """Puts the leaves of a container into `leaves`, and their types into `kinds`. `once` has the node of each container
+    that was met before, by its `id`; None for one that is still being walked."""
     keys, children = way.read(x)
     cls: Any = None
-    for child in children:  # in a third of the time of the loop below
+    for child in children:  # leaves alone take a third of the time of the loop below
         if type(child) is not cls:
             cls = type(child)
             if known.get(id(cls), _UNSEEN) is not None:
@@ -120,7 +122,8 @@ def _walk(
 
 
 def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) -> Any:
-    """The container with other leaves; itself where they are the very same, and none is one of `touched`, by `id`s."""
+    """The container with `changed` in the places of its leaves; itself where these are the very same. What holds a leaf
+    of `touched`, by its `id`, is made anew all the same, which raises where it cannot be."""
     root, leaves, _ = walk
     if root is None:
         return changed[0]
@@ -272,7 +275,7 @@ def leaves(x: object) -> list[Leaf]:
 
 
 def written(keys: Iterable[Any]) -> str:
-    """The way that keys tell, as one writes it behind the container's name: `['x'][1]`."""
+    """The keys on the way to a leaf, as one writes them behind the container's name: `['x'][1]`."""
     return "".join(f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys)
 
 
@@ -301,7 +304,7 @@ def way_of(x: Any, whole: bool) -> Walk | None:
 
 
 def stranger(x: Any) -> strangers.Stranger | None:
-    """What to know of a leaf that is neither a tensor nor a model, if something in it may have to be moved."""
+    """The `Stranger` for a leaf in which something may have to be moved; None for any other leaf."""
     cls = type(x)
     if id(cls) in PLAIN:
         return None
@@ -335,8 +338,8 @@ def _have_same_keys(one: _Node | None, other: _Node | None) -> bool:
 def _rebuild(
     node: _Node, changed: Iterator[Any], touched: Container[int], done: dict[int, tuple[_Node, list[Any], Any]]
 ) -> Any:
-    """`done` has each container by its `id`: what was put in and what came out, for what stands in two places stays
-    one."""
+    """`done` has each container that was rebuilt, by its `id`, with its new children and the new container: one that
+    stands in two places stays one."""
     container, way, keys, children, inner = node
     before = done.get(id(container))
     if before is not None and before[0] is node:
@@ -376,22 +379,18 @@ def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
     return range(len(x)), x
 
 
-def _read_elements(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
-    return range(len(x)), list(x)
-
-
 _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 
-# what comes behind the values of a dict stands for its keys
+# behind the values of a dict `and_keys` puts keys that hold tensors, and zip leaves those out
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
     OrderedDict: Walk(_read_dict, lambda x, keys, new: OrderedDict(zip(x, new, strict=False)), True),
     defaultdict: Walk(_read_dict, lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)), True),
     list: Walk(_read_items, lambda x, keys, new: new, True),
     tuple: Walk(_read_items, lambda x, keys, new: tuple(new)),
-    deque: Walk(_read_elements, lambda x, keys, new: deque(new, x.maxlen), True),
-    set: Walk(_read_elements, lambda x, keys, new: set(new), True),
-    frozenset: Walk(_read_elements, lambda x, keys, new: frozenset(new)),
+    deque: Walk(read_elements, lambda x, keys, new: deque(new, x.maxlen), True),
+    set: Walk(read_elements, lambda x, keys, new: set(new), True),
+    frozenset: Walk(read_elements, lambda x, keys, new: frozenset(new)),
     slice: Walk(lambda x: (_SLICE, (x.start, x.stop, x.step)), lambda x, keys, new: slice(*new)),
 }
 
@@ -460,7 +459,7 @@ def _refuse(cls: object, flatten: object, rebuild: object, move: object) -> None
 
 
 def forget(_: Backend | None = None) -> None:
-    """Lets every type be asked anew, in another dict: so a walk sees that it has to begin again."""
+    """Forgets which way each type goes. The dict is another one then, so that a walk under way begins again."""
     global known
     known = dict.fromkeys(PLAIN) | {id(cls): way for cls, way in OWN.items()}
 

@@ -286,7 +286,7 @@ class _Sorted:
     def _move_strangers(self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo) -> None:
         for _, stranger in self.strangers:
             if stranger.moves and id(stranger.x) not in done:
-                done[id(stranger.x)] = moved = stranger.copied(target) if is_copy else stranger.moved(target)
+                done[id(stranger.x)] = moved = stranger.copy_to(target) if is_copy else stranger.move_to(target)
                 if moved is stranger.x:
                     said = f"a {type(moved).__qualname__} that moves itself is on {target} now"
                     undo.append(partial(note, text=said))
