@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sys
+import zlib
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -117,15 +118,19 @@ def _uninstall(name: str) -> None:
     trees.forget()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--one-in", type=int, default=1, help="run one test in this many, the same ones each time")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        _say_why_there_are_no_parameters(item)
-    if config.option.markexpr:
-        return
+    one_in = config.option.one_in
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     for item in items:
-        (left_out if _is_left_out(item) else kept).append(item)
+        _say_why_there_are_no_parameters(item)
+        is_left_out = not config.option.markexpr and _is_left_out(item)
+        is_drawn = zlib.crc32(item.nodeid.encode()) % one_in == 0  # by name: a new test does not change the others
+        (left_out if is_left_out or not is_drawn else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept

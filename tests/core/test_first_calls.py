@@ -81,3 +81,25 @@ def test_a_second_device_is_there_also_after_a_test_that_uses_the_framework_by_i
     asks = f"import xdevice; print(xdevice.backend({name!r}).samples().other_device())"
     done = python("-W", "ignore", "-c", f"import sys; sys.path[:0] = [{TESTS!r}]; import conftest; {RAW[name]}; {asks}")
     assert done.stdout.splitlines()[-1:] == ["cpu:1"], done.stderr[-3000:]
+
+
+FIRST_IN_A_TRACE = """
+import tensorflow as tf
+import xdevice
+
+@tf.function
+def doubled(x):
+    return xdevice.to_device(x, "cpu") * xdevice.ones(1)
+
+print(doubled(tf.constant([2.0])).numpy())
+"""
+
+
+@pytest.mark.slow
+def test_the_first_call_inside_a_tf_function_is_not_converted_and_does_not_warn(tmp_path):
+    needs("tensorflow")
+    script = tmp_path / "script.py"  # AutoGraph leaves alone what has no source
+    script.write_text(FIRST_IN_A_TRACE)
+    done = python(script, XDEVICE_BACKEND="tensorflow")
+    assert (done.returncode, done.stdout) == (0, "[2.]\n"), done.stderr
+    assert "AutoGraph" not in done.stdout + done.stderr
