@@ -86,6 +86,23 @@ def test_other_hardware_is_refused_by_each_word_before_anything_moves():
     """)
 
 
+def test_a_word_that_was_answered_to_is_not_asked_for_again():
+    on_npu("""
+    x, asked = xdevice.ones(2, device="gpu:1"), []
+    hardware, require = type(xdevice.backend()).hardware, type(xdevice.backend()).require
+    type(xdevice.backend()).hardware = lambda self: asked.append("word") or hardware(self)
+    type(xdevice.backend()).require = lambda self, device: asked.append("device") or require(self, device)
+    for there in ("npu:1", "npu:1", xdevice.device("npu:1")):
+        assert xdevice.to_device(x, there) is x
+    assert asked == ["device", "word"], asked
+    assert xdevice.to_device([x], "npu:1")[0] is x and asked == ["device", "word", "device"], asked
+    for _ in range(2):
+        refused(xdevice.DeviceNotFoundError, lambda: xdevice.to_device(x, "cuda:1"))
+        assert xdevice.device_of(xdevice.to_device(x, "npu:0")) is xdevice.gpu(0)
+    assert asked.count("word") >= 3, asked
+    """)
+
+
 def test_what_waits_waits_for_the_vendors_own_synchronize():
     on_npu("""
     x = xdevice.ones(2, device="gpu:1")

@@ -24,14 +24,14 @@ TRAVEL = (
     "tensors.verbs.to_device",
     "base.devices.parse",
     "tensors.contents.transfer",
-    "containers.trees.walked",
+    "containers.trees.flatten",
     "containers.ways.way_into",
     "core.registry.kind_of",
-    "tensors.contents._check",
+    "tensors.contents._locate",
     "contract.primitives.require",
     "contract.primitives.move_all",
     "xdevice_jax.move",
-    "containers.trees.rebuilt",
+    "containers.trees.rebuild",
 )
 """The calls of the drawing and of the steps below it."""
 
@@ -90,7 +90,7 @@ def test_files_that_are_named_are_there(text):
 def test_functions_that_the_page_names_are_there():
     homes = {"devices": "base", "registry": "core", "contents": "tensors", "leaves": "tensors", "trees": "containers"}
     named = re.findall(r"`(\w+)\.(\w+)`", PAGE)
-    assert ("trees", "walked") in named
+    assert ("trees", "flatten") in named
     for home, name in named:
         if home in homes:
             assert hasattr(import_module(f"xdevice.{homes[home]}.{home}"), name), (home, name)

@@ -123,7 +123,7 @@ KNOWN: dict[int, object] = {}
 def both(patch, verb, x, *args):
     quick = told(verb, x, *args)
     with patch.context() as slow:
-        slow.setattr(contents, "batch", lambda _: None)
+        slow.setattr(contents, "flatten_batch", lambda _: None)
         return quick, told(verb, x, *args)
 
 

@@ -20,7 +20,7 @@ _PLAIN: Final = (bool, int, float, str, bytes)
 _slots: dict[int, tuple[str, ...]] = {}
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
-"""What a class states itself. `vars` asks its metaclass, which may raise."""
+"""Gives what a class itself defines, without its bases. `vars` would ask its metaclass, which may raise."""
 
 
 class Attribute(str):

@@ -26,7 +26,7 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""The way to keys that hold tensors: a leaf beside the values, never replaced."""
+"""The key under which keys that hold tensors stand beside the values, as one leaf that is never replaced."""
 
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
 
@@ -41,7 +41,7 @@ class Walk(NamedTuple):
     """Whether it is rebuilt with the same children too, so that a copy of what it is in does not share it."""
 
 
-def _beside(x: Any) -> dict[str, Any]:
+def _find_beside(x: Any) -> dict[str, Any]:
     """The attributes of a container with items, as far as they hold tensors or models; those that are its items under
     another name do not count, nor what a framework notes beside its own containers."""
     if registry.owner_of(type(x)) is not None:
@@ -54,12 +54,12 @@ def _beside(x: Any) -> dict[str, Any]:
     if isinstance(x, dict | UserDict):
         found = {name: value for name, value in found.items() if name not in x or x[name] is not value}
     return {
-        name: value for name, value in found.items() if looks.known_kind(type(value)) is not None or looks.held(value)
+        name: value for name, value in found.items() if looks.known_kind(type(value)) is not None or looks.search(value)
     }
 
 
-def _and_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
-    more = _beside(x)
+def _add_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
+    more = _find_beside(x)
     return [*keys, *map(Attribute, more)], [*items, *more.values()]
 
 
@@ -73,12 +73,12 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 
 
 def _read_keyed(x: Any) -> tuple[Names, Children]:
-    stored = _stored(x)
+    stored = _find_stored(x)
     items = dict(x.items()) if stored is None else stored
-    return _and_beside(x, *and_keys(items, items.values()))
+    return _add_beside(x, *and_keys(items, items.values()))
 
 
-def _stored(x: Any) -> dict[Any, Any] | None:
+def _find_stored(x: Any) -> dict[Any, Any] | None:
     """What a subclass of dict holds, where its items are others: those of a MultiDict are the first of each list."""
     if not isinstance(x, dict) or looks.is_proxy(type(x)):
         return None
@@ -94,11 +94,11 @@ def _stored(x: Any) -> dict[Any, Any] | None:
 
 
 def _tensors(x: Any) -> set[int]:
-    return {id(one.value) for one in looks.held(x)}
+    return {id(one.value) for one in looks.search(x)}
 
 
 def _write_keyed(x: Any, keys: Names, children: Children) -> Any:
-    if _stored(x) is not None:
+    if _find_stored(x) is not None:
         return _write_stored(x, keys, children)
     new = copy.copy(x)
     if new is x or type(new) is not type(x):
@@ -117,11 +117,11 @@ def _write_keyed(x: Any, keys: Names, children: Children) -> Any:
         new[key] = child
         if isinstance(key, str) and own.get(key) is old:
             own[key] = child  # the attribute was the item
-    return _checked(new, keys, children)
+    return _check_taken(new, keys, children)
 
 
 def _write_stored(x: Any, keys: Names, children: Children) -> Any:
-    """Past the methods of its own: a dict with other values, and the attributes."""
+    """A dict of the same type with other values and the same attributes, made without the methods of its own."""
     cls = type(x)
     base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
     new = base.__new__(cls)  # raises for one with more in C
@@ -137,24 +137,24 @@ def _read_frozen(x: Any) -> tuple[Names, Children]:
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
     if _tensors(x) <= _tensors([*values]):
         return names, values
-    return _and_beside(x, names, values)
+    return _add_beside(x, names, values)
 
 
 def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
     given = [(key, child) for key, child in zip(keys, children, strict=True) if key is not _KEYS]
     items = [(key, child) for key, child in given if type(key) is not Attribute]
-    new = _made(x, [items] if len(dict(items)) < len(items) else [dict(items), items], items)
+    new = _make_with(x, [items] if len(dict(items)) < len(items) else [dict(items), items], items)
     for key, child in given:
         if type(key) is Attribute:
             put(new, key, child)
     return new
 
 
-def _made(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
+def _make_with(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
     """Another one of the type of `x` with these items, by its constructor, or by what it is unpickled by, whichever
     takes them as they are."""
     reasons = []
-    for make in filter(None, (type(x), _unpickling(x))):
+    for make in filter(None, (type(x), _find_unpickler(x))):
         for form in forms:
             new, reason = _attempt(make, form, x, items)
             if not reason:
@@ -164,10 +164,10 @@ def _made(x: Any, forms: Sequence[Any], items: Sequence[Any]) -> Any:
 
 
 def _attempt(make: Any, form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, str]:
-    """What comes out, and why it will not do."""
+    """What `make(form)` gives, and why it cannot stand for `x`: an empty text if it can."""
     try:
         new = make(form)
-        if type(new) is not type(x) or not _has(new, items):
+        if type(new) is not type(x) or not _holds(new, items):
             return None, "what it is made of does not come out again"
         lost = first_lost(x, new)
     except Exception as error:
@@ -175,7 +175,7 @@ def _attempt(make: Any, form: Any, x: Any, items: Sequence[Any]) -> tuple[Any, s
     return new, f"its {lost} would be lost" if lost else ""
 
 
-def _unpickling(x: Any) -> Any:
+def _find_unpickler(x: Any) -> Any:
     try:
         make, given, *_ = x.__reduce_ex__(4)
     except Exception:  # it cannot be pickled
@@ -183,8 +183,8 @@ def _unpickling(x: Any) -> Any:
     return make if len(given) == 1 else None
 
 
-def _has(new: Any, items: Sequence[Any]) -> bool:
-    """Whether these are its items: a mapping may convert what it is given, and a set may count it in another order."""
+def _holds(new: Any, items: Sequence[Any]) -> bool:
+    """Whether these are the items of `new`: a mapping may convert them, and a set may have them in another order."""
     if isinstance(new, Mapping):
         found = list(new.items())
         return len(found) == len(items) and all(
@@ -207,7 +207,7 @@ def _write_copied(x: Any, keys: Names, children: Children) -> Any:
     return _write_keyed(x, keys, children)
 
 
-def _checked(new: Any, keys: Names, children: Children) -> Any:
+def _check_taken(new: Any, keys: Names, children: Children) -> Any:
     """`new`, if it has taken the children as they are: some mappings convert what they are given."""
     for key, child in zip(keys, children, strict=True):
         if type(key) is not Attribute and type(new[key]) is not type(child):
@@ -221,7 +221,7 @@ def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
 
 def _read_listed(x: Any) -> tuple[Names, Children]:
     items = _items(x)
-    return _and_beside(x, range(len(items)), items)
+    return _add_beside(x, range(len(items)), items)
 
 
 def _items(x: Any) -> list[Any]:
@@ -248,8 +248,8 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
         names = type(x).__match_args__
     items = _items(x)
     if isinstance(names, tuple) and len(names) == len(items):
-        return _and_beside(x, map(Attribute, names), items)
-    return _and_beside(x, range(len(items)), items)
+        return _add_beside(x, map(Attribute, names), items)
+    return _add_beside(x, range(len(items)), items)
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
@@ -274,17 +274,13 @@ def _write_partial(x: Any, keys: Names, children: Children) -> Any:
     return new
 
 
-def _read_elements(x: Any) -> tuple[Names, Children]:
+def read_elements(x: Any) -> tuple[Names, Children]:
     elements = _items(x)
     return range(len(elements)), elements
 
 
-def _remake(x: Any, keys: Names, children: Children) -> Any:
-    return type(x)(children)
-
-
 def _remake_set(x: Any, keys: Names, children: Children) -> Any:
-    return _made(x, [children], children)
+    return _make_with(x, [children], children)
 
 
 def _write_deque(x: Any, keys: Names, children: Children) -> Any:
@@ -300,15 +296,15 @@ ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
     (dict | UserDict, Walk(_read_keyed, _write_keyed)),
     (list | UserList, Walk(_read_listed, _write_listed)),
-    (deque, Walk(_read_elements, _write_deque)),
+    (deque, Walk(read_elements, _write_deque)),
     (tuple, Walk(_read_tuple, _write_tuple)),
     # nothing but its dict makes a view, so it comes back as a list
-    (MappingView, Walk(_read_elements, lambda x, keys, new: list(new))),
+    (MappingView, Walk(read_elements, lambda x, keys, new: list(new))),
     (ChainMap | types.SimpleNamespace | argparse.Namespace, ATTRIBUTES),
     (WeakValueDictionary, Walk(_read_frozen, _refuse_weak)),
-    (WeakSet, Walk(_read_elements, _refuse_weak)),
+    (WeakSet, Walk(read_elements, _refuse_weak)),
     (MutableMapping, Walk(_read_frozen, _write_copied)),
     (Mapping, Walk(_read_frozen, _write_frozen)),
-    (Set, Walk(_read_elements, _remake_set)),
+    (Set, Walk(read_elements, _remake_set)),
     (partial, Walk(_read_partial, _write_partial)),
 )

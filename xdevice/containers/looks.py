@@ -76,7 +76,7 @@ class MappingKeys(tuple[Any, ...]):
 
 
 class _View(NamedTuple):
-    """Where to look in things of a type, found out once."""
+    """Where things of a type can hold others; found out once for each type."""
 
     is_proxy: bool
     is_closed: bool
@@ -85,12 +85,12 @@ class _View(NamedTuple):
     fields: tuple[str, ...]
 
 
-def held(x: Any) -> list[Inner]:
+def search(x: Any) -> list[Inner]:
     """The tensors and models in an object that is neither, or in an array of objects. Raises `ContainerError` for one
     with too much in it."""
     inside = _objects(x, known_kind(type(x)))
     x = x if inside is None else inside
-    return list(_held(x)) if can_hold(type(x)) else []
+    return list(_search(x)) if can_hold(type(x)) else []
 
 
 def answers(x: Any) -> bool:
@@ -144,7 +144,7 @@ def is_proxy(cls: type) -> bool:
     return issubclass(type(inner), _DESCRIPTORS)
 
 
-def _wrapped(x: Any) -> Any:
+def _unwrap(x: Any) -> Any:
     try:
         return x.__wrapped__
     except Exception:  # it does not stand for anything yet
@@ -155,11 +155,11 @@ def seen_class(x: Any) -> type:
     """The type of an object, or of what it stands for. What else says that it is of another class, as a mock with a
     `spec` does, has nothing of that class but the name."""
     while is_proxy(type(x)):
-        x = _wrapped(x)
+        x = _unwrap(x)
     return type(x)
 
 
-def _held(x: Any) -> Iterator[Inner]:
+def _search(x: Any) -> Iterator[Inner]:
     seen = {id(x)}
     # no recursion: a list may be linked by thousands of objects
     way: list[tuple[str, Any, Iterator[Any]]] = [("", "", _children(x))]
@@ -213,14 +213,14 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
     cls = type(x)
     view = _view(cls)
     if view.is_proxy:
-        yield ".__wrapped__", "", _wrapped(x)
+        yield ".__wrapped__", "", _unwrap(x)
         return
     if view.base is dict:
         if not _is_plain(list(dict.values(x))):
             yield from (("[{}]", key, value) for key, value in list(dict.items(x)))
-        yield from _numbered(".keys()[{}]", list(dict.keys(x)))
+        yield from _number(".keys()[{}]", list(dict.keys(x)))
     elif view.base is not None:
-        yield from _numbered("[{}]", list(view.base.__iter__(x)))
+        yield from _number("[{}]", list(view.base.__iter__(x)))
     yield from ((f".{name}", "", getattr(x, name)) for name in view.fields)
     own = attributes(x) if view.has_attributes else {}
     yield from ((f".{name}", "", value) for name, value in own.items() if id(type(value)) not in PLAIN)
@@ -229,7 +229,7 @@ def _children(x: Any) -> Iterator[tuple[str, Any, Any]]:
         yield from (("", "", inner) for inner in gc.get_referents(x) if id(inner) not in known)
 
 
-def _numbered(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
+def _number(form: str, values: list[Any]) -> Iterator[tuple[str, Any, Any]]:
     return iter(()) if _is_plain(values) else zip(repeat(form), count(), values, strict=False)
 
 

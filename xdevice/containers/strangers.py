@@ -49,13 +49,13 @@ class Stranger:
     def places(self) -> list[tuple[str, Device]]:
         """Name and device of each tensor in the object that counts; of its models' variables too, if it moves them
         itself."""
-        found = self._seen()
+        found = self._find_places()
         if self.mover is None or len({place for _, place in found}) < 2:
             return found
-        staying = self._staying()
+        staying = self._look_up_staying()
         return [(path, place) for path, place in found if _attribute(path) not in staying]
 
-    def _seen(self) -> list[tuple[str, Device]]:
+    def _find_places(self) -> list[tuple[str, Device]]:
         found = []
         for path, value, backend, kind in self.held:
             if kind == "tensor":
@@ -65,7 +65,7 @@ class Stranger:
                     found += [(f"{path}.{name}".rstrip("."), place) for name, place in backend.model_devices(value)]
         return found
 
-    def _staying(self) -> frozenset[str]:
+    def _look_up_staying(self) -> frozenset[str]:
         cls = type(self.x)
         if id(cls) not in _staying:
             registry.remember(_staying, cls, self._find_staying())
@@ -74,15 +74,15 @@ class Stranger:
     def _find_staying(self) -> frozenset[str]:
         """The tensors that its own method leaves behind, found by moving copies of the object to one of its devices."""
         staying: set[str] = set()
-        for target in {place for _, place in self._seen()}:
+        for target in {place for _, place in self._find_places()}:
             try:
-                arrived = find(self._by_itself(self._duplicate(), target), None)
+                arrived = find(self._let_move(self._duplicate(), target), None)
             except Exception:  # it cannot go there, which is told where it is moved
                 continue
-            seen = arrived._seen() if arrived is not None else []
+            seen = arrived._find_places() if arrived is not None else []
             moved = {_attribute(path) for path, place in seen if place is target}
             staying.update(_attribute(path) for path, _ in seen if _attribute(path) not in moved)
-        return frozenset(staying) if {_attribute(path) for path, _ in self._seen()} - staying else frozenset()
+        return frozenset(staying) if {_attribute(path) for path, _ in self._find_places()} - staying else frozenset()
 
     def is_on(self, target: Device) -> bool:
         """Whether all tensors in the object are on a device."""
@@ -131,13 +131,13 @@ class Stranger:
             return f"{inside}, or say how: xdevice.register({cls.__qualname__}, flatten=..., rebuild=...)"
         return f"call xdevice.register({cls.__qualname__}) to have its attributes walked, {other}"
 
-    def moved(self, target: Device) -> Any:
+    def move_to(self, target: Device) -> Any:
         """The object on a device, moved in its own way; itself if it is there already."""
         if self.is_on(target) and self.held:
             return self.x
         return self._move(self.x, target)
 
-    def copied(self, target: Device) -> Any:
+    def copy_to(self, target: Device) -> Any:
         """A copy of it on a device."""
         if self.way is not None and self.way.copy is not None:
             return self.way.copy(self.x, target)
@@ -158,7 +158,7 @@ class Stranger:
                 assert self.way is not None
                 assert self.way.move is not None
                 return self.way.move(x, target)
-            moved = self._by_itself(x, target)
+            moved = self._let_move(x, target)
         except Exception as error:
             raise ContainerError(
                 f"a {name} does not move itself to {target} ({type(error).__name__}: {error}); say how: "
@@ -177,7 +177,7 @@ class Stranger:
             )
         return moved
 
-    def _by_itself(self, x: Any, target: Device) -> Any:
+    def _let_move(self, x: Any, target: Device) -> Any:
         """What the object's own method returns; the object if it returns None, as methods do that work in place."""
         assert self.mover is not None
         moved = getattr(x, str(self.mover.moves_by))(self.mover.to_native(target))
@@ -204,7 +204,7 @@ def find(x: Any, way: Way | None) -> Stranger | None:
         owned = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
         held = [looks.Inner(name, value, *found) for name, value, found in owned if found]
         return Stranger(x, way, held) if held or way.move is not None else None
-    held = [one for one in looks.held(x) if not one.backend.is_host_only]
+    held = [one for one in looks.search(x) if not one.backend.is_host_only]
     return Stranger(x, way, held) if held or way is not None else None
 
 

@@ -44,17 +44,17 @@ def way_into(x: Any) -> Walk | Whole | None:
         return None
     own = next((registered[base] for base in cls.__mro__ if base in registered), None)
     if own is not None:
-        return _as_registered(own, x)
+        return Whole(_walk_inside(x), own) if own.move is not None else _walk_of(own)
     if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
         return None  # for JAX, None is a container without anything in it
-    offered = _offered(x)
+    offered = _ask_frameworks(x)
     if offered is not None and (offered.move is not None or (offered.tensors is not None and offered.flatten is None)):
-        return Whole(_by_functions(offered) if offered.flatten is not None else _inside(x), offered)
-    inside = _inside(x)
+        return Whole(_by_functions(offered) if offered.flatten is not None else _walk_inside(x), offered)
+    inside = _walk_inside(x)
     if offered is not None and (
         inside is None or looks.is_proxy(cls) or issubclass(looks.seen_class(x), Mapping | list)
     ):
-        inside = _entry(offered)
+        inside = _walk_of(offered)
     if issubclass(looks.seen_class(x), dict | UserDict) or not may_move(cls):
         return inside
     return Whole(inside, None)
@@ -66,7 +66,7 @@ def may_move(cls: type) -> bool:
     return any(looks.has_method(cls, name) for name in names)
 
 
-def _offered(x: Any) -> Way | None:
+def _ask_frameworks(x: Any) -> Way | None:
     """The way that a framework knows; of a dict or a list only one that knows its own."""
     owner = registry.owner_of(type(x))
     asked = [] if owner is None else [owner]  # first: for JAX any named tuple is a pytree, one of PyTorch's too
@@ -75,17 +75,11 @@ def _offered(x: Any) -> Way | None:
     return next((way for way in (backend.container_way(x) for backend in asked) if way is not None), None)
 
 
-def _as_registered(way: Way, x: Any) -> Walk | Whole:
-    if way.move is not None:
-        return Whole(_inside(x), way)
-    return _entry(way)
-
-
-def _entry(way: Way) -> Walk:
+def _walk_of(way: Way) -> Walk:
     return _by_functions(way) if way.flatten is not None else ATTRIBUTES
 
 
-def _inside(x: Any) -> Walk | None:
+def _walk_inside(x: Any) -> Walk | None:
     seen = looks.seen_class(x)
     for kinds, entry in BY_BASE:
         if issubclass(seen, kinds):

@@ -111,6 +111,9 @@ class Primitives(ABC):
     """Why it cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
     """The number of its GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
+    answered: frozenset[str] = frozenset()
+    """The words for hardware that it has answered to, so that it is not asked again: which accelerator `gpu:i` is does
+    not change, unless its GPUs become virtual, which answer to every word. Kept by `answers_to`."""
     most_axes: int = 64
     """How many axes a tensor may have; values come through NumPy, which does not allow more."""
     longest_axis: int = 2**63 - 1
@@ -308,13 +311,15 @@ class Primitives(ABC):
 
     def has(self, device: Device) -> bool:
         """Whether the device exists, and is the hardware that it names."""
-        return device.kind in self.kinds and device.index < self.count(device.kind) and self.answers_to(device)
+        if device.kind not in self.kinds or device.index >= self.count(device.kind):
+            return False
+        return type(device) is Device or self.answers_to(device)
 
     def require(self, device: Device) -> Device:
         """The device under its plain name: `gpu:1` for `cuda:1`. Raises `DeviceNotFoundError` unless it exists, and is
         the hardware that its name says."""
         if self.has(device):
-            return device if type(device) is devices.Device else devices.plain(device)
+            return device if type(device) is Device else devices.plain(device)
         there = ", ".join(map(str, self.devices()))
         hint = f"; xdevice.try_gpu({device.index}) falls back to cpu:0" if device.kind == "gpu" else ""
         if device.kind == "gpu" and self.count("tpu"):
@@ -332,10 +337,13 @@ class Primitives(ABC):
 
     def answers_to(self, device: Device) -> bool:
         """Whether a device, here or not, is named by a word for the hardware that `gpu:i` is, or by none."""
-        if type(device) is not devices.Named or self.virtual:
+        if type(device) is not devices.Named or device.word in self.answered:
             return True
-        words = self.hardware()
-        return not words or device.word in words
+        words = frozenset() if self.virtual else self.hardware()
+        if words and device.word not in words:
+            return False
+        self.answered |= {device.word}
+        return True
 
     def refuse_if_frozen(self, draw: str, instead: str = "draw outside and pass the numbers in") -> None:
         """Raises `UnsupportedError` in a traced function, where a draw would give the same numbers at each call."""

@@ -306,7 +306,7 @@ class _Producer(workers.Worker):
         for held in stranger.held:
             self._enter(held.backend, stack)
             owners[held.backend.name] = held.backend
-        return stranger.copied(self._place) if stranger.is_on(self._place) else stranger.moved(self._place)
+        return stranger.copy_to(self._place) if stranger.is_on(self._place) else stranger.move_to(self._place)
 
     def _enter(self, backend: Backend, stack: ExitStack) -> None:
         lane = self._lanes.get(backend.name)

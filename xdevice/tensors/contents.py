@@ -15,10 +15,10 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from xdevice.base import devices
-from xdevice.base.devices import Device
-from xdevice.containers import strangers
+from xdevice.base.devices import CPU, Device
+from xdevice.containers import strangers, trees
 from xdevice.containers.looks import PLAIN
-from xdevice.containers.trees import Tree, batch, refilled, replaced, walked
+from xdevice.containers.trees import Tree, flatten, flatten_batch, rebuild, rebuild_batch
 from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import DeviceNotFoundError, NotATensorError, UnsupportedError, note, shown
@@ -27,10 +27,10 @@ from . import leaves
 from .refusals import refuse_lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from xdevice.containers.strangers import Stranger
-    from xdevice.containers.trees import Walked
+    from xdevice.containers.trees import Batch, Walked
     from xdevice.contract.backend import Owned
 
     from .leaves import Location
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     One = Callable[[Backend, str, Any, Device], Any]
     Undo = list[Callable[[BaseException], None]]
     """What takes back what has moved in place, or tells of it."""
-    _ByType = dict[type, list[Any]]
-    _ByBackend = dict[Backend, list[Any]]
+    _Away = dict[Backend, list[Any]]
+    """The tensors that have to move, by their backends."""
     _Owned = tuple[int, Any, Backend, str]
     """Number, value, backend and kind of a leaf: one is made for each tensor, and a NamedTuple takes 1 us, not 0.1."""
 
@@ -47,60 +47,57 @@ _movable = registry.movable
 
 
 def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
-    """`to_device` and `copy_to` of what is neither a tensor nor a model."""
-    is_copy = one is leaves.copy
-    place = target if type(target) is Device else devices.plain(target)
-    tensors, walk, found = batch(x), None, None
-    if tensors is None:
-        walk = walked(x, whole=True, once=True)
-        tensors = _only_tensors(walk)
-    away = _away(tensors, place, is_copy) if tensors is not None else None
-    if tensors is None or away is None or (away and _has_host_bound(away)):
-        walk = walk or walked(x, whole=True, once=True)
-        found = _Sorted(x, walk)
-        found.require_container(verb)
-        tensors = found.tensors
-        away = _away(tensors, place, is_copy)
-    if place is not target:  # a word for hardware is meant for what is there already, too
-        _require_all(tensors, target, x)
-    if found is None and not away:
-        return x
-    _check(x, found, away, target, is_copy)
-    undo: Undo = []
-    try:
-        done = found.moved_before(place, one, undo) if found is not None else {}
-        for backend, some in away.items():
-            _move(backend, some, place, one, done)
+    """What `to_device` and `copy_to` give; `one` is the function of `leaves` that moves or copies one thing."""
+    owner = _movable.get(type(x))
+    if owner is not None:
+        place = owner.require(target)
+        if place is not CPU and owner.lacks(place):
+            refuse_lacking(x, place, (owner,))
+        return one(owner, "tensor", x, place)
+    batch = flatten_batch(x)
+    if batch is None and trees.known.get(id(type(x))) is None:
+        array = registry.as_array(x)
+        found = registry.kind_of(type(array))
         if found is not None:
-            found.move_strangers(place, is_copy, done, undo)
-        return replaced(walk, done) if walk is not None else refilled(x, done)
-    except BaseException as error:
-        for step in reversed(undo):
-            step(error)
-        raise
+            place = found.backend.require(target)
+            refuse_lacking(array, place, (found.backend,))
+            return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
+    walk = None
+    if batch is None:
+        walk = flatten(x, whole=True, once=True)
+        batch = _only_tensors(walk)
+    place = target if type(target) is Device else devices.plain(target)
+    away = _locate(x, batch, target, place, one is leaves.copy) if batch is not None else None
+    if batch is None or away is None:
+        return _Sorted(x, walk).transfer(target, one, verb)
+    if not away:
+        return x
+    refuse_lacking(x, place, away)
+    if walk is not None:
+        return rebuild(walk, _move(away, place, one, {}, walk[1]))
+    return rebuild_batch(x, batch, _move(away, place, one, {}, batch[0]))
 
 
 def check_copies(x: Any, places: Iterable[Device]) -> None:
     """Raises if `x` cannot be copied to one of these places."""
     found = _Sorted(x)
     for target in places:
-        _check(x, found, _away(found.tensors, devices.plain(target), True), target, True)
+        found.check(target, True)
 
 
 def where(x: Any) -> set[Device] | None:
     """Where the tensors in a container are, if nothing else in it counts; None if only `places` can tell."""
-    tensors = batch(x)
-    if tensors is None:
-        tensors = _only_tensors(walked(x, whole=True, once=True))
-    if tensors is None:
+    batch = flatten_batch(x) or _only_tensors(flatten(x, whole=True, once=True))
+    if batch is None:
         return None
+    tensors, backends, _ = batch
+    found: set[Device] = set()
     try:
-        found: set[Device] = set()
-        for cls, some in tensors.items():
-            found |= _movable[cls].devices_of(cls, some)
-        return found
+        for cls, backend in backends.items():
+            found |= backend.devices_of(cls, tensors if len(backends) == 1 else _of_type(cls, tensors))
     except UnsupportedError:
         return None
+    return found
 
 
 def places(x: Any, name: str) -> Iterator[Location]:
@@ -132,22 +129,20 @@ def owned(x: Any) -> Iterator[tuple[Backend, str, Any]]:
 # what is in it
 
 
-def _only_tensors(walk: Walked) -> _ByType | None:
+def _only_tensors(walk: Walked) -> Batch | None:
     """The tensors, if there is nothing beside them but data of Python's own, and they are in a container."""
     root, leaves, kinds = walk
-    found: _ByType = {}
-    try:
-        for number, cls in kinds.items():
-            if number not in PLAIN:
-                if cls not in _movable:
-                    return None
-                found[cls] = leaves
-    except Exception:  # a metaclass whose types cannot be hashed
+    if root is None:
         return None
-    if len(kinds) > 1:
-        for cls in found:
-            found[cls] = [leaf for leaf in leaves if type(leaf) is cls]
-    return found if root is not None else None
+    try:
+        backends = {cls: _movable[cls] for number, cls in kinds.items() if number not in PLAIN}
+    except Exception:  # another type, or a metaclass whose types cannot be hashed
+        return None
+    return leaves if len(backends) == len(kinds) else [x for x in leaves if type(x) in backends], backends, {}
+
+
+def _of_type(cls: type, tensors: list[Any]) -> list[Any]:
+    return [x for x in tensors if type(x) is cls]
 
 
 class _Sorted:
@@ -176,10 +171,23 @@ class _Sorted:
         is_alone = not self.strangers and all(id(value) in data for _, value, _, _ in self.owned)
         self.data = set() if is_alone else data
         """The `id`s of what can only be on the host, and stands beside tensors that can be elsewhere."""
-        self.tensors: _ByType = {}
-        for _, value, _, kind in self.owned:
-            if kind == "tensor" and id(value) not in self.data:
-                self.tensors.setdefault(type(value), []).append(value)
+
+    def transfer(self, target: Device, one: One, verb: str) -> Any:
+        """The container with its leaves moved or copied: models first, then tensors, then objects that move themselves.
+        If one fails, those that have moved in place are taken back."""
+        self._require_container(verb)
+        is_copy, place = one is leaves.copy, devices.plain(target)
+        away = self.check(target, is_copy)
+        undo: Undo = []
+        try:
+            done = self._move_first(place, one, undo)
+            _move(away, place, one, done)
+            self._move_strangers(place, is_copy, done, undo)
+            return self.tree.rebuilt([done.get(id(leaf), leaf) for leaf in self.tree.leaves])
+        except BaseException as error:
+            for step in reversed(undo):
+                step(error)
+            raise
 
     def _set_objects_apart(self) -> None:
         """An array of objects that hold tensors is not a tensor but a stranger."""
@@ -192,11 +200,7 @@ class _Sorted:
                 self.owned.remove(leaf)
                 self.strangers.append((i, stranger))
 
-    def backends(self) -> set[Backend]:
-        inside = (held.backend for _, stranger in self.strangers for held in stranger.held)
-        return {*inside, *(backend for _, _, backend, _ in self.owned)}
-
-    def require_container(self, verb: str) -> None:
+    def _require_container(self, verb: str) -> None:
         if self.tree.root is not None or any(stranger.moves for _, stranger in self.strangers):
             return
         [x] = self.tree.leaves
@@ -208,16 +212,20 @@ class _Sorted:
             f"them; {hint}"
         )
 
-    def models(self) -> list[_Owned]:
+    def _models(self) -> list[_Owned]:
         """The models, each before those that are parts of it, and optimizers after both."""
         found = [leaf for leaf in self.owned if _is_model(leaf)]
         if len(found) > 1:
             found.sort(key=_number_of_parts, reverse=True)
         return found
 
-    def check(self, target: Device, is_copy: bool) -> None:
-        """Raises for what is not a tensor."""
+    def check(self, target: Device, is_copy: bool) -> _Away:
+        """The tensors that are not on the device; raises for whatever cannot be there, or would stay behind."""
         tree, place = self.tree, devices.plain(target)
+        tensors = [leaf for leaf in self.owned if leaf[3] == "tensor" and id(leaf[1]) not in self.data]
+        backends = {type(value): backend for _, value, backend, _ in tensors}
+        batch: Batch = [value for _, value, _, _ in tensors], backends, {}
+        away = _locate(self.x, batch, target, place, is_copy, may_be_bound=False) or {}
         for _, value, backend, kind in self.owned:
             if kind == "tensor" or id(value) in self.data:
                 continue
@@ -233,16 +241,21 @@ class _Sorted:
                 left = stranger.without(self._ids_of_models())
                 if not left.is_on(place):
                     raise left.refusal(tree.path(i) or "it", place)
+        inside = {held.backend for _, stranger in self.strangers for held in stranger.held}
+        refuse_lacking(self.x, place, inside.union(backend for _, _, backend, _ in self.owned))
         if is_copy:
             self._refuse_shared()
+        elif away and self._models():
+            tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
+        return away
 
     def _ids_of_models(self) -> set[int]:
         """The `id`s of the models, which move in place, and of the models in them."""
-        return {id(one) for _, model, backend, _ in self.models() for one in (model, *backend.model_parts(model))}
+        return {id(one) for _, model, backend, _ in self._models() for one in (model, *backend.model_parts(model))}
 
     def _refuse_shared(self) -> None:
         """Two models that are copied one by one would no longer share what they share now."""
-        models = self.models()
+        models = self._models()
         owners: dict[int, int] = {}
         for i, model, backend, _ in models if len(models) > 1 else ():
             if id(model) in owners:
@@ -256,12 +269,12 @@ class _Sorted:
                     )
             owners.update((id(part), i) for part in (model, *backend.model_parts(model)))
 
-    def moved_before(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
+    def _move_first(self, target: Device, one: One, undo: Undo) -> dict[int, Any]:
         """What moves before the tensors, by its `id`: models first, for a parameter that also stands beside its model
         then stays that model's; symbols; and data, which goes to the host."""
         is_copy = one is leaves.copy
         done: dict[int, Any] = {}
-        for _, value, backend, kind in self.models() + [leaf for leaf in self.owned if not _is_model(leaf)]:
+        for _, value, backend, kind in self._models() + [leaf for leaf in self.owned if not _is_model(leaf)]:
             is_data = id(value) in self.data
             if id(value) in done or (kind == "tensor" and not is_data):
                 continue
@@ -278,10 +291,10 @@ class _Sorted:
                 _pair(backend, parts, done[id(value)], done)
         return done
 
-    def move_strangers(self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo) -> None:
+    def _move_strangers(self, target: Device, is_copy: bool, done: dict[int, Any], undo: Undo) -> None:
         for _, stranger in self.strangers:
             if stranger.moves and id(stranger.x) not in done:
-                done[id(stranger.x)] = moved = stranger.copied(target) if is_copy else stranger.moved(target)
+                done[id(stranger.x)] = moved = stranger.copy_to(target) if is_copy else stranger.move_to(target)
                 if moved is stranger.x:
                     said = f"a {type(moved).__qualname__} that moves itself is on {target} now"
                     undo.append(partial(note, text=said))
@@ -304,45 +317,34 @@ def _number_of_parts(leaf: _Owned) -> int:
 # its tensors
 
 
-def _away(tensors: _ByType, target: Device, is_copy: bool) -> _ByBackend:
-    """Those that are not on the device, or do not say where they are; all of them for a copy."""
-    away: _ByBackend = {}
-    for cls, some in tensors.items():
-        backend = _movable.get(cls) or registry.kind_of(cls).backend  # type: ignore[union-attr]
+def _locate(
+    x: Any, batch: Batch, target: Device, place: Device, is_copy: bool, may_be_bound: bool = True
+) -> _Away | None:
+    """The tensors of `x` that are not on `place`, or do not say where they are; for a copy all of them. Raises if their
+    backend lacks the target. With `may_be_bound`, None if there is one among them that cannot leave the host."""
+    tensors, backends, _ = batch
+    away: _Away = {}
+    for cls, backend in backends.items():
+        some = tensors if len(backends) == 1 else _of_type(cls, tensors)
+        leaf = some[0]
         if not is_copy:
             try:
-                here = backend.devices_of(cls, some)
+                here: set[Any] = backend.devices_of(cls, some)
             except UnsupportedError:  # of the one that is spread, or on a device that is not known
-                here = {target, None}
-            if target in here:
-                some = [x for x in some if not leaves.is_on(backend, x, target)] if len(here) > 1 else []
+                here = {place, None}
+            if place in here:
+                if len(here) == 1 and place is target:
+                    continue
+                some = [] if len(here) == 1 else [x for x in some if not leaves.is_on(backend, x, place)]
+        # few backends have any: to ask for each tensor would take a tenth of the move
+        has_bound = may_be_bound and type(backend).is_host_bound is not Backend.is_host_bound
+        if has_bound and any(map(backend.is_host_bound, some)):
+            return None
+        if some or place is not target:  # a word for hardware is meant for what is there already, too
+            _require(backend, target, x, leaf)
         if some:
             away[backend] = [*away[backend], *some] if backend in away else some
     return away
-
-
-def _has_host_bound(away: _ByBackend) -> bool:
-    for backend, some in away.items():
-        # few have any: to ask for each tensor would take a tenth of the move
-        if type(backend).is_host_bound is not Backend.is_host_bound and any(map(backend.is_host_bound, some)):
-            return True
-    return False
-
-
-def _check(x: Any, found: _Sorted | None, away: _ByBackend, target: Device, is_copy: bool) -> None:
-    """Raises before anything has moved."""
-    for backend, tensors in away.items():
-        _require(backend, target, x, tensors[0])
-    if found is not None:
-        found.check(target, is_copy)
-        if away and not is_copy and found.models():
-            found.tree.check_rebuilding({id(x) for tensors in away.values() for x in tensors})
-    refuse_lacking(x, devices.plain(target), away if found is None else found.backends())
-
-
-def _require_all(tensors: _ByType, target: Device, x: Any) -> None:
-    for cls, some in tensors.items():
-        _require(registry.kind_of(cls).backend, target, x, some[0])  # type: ignore[union-attr]
 
 
 def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> None:
@@ -355,19 +357,25 @@ def _require(owner: Backend | Stranger, target: Device, x: Any, leaf: Any) -> No
         raise DeviceNotFoundError(f"{path} cannot be there: {error}" if path else str(error)) from None
 
 
-def _move(backend: Backend, tensors: list[Any], target: Device, one: One, done: dict[int, Any]) -> None:
-    """Puts what they are there into `done`, by their `id`s, each tensor once."""
-    once = {id(x): x for x in tensors if id(x) not in done}
-    tensors = list(once.values())
-    if not tensors:  # all are parts of a model that has moved
-        return
-    if one is not leaves.move:
-        moved = [one(backend, "tensor", x, target) for x in tensors]
-    else:
-        moved = backend.move_all(tensors, target)
-        if any(map(is_, moved, tensors)):
-            moved = [leaves.another(backend, x, made, "moving") for x, made in zip(tensors, moved, strict=True)]
-    done.update(zip(once, moved, strict=True))
+def _move(away: _Away, target: Device, one: One, done: dict[int, Any], old: Sequence[Any] = ()) -> list[Any]:
+    """Moves or copies each tensor once, and puts the new one into `done`, by the `id` of the old one. Gives the leaves
+    with those of `done` in their places."""
+    for backend, tensors in away.items():
+        once = tensors
+        if done or len(set(map(id, tensors))) < len(tensors):
+            once = list({id(x): x for x in tensors if id(x) not in done}.values())
+            if not once:  # all are parts of a model that has moved
+                continue
+        if one is not leaves.move:
+            moved = [one(backend, "tensor", x, target) for x in once]
+        else:
+            moved = backend.move_all(once, target)
+            if any(map(is_, moved, once)):
+                moved = [leaves.another(backend, x, made, "moving") for x, made in zip(once, moved, strict=True)]
+        if once is old:  # by their `id`s would take a tenth longer
+            return moved
+        done.update(zip(map(id, once), moved, strict=True))
+    return [done.get(id(leaf), leaf) for leaf in old]
 
 
 def _pair(backend: Backend, own: list[Any], twin: Any, done: dict[int, Any]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _names: dict[tuple[str, Any], str] = {}
-"""Of each framework's dtypes that were met: `dtype_name` takes 1 us, longer than sharing a tensor does."""
+"""The name of each dtype that was met, by backend and dtype: `dtype_name` takes 1 us, longer than sharing a tensor."""
 
 
 def dtype_of(backend: Backend, x: Any) -> str:

@@ -5,21 +5,19 @@ from __future__ import annotations
 from functools import partial
 
 from xdevice.base import devices
-from xdevice.base.devices import CPU
+from xdevice.base.devices import CPU, Named
 from xdevice.base.devices import Device as Device  # here, because scopes makes `with device:` work
 from xdevice.containers import trees
 from xdevice.core import registry, scopes, selection  # noqa: F401  # scopes says what `with device:` does
 from xdevice.errors import DeviceError, DeviceMismatchError, NotATensorError, UnsupportedError, shown
 
 from . import contents, leaves
-from .refusals import refuse_lacking, refuse_non_container
+from .refusals import refuse_non_container
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any, TypeVar
-
-    from xdevice.contract import Backend
 
     from .leaves import Location
 
@@ -175,11 +173,15 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
         target = (_spelled.get(device) if type(device) is str else None) or devices.parse(device)
     probe = _probes.get(type(x))
     try:
-        if probe is not None and probe(x) is target:
-            return x
+        if probe is not None:
+            here = probe(x)
+            if here is target:
+                return x
+            if type(target) is Named and here is target.plain and target.word in _movable[type(x)].answered:
+                return x
     except UnsupportedError:
         pass  # spread over devices, or on one of a kind that is not known, so not there: it moves
-    moved: T = _transfer(x, target, leaves.start_move if non_blocking else leaves.move, "move")
+    moved: T = contents.transfer(x, target, leaves.start_move if non_blocking else leaves.move, "move")
     return moved
 
 
@@ -197,25 +199,8 @@ def copy_to(x: T, device: object) -> T:
         >>> xdevice.copy_to(x, "cpu") is x
         False
     """
-    copied: T = _transfer(x, devices.parse(device), leaves.copy, "copy")
+    copied: T = contents.transfer(x, devices.parse(device), leaves.copy, "copy")
     return copied
-
-
-def _transfer(x: Any, target: Device, one: Callable[[Backend, str, Any, Device], Any], verb: str) -> Any:
-    owner = _movable.get(type(x))
-    if owner is not None:
-        place = owner.require(target)
-        if place is not CPU and owner.lacks(place):
-            refuse_lacking(x, place, (owner,))
-        return one(owner, "tensor", x, place)
-    if trees.known.get(id(type(x))) is None:
-        array = registry.as_array(x)
-        found = registry.kind_of(type(array))
-        if found is not None:
-            place = found.backend.require(target)
-            refuse_lacking(array, place, (found.backend,))
-            return x if array is not x else one(*found, x, place)  # a scalar of NumPy: nobody can write into it
-    return contents.transfer(x, target, one, verb)
 
 
 # comparing
