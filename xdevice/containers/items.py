@@ -72,7 +72,7 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
     return (names, children) if strangers.find(found, None) is None else ([*names, _KEYS], [*children, found])
 
 
-def _read_keyed(x: Any) -> tuple[Names, Children]:
+def read_keyed(x: Any) -> tuple[Names, Children]:
     stored = _find_stored(x)
     items = dict(x.items()) if stored is None else stored
     return _add_beside(x, *and_keys(items, items.values()))
@@ -97,7 +97,7 @@ def _tensors(x: Any) -> set[int]:
     return {id(one.value) for one in looks.search(x)}
 
 
-def _write_keyed(x: Any, keys: Names, children: Children) -> Any:
+def write_keyed(x: Any, keys: Names, children: Children) -> Any:
     if _find_stored(x) is not None:
         return _write_stored(x, keys, children)
     new = copy.copy(x)
@@ -204,7 +204,7 @@ def _write_copied(x: Any, keys: Names, children: Children) -> Any:
     items = list(x.items())
     if not looks.has_method(type(x), "__copy__") or len(dict(items)) < len(items):
         return _write_frozen(x, keys, children)
-    return _write_keyed(x, keys, children)
+    return write_keyed(x, keys, children)
 
 
 def _check_taken(new: Any, keys: Names, children: Children) -> Any:
@@ -294,7 +294,7 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
-    (dict | UserDict, Walk(_read_keyed, _write_keyed)),
+    (dict | UserDict, Walk(read_keyed, write_keyed)),
     (list | UserList, Walk(_read_listed, _write_listed)),
     (deque, Walk(read_elements, _write_deque)),
     (tuple, Walk(_read_tuple, _write_tuple)),
