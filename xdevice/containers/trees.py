@@ -18,7 +18,7 @@ from xdevice.errors import ContainerError, shown
 
 from . import looks, strangers
 from .attributes import Attribute
-from .items import Walk, and_keys, read_elements, read_keyed, write_keyed
+from .items import Walk, add_beside, and_keys, read_elements, write_keyed
 from .looks import PLAIN
 from .ways import Whole, registered, way_into
 
@@ -376,7 +376,7 @@ def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
 
 
 def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
-    return read_keyed(x) if x.__dict__ else _read_dict(x)
+    return add_beside(x, *_read_dict(x)) if x.__dict__ else _read_dict(x)
 
 
 def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
