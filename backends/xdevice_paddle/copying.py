@@ -5,6 +5,8 @@ What must be kept:
   `_copy_to`;
 - `_copy_to` cuts the graph, hence `_Copy`; a parameter's own `_copy_to` makes a parameter, hence
   `paddle.Tensor._copy_to`;
+- the second backward through a PyLayer ends the process (3.3.1), so on the host, where Paddle has an operation that
+  copies, that is called, and elsewhere a hook raises;
 - the result of a hook on the output of a PyLayer is ignored (3.3.1), so an operation in place follows the PyLayer;
 - `_copy_to` is always called blocking: then the copy comes after earlier work on both GPUs.
 """
@@ -12,8 +14,11 @@ What must be kept:
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import paddle
+
+from xdevice.errors import UnsupportedError
 
 from . import driver, staging
 
@@ -22,8 +27,9 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     if x.stop_gradient or not paddle.is_grad_enabled():
         return plain(x, place)
     if x.is_floating_point() or x.is_complex():
-        result = _Copy.apply(x, place)
-        return paddle._C_ops.reshape_(result, result.shape)
+        # in Paddle 2.6, that operation fails for empty tensors
+        is_native = x.place.is_cpu_place() and staging.is_host(place) and x.size
+        return paddle._C_ops.assign(x) if is_native else _by_layer(x, place)
     result = plain(x, place)
     result.stop_gradient = False
     return result
@@ -47,9 +53,26 @@ def relocate(x: paddle.Tensor, place: Any) -> None:
     x.value().get_tensor()._share_data_with(there.value().get_tensor())
 
 
+def _by_layer(x: paddle.Tensor, place: Any) -> paddle.Tensor:
+    contexts: list[ref[Any]] = []
+    result = _Copy.apply(x, place, contexts)
+    result = paddle._C_ops.reshape_(result, result.shape)
+
+    def refuse_second(gradient: paddle.Tensor) -> None:
+        if contexts[0]() is None:
+            raise UnsupportedError(
+                "paddle cannot run backward() a second time through a copy from or to a GPU; copy the tensor again "
+                "before it, or run backward() once, on the sum of the losses"
+            )
+
+    result.register_hook(refuse_second)
+    return result
+
+
 class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, x: paddle.Tensor, place: Any) -> paddle.Tensor:
+    def forward(ctx: Any, x: paddle.Tensor, place: Any, contexts: list[ref[Any]]) -> paddle.Tensor:
+        contexts.append(ref(ctx))  # Paddle lets go of it in the first backward
         ctx.source = x.place
         return plain(x, place)
 

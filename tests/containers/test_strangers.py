@@ -8,6 +8,7 @@ import collections
 import functools
 import gc
 import itertools
+import operator
 import threading
 import types
 import weakref
@@ -563,6 +564,7 @@ UNSEEN = {
     "zip": lambda x: zip([1], (x,), strict=True),
     "enumerate": lambda x: enumerate([x]),
     "itertools": lambda x: itertools.chain([1], [x]),
+    "a call of a method": lambda x: operator.methodcaller("add", x),
     "an array of objects": lambda x: object_array(x),
     "a partial in an object": lambda x: Holder(functools.partial(taking, x)),
     "a slice in an object": lambda x: Holder(slice(Owner(x))),

@@ -287,6 +287,19 @@ def test_attributes_of_dicts_and_lists_are_walked():
     assert [leaf.path for leaf in trees.leaves([named, listed])] == ["[0]['y']", "[0].extra", "[1][0]", "[1].extra[0]"]
 
 
+def test_attributes_of_an_ordered_dict_are_kept_and_walked():
+    ordered = collections.OrderedDict(x=SHARED)
+    ordered.note, ordered.y = "kept", SHARED
+    for made in (xdevice.copy_to(ordered, "cpu"), xdevice.to_device([ordered, np.ones(1)], "cpu")[0]):
+        assert type(made) is collections.OrderedDict
+        assert made.note == "kept"
+        assert made.y is made["x"]
+    assert xdevice.copy_to(ordered, "cpu").y is not SHARED
+    assert xdevice.to_numpy(ordered).note == "kept"
+    assert xdevice.split_batch(ordered, ["cpu"])[0].note == "kept"
+    assert [leaf.path for leaf in trees.leaves(ordered)] == ["['x']", ".y"]
+
+
 def test_a_dict_whose_attributes_are_its_items_stays_so():
     linked = Linked(x=SHARED)
     copied = xdevice.copy_to(linked, "cpu")

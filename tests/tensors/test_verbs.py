@@ -114,6 +114,28 @@ def step(mx, net, trainer):
     trainer.step(3)
 
 
+def two_backwards_through_a_copy(kind):
+    paddle = pytest.importorskip("paddle")
+    with xdevice.use("paddle") as backend:
+        x = paddle.ones([2])
+        x.stop_gradient = False
+        copied = xdevice.copy_to(x * 2, "cpu" if kind == "cpu" else backend.samples().other_device())
+        (copied**2).sum().backward(retain_graph=True)
+        (copied**3).sum().backward()
+    return x.grad.tolist()
+
+
+def test_paddle_runs_two_backwards_through_a_copy_on_the_host():
+    assert two_backwards_through_a_copy("cpu") == [32, 32]
+
+
+@pytest.mark.gpu
+@pytest.mark.virtual
+def test_paddle_refuses_a_second_backward_through_a_copy_to_a_gpu():
+    with pytest.raises(OSError, match=r"UnsupportedError: paddle cannot run backward\(\) a second time.*copy"):
+        two_backwards_through_a_copy("gpu")
+
+
 HOOKED = {
     "to_device": xdevice.to_device,
     "copy_to": xdevice.copy_to,

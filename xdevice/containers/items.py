@@ -58,7 +58,7 @@ def _find_beside(x: Any) -> dict[str, Any]:
     }
 
 
-def _add_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
+def add_beside(x: Any, keys: Iterable[Any], items: Iterable[Any]) -> tuple[Names, Children]:
     more = _find_beside(x)
     return [*keys, *map(Attribute, more)], [*items, *more.values()]
 
@@ -75,7 +75,7 @@ def and_keys(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Childre
 def _read_keyed(x: Any) -> tuple[Names, Children]:
     stored = _find_stored(x)
     items = dict(x.items()) if stored is None else stored
-    return _add_beside(x, *and_keys(items, items.values()))
+    return add_beside(x, *and_keys(items, items.values()))
 
 
 def _find_stored(x: Any) -> dict[Any, Any] | None:
@@ -97,7 +97,7 @@ def _tensors(x: Any) -> set[int]:
     return {id(one.value) for one in looks.search(x)}
 
 
-def _write_keyed(x: Any, keys: Names, children: Children) -> Any:
+def write_keyed(x: Any, keys: Names, children: Children) -> Any:
     if _find_stored(x) is not None:
         return _write_stored(x, keys, children)
     new = copy.copy(x)
@@ -137,7 +137,7 @@ def _read_frozen(x: Any) -> tuple[Names, Children]:
     names, values = and_keys([key for key, _ in items], [value for _, value in items])
     if _tensors(x) <= _tensors([*values]):
         return names, values
-    return _add_beside(x, names, values)
+    return add_beside(x, names, values)
 
 
 def _write_frozen(x: Any, keys: Names, children: Children) -> Any:
@@ -204,7 +204,7 @@ def _write_copied(x: Any, keys: Names, children: Children) -> Any:
     items = list(x.items())
     if not looks.has_method(type(x), "__copy__") or len(dict(items)) < len(items):
         return _write_frozen(x, keys, children)
-    return _write_keyed(x, keys, children)
+    return write_keyed(x, keys, children)
 
 
 def _check_taken(new: Any, keys: Names, children: Children) -> Any:
@@ -221,7 +221,7 @@ def _refuse_weak(x: Any, keys: Names, children: Children) -> Any:
 
 def _read_listed(x: Any) -> tuple[Names, Children]:
     items = _items(x)
-    return _add_beside(x, range(len(items)), items)
+    return add_beside(x, range(len(items)), items)
 
 
 def _items(x: Any) -> list[Any]:
@@ -248,8 +248,8 @@ def _read_tuple(x: Any) -> tuple[Names, Children]:
         names = type(x).__match_args__
     items = _items(x)
     if isinstance(names, tuple) and len(names) == len(items):
-        return _add_beside(x, map(Attribute, names), items)
-    return _add_beside(x, range(len(items)), items)
+        return add_beside(x, map(Attribute, names), items)
+    return add_beside(x, range(len(items)), items)
 
 
 def _write_tuple(x: Any, keys: Names, children: Children) -> Any:
@@ -294,7 +294,7 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
 ATTRIBUTES: Final = Walk(by_attributes.read, by_attributes.write)
 
 BY_BASE: Final[tuple[tuple[Any, Walk], ...]] = (
-    (dict | UserDict, Walk(_read_keyed, _write_keyed)),
+    (dict | UserDict, Walk(_read_keyed, write_keyed)),
     (list | UserList, Walk(_read_listed, _write_listed)),
     (deque, Walk(read_elements, _write_deque)),
     (tuple, Walk(_read_tuple, _write_tuple)),

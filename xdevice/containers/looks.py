@@ -121,8 +121,8 @@ def can_hold(cls: type) -> bool:
 
 def is_closed(cls: type) -> bool:
     """Whether things of a type keep objects in C: the garbage collector asks them, and their memory is larger than
-    their slots and `__dict__`. What is called is a function, and those are not looked into."""
-    if not cls.__flags__ & _HAS_REFERENTS or has_method(cls, "__call__"):
+    their slots and `__dict__`. What is called, and bound as a method is, is a function: those are not looked into."""
+    if not cls.__flags__ & _HAS_REFERENTS or (has_method(cls, "__call__") and has_method(cls, "__get__")):
         return False
     return any(map(_adds_memory, cls.__mro__[:-1]))
 

@@ -18,7 +18,7 @@ from xdevice.errors import ContainerError, shown
 
 from . import looks, strangers
 from .attributes import Attribute
-from .items import Walk, and_keys, read_elements
+from .items import Walk, add_beside, and_keys, read_elements, write_keyed
 from .looks import PLAIN
 from .ways import Whole, registered, way_into
 
@@ -375,6 +375,15 @@ def _read_dict(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
     return and_keys(x, x.values())
 
 
+def _read_ordered(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
+    return add_beside(x, *_read_dict(x)) if x.__dict__ else _read_dict(x)
+
+
+def _write_ordered(x: Any, keys: Iterable[Any], new: Sequence[Any]) -> Any:
+    # a state_dict of PyTorch notes the versions of its layers in an attribute
+    return write_keyed(x, keys, new) if x.__dict__ else OrderedDict(zip(x, new, strict=False))
+
+
 def _read_items(x: Any) -> tuple[Iterable[Any], Sequence[Any]]:
     return range(len(x)), x
 
@@ -384,7 +393,7 @@ _SLICE: Final = tuple(map(Attribute, ("start", "stop", "step")))
 # behind the values of a dict `and_keys` puts keys that hold tensors, and zip leaves those out
 OWN: Final[dict[type, Walk]] = {
     dict: Walk(_read_dict, lambda x, keys, new: dict(zip(x, new, strict=False)), True),
-    OrderedDict: Walk(_read_dict, lambda x, keys, new: OrderedDict(zip(x, new, strict=False)), True),
+    OrderedDict: Walk(_read_ordered, _write_ordered, True),
     defaultdict: Walk(_read_dict, lambda x, keys, new: defaultdict(x.default_factory, zip(x, new, strict=False)), True),
     list: Walk(_read_items, lambda x, keys, new: new, True),
     tuple: Walk(_read_items, lambda x, keys, new: tuple(new)),
