@@ -254,7 +254,12 @@ def _packed(backend: Primitives) -> Way:
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
         return [(f".{name}", part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
 
-    return Way(move=lambda x, device: x.to(backend.to_native(device)), copy=copy, tensors=tensors)
+    return Way(
+        move=lambda x, device: x.to(backend.to_native(device)),
+        copy=copy,
+        tensors=tensors,
+        dense="make it dense first: torch.nn.utils.rnn.pad_packed_sequence(x)",
+    )
 
 
 class TorchModels(Models):
