@@ -201,14 +201,15 @@ def test_a_thread_of_tensorflow_that_leaves_first_does_not_end_what_another_one_
 
 
 @pytest.mark.skipif("paddle" not in BACKENDS, reason="paddle is not installed")
-def test_overlapping_blocks_of_paddles_flag():
+def test_overlapping_blocks_of_paddles_flag(monkeypatch):
     with xdevice.use("paddle") as backend:
-        from xdevice_paddle import blocking
+        monkeypatch.setattr(backend, "_gpus", 1)
+        monkeypatch.setattr(backend, "virtual", 0)
 
         def flag():
             return backend.framework.get_flags("FLAGS_benchmark")["FLAGS_benchmark"]
 
-        first, second = blocking.blocking(), blocking.blocking()  # what the backend does where there is a GPU
+        first, second = xdevice.blocking(), xdevice.blocking()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

@@ -145,9 +145,10 @@ def test_pytorch_waits_after_each_operation_also_in_a_build_without_cuda(monkeyp
 
     waits = []
     monkeypatch.setattr(backend, "_gpu", "mps")  # whose builds have no torch.cuda to ask
+    monkeypatch.setattr(backend, "_gpus", backend.virtual + 1)
     monkeypatch.setattr(backend, "synchronize", waits.append)
     x = backend.framework.ones(3)
-    with blocking.blocking(backend):
+    with backend.blocking():
         assert blocking.is_blocking()
         (x + 1) * 2
     assert not blocking.is_blocking()
@@ -179,12 +180,12 @@ def test_the_wait_of_tensorflow_does_not_wait_for_itself():
 
 
 @pytest.mark.skipif("paddle" not in xdevice.backends(), reason="paddle is not installed")
-def test_the_flag_of_paddle_is_set_inside_only():
+def test_the_flag_of_paddle_is_set_inside_only(monkeypatch):
     with xdevice.use("paddle") as backend:
-        from xdevice_paddle import blocking
-
         paddle = backend.framework
-        with blocking.blocking():  # what the backend does where there is a GPU
+        monkeypatch.setattr(backend, "_gpus", 1)
+        monkeypatch.setattr(backend, "virtual", 0)
+        with xdevice.blocking():
             assert paddle.get_flags("FLAGS_benchmark") == {"FLAGS_benchmark": True}
         assert paddle.get_flags("FLAGS_benchmark") == {"FLAGS_benchmark": False}
 

@@ -97,7 +97,7 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
     leaf = tree.leaves[i]
     found = registry.kind_of(type(leaf))
     if found is not None:
-        return [("", leaf, *found)]
+        return [("", leaf, found.backend, found.kind)]
     stranger = tree.stranger(i)
     return () if stranger is None else stranger.held
 
