@@ -20,6 +20,7 @@ What this adapter must keep (measured on jax 0.7.1 and 0.11.2):
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,8 @@ class JaxBackend(
             return None
         if isinstance(x, Mapping):
             return Way(_items, lambda old, items: _one_level(old)[1].unflatten(items.values()))
-        return Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
+        way = Way(lambda x: _one_level(x)[0], lambda old, children: _one_level(old)[1].unflatten(children))
+        return way._replace(dense="make it dense first: x.todense()") if _is_sparse(x) else way
 
     # graphs
 
@@ -363,6 +365,12 @@ def _alive(native: Any) -> int:
         if native in x.sharding.device_set:
             found += sum(part.data.nbytes for part in x.addressable_shards if part.device == native)
     return found
+
+
+def _is_sparse(x: Any) -> bool:
+    """Whether it is a `BCOO` or another pytree of values and indices."""
+    sparse = sys.modules.get("jax.experimental.sparse")
+    return sparse is not None and isinstance(x, sparse.JAXSparse)
 
 
 def _items(x: Any) -> dict[Any, Any]:

@@ -94,6 +94,7 @@ def move(model: Any, native: torch.device) -> Any:
     """The module or optimizer on a device; another object than before only if a `to` of its own gives one."""
     if isinstance(model, Module):
         _refuse_script(model, native)
+        _refuse_meta(model, native)
         shared = _shared_buffers(model)
         with staging.OfModules():
             moved = model.to(native)
@@ -152,6 +153,17 @@ def _refuse_script(model: Module, native: torch.device) -> None:
         if not all(_takes_contents(x, there) for x in (*module.parameters(), *module.buffers())):
             raise UnsupportedError(
                 f"torch cannot move {name} to {native}; move the module before torch.jit.script or torch.jit.trace"
+            )
+
+
+def _refuse_meta(model: Module, native: torch.device) -> None:
+    if native.type == "meta" or "to" in vars(model):  # accelerate says by a `to` of its own where the values are
+        return
+    for name, x in (*model.named_parameters(), *model.named_buffers()):
+        if x.is_meta:
+            raise UnsupportedError(
+                f"torch cannot move {name} of this {type(model).__name__}, which is on meta and has no values; "
+                "give it memory first: model.to_empty(device=...), and then values"
             )
 
 
@@ -254,7 +266,12 @@ def _packed(backend: Primitives) -> Way:
     def tensors(x: PackedSequence) -> list[tuple[str, Any]]:
         return [(f".{name}", part) for name, part in x._asdict().items() if part is not None and name != "batch_sizes"]
 
-    return Way(move=lambda x, device: x.to(backend.to_native(device)), copy=copy, tensors=tensors)
+    return Way(
+        move=lambda x, device: x.to(backend.to_native(device)),
+        copy=copy,
+        tensors=tensors,
+        dense="make it dense first: torch.nn.utils.rnn.pad_packed_sequence(x)",
+    )
 
 
 class TorchModels(Models):

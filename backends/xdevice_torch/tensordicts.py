@@ -5,6 +5,7 @@ What must be kept:
   the batch size follows, and so does the device if they are elsewhere.
 - Their lock, which `clone` opens, and the locks of those inside, which `to` opens too.
 - They hold tensors of PyTorch only: rebuilt with other arrays they become dicts, as their `numpy()` gives.
+- They move no tensors in an entry that is not one, such as a dict.
 - A lazily stacked one makes new tensors whenever it is read, so its tensors cannot be replaced.
 """
 
@@ -20,6 +21,7 @@ from xdevice.contract import Way
 from xdevice.errors import ContainerError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
     from xdevice.base.devices import Device
@@ -32,16 +34,49 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
     if library is None or not hasattr(library, "is_non_tensor") or not library.is_tensor_collection(x):
         return None
 
+    def move(x: Any, device: Device) -> Any:
+        native = backend.to_native(device)
+        _refuse_left(library, x, native)
+        return _locked_as(x, x.to(native))
+
     def copy(x: Any, device: Device) -> Any:
-        return _locked_as(x, x.clone().to(backend.to_native(device)))
+        native = backend.to_native(device)
+        _refuse_left(library, x, native)
+        return _locked_as(x, x.clone().to(native))
 
     return Way(
         _items,
         lambda old, inside: _rebuilt(library, old, inside),
-        lambda x, device: _locked_as(x, x.to(backend.to_native(device))),
+        move,
         copy,
-        lambda x: [(_pytree.keystr(path), leaf) for path, leaf in _pytree.tree_flatten_with_path(x)[0]],
+        lambda x: [*_leaves(x), *_hidden(library, x)],
     )
+
+
+def _leaves(x: Any) -> list[tuple[str, Any]]:
+    return [(_pytree.keystr(path), leaf) for path, leaf in _pytree.tree_flatten_with_path(x)[0]]
+
+
+def _hidden(library: ModuleType, x: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in entries that are not tensors, as in a dict."""
+    if hasattr(x, "tensordicts"):
+        for i, inner in enumerate(x.tensordicts):
+            yield from _hidden(library, inner, f"{name}[{i}]")
+    elif library.is_non_tensor(x):
+        yield from ((name + path, leaf) for path, leaf in _leaves(x.data) if isinstance(leaf, torch.Tensor))
+    else:
+        for key, inner in x.items():
+            if library.is_tensor_collection(inner):
+                yield from _hidden(library, inner, f"{name}[{key!r}]")
+
+
+def _refuse_left(library: ModuleType, x: Any, native: torch.device) -> None:
+    left = next((path for path, leaf in _hidden(library, x) if leaf.device != native), None)
+    if left is not None:
+        raise ContainerError(
+            f"{left} of a {type(x).__qualname__} is in an entry that is not a tensor, so it would stay behind; make a "
+            "TensorDict of that entry, or move it by itself"
+        )
 
 
 def _items(x: Any) -> dict[str, Any]:

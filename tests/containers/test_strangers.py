@@ -248,6 +248,32 @@ def test_what_only_seems_to_move_itself_is_named(backend, there):
         xdevice.to_device([Lazy(ones(backend))], there)
 
 
+class Graph:
+    """Moves the tensors among its parts, in place, and leaves what it does not know."""
+
+    def __init__(self, **parts):
+        self.parts = parts
+
+    def to(self, native):
+        known = {name: x for name, x in self.parts.items() if not isinstance(x, Holder)}
+        self.parts.update(xdevice.to_device(known, native))
+        return self
+
+    as_in_ctx = to
+
+
+def test_what_a_method_of_its_own_leaves_beside_what_it_moves_is_named(backend, there):
+    if backend.moves_by is None:
+        pytest.skip("nothing around this framework moves itself")
+    assert xdevice.device_of(xdevice.to_device(Graph(x=ones(backend), n=3), there)) is there
+    x = Graph(x=ones(backend), o=Holder(ones(backend)))
+    for verb in (xdevice.copy_to, xdevice.to_device):
+        with pytest.raises(xdevice.ContainerError, match=r"left \.parts\['o'\]\.inside\[0\] on cpu:0; .*Graph"):
+            verb([x], there)
+    if there.kind != "meta":  # from where nothing comes back
+        assert xdevice.device_of(x) is xdevice.cpu()
+
+
 @pytest.mark.usefixtures("_forgetting")
 def test_registered_types_are_walked(backend, there):
     class Game:

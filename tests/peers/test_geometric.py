@@ -49,6 +49,11 @@ def temporal():
     )
 
 
+class Note:
+    def __init__(self, x):
+        self.x = x
+
+
 def stored(graph):
     found = {}
     for i, store in enumerate(graph.stores):
@@ -125,3 +130,11 @@ def test_a_network_on_graphs(place):
     result = moved(graph.x, graph.edge_index)
     assert place_of(result) is place
     torch.testing.assert_close(result.detach().cpu(), expected)
+
+
+def test_what_a_graph_does_not_move_is_named():
+    graph = data()
+    graph.note = Note(torch.ones(1))
+    with pytest.raises(xdevice.ContainerError, match=r"left \S*\['note'\]\.x on cpu:0"):
+        xdevice.to_device(graph, "gpu:1")
+    assert place_of(graph.x) is xdevice.cpu()

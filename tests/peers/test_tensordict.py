@@ -203,3 +203,15 @@ def test_a_module_of_it_computes_where_it_is(place):
     moved = xdevice.to_device(policy(), place)(xdevice.to_device(flat(), place))["action"]
     assert place_of(moved) is place
     torch.testing.assert_close(moved.cpu(), expected)
+
+
+@pytest.mark.parametrize("verb", [xdevice.to_device, xdevice.copy_to])
+def test_tensors_in_what_is_not_a_tensor_are_not_left_behind(verb):
+    x = flat()
+    x["next"] = TensorDict({"b": torch.ones(4)}, batch_size=[4])
+    x["next"].set_non_tensor("state", {"h": torch.ones(2)})
+    with pytest.raises(xdevice.ContainerError, match=r"\['next'\]\['state'\]\['h'\] of a TensorDict"):
+        verb([x], "gpu:1")
+    assert xdevice.device_of(x) is xdevice.cpu()
+    assert not xdevice.same_device(x.to(xdevice.backend("torch").to_native(xdevice.gpu(1))))
+    assert xdevice.device_of(verb(x, "cpu")) is xdevice.cpu()

@@ -629,6 +629,46 @@ def test_sparse_tensors_are_refused_by_name():
                 attempt()
 
 
+def assert_only_copied(x, remedy):
+    """Whatever takes tensor by tensor refuses `x`, and what moves or copies all of it does not."""
+    inside = {"x": [x]}
+    for attempt in (
+        lambda: xdevice.split_batch(inside, ["cpu", "cpu"]),
+        lambda: xdevice.gather([inside, inside], "cpu"),
+        lambda: xdevice.replicate(inside, ["cpu"]),
+        lambda: xdevice.all_reduce([inside, inside]),
+    ):
+        with pytest.raises(xdevice.UnsupportedError, match=rf"\['x'\]\[0\] is a {type(x).__name__}.*{remedy}"):
+            attempt()
+    with xdevice.processes() as world:
+        for verb in (world.all_reduce, world.broadcast, world.all_gather, world.split_batch):
+            with pytest.raises(xdevice.UnsupportedError, match=rf"^{verb.__name__.partition('_batch')[0]} .*{remedy}"):
+                verb(inside)
+    with pytest.raises(xdevice.UnsupportedError, match=rf"parts\[0\] is a {type(x).__name__}"):
+        xdevice.gather([x, x], "cpu")
+    [copied] = xdevice.broadcast(x, ["cpu"])
+    assert type(copied) is type(x)
+    return copied
+
+
+@pytest.mark.parametrize("name", ["BCOO", "BCSR", "COO", "CSR", "CSC"])
+def test_sparse_arrays_of_jax_are_only_moved_and_copied(name):
+    framework("jax")
+    import jax.experimental.sparse
+    from jax import numpy as jnp
+
+    x = getattr(jax.experimental.sparse, name).fromdense(jnp.eye(2))
+    assert assert_only_copied(x, r"x\.todense\(\)").todense().tolist() == [[1, 0], [0, 1]]
+
+
+def test_packed_sequences_are_only_moved_and_copied():
+    torch = framework("torch")
+    rnn = torch.nn.utils.rnn
+    x = rnn.pack_sequence([torch.ones(1), torch.ones(3)], enforce_sorted=False)
+    copied = assert_only_copied(x, "pad_packed_sequence")
+    assert rnn.pad_packed_sequence(copied)[0].tolist() == [[1, 1], [0, 1], [0, 1]]
+
+
 def test_masked_arrays_are_refused_by_name():
     masked = [np.ma.array([1.0, 2.0], mask=mask) for mask in ([False, True], [True, False])]
     for attempt in (

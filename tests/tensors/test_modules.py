@@ -103,6 +103,30 @@ def test_nothing_moves_if_a_container_cannot_be_rebuilt():
     assert xdevice.to_device(free, "cpu") is free
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda net: xdevice.to_device(net, "cpu"),
+        lambda net: xdevice.to_device([net], "cpu"),
+        lambda net: xdevice.copy_to(net, "cpu"),
+        lambda net: xdevice.replicate(net, ["cpu"]),
+        lambda net: xdevice.broadcast(net, ["cpu"]),
+    ],
+)
+def test_models_on_meta_need_memory_first(attempt):
+    net = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1, affine=False, device="meta"))
+    with pytest.raises(xdevice.UnsupportedError, match=r"1\.running_mean of this Sequential.*to_empty\(device="):
+        attempt(net)
+    assert xdevice.copy_to(net, "meta")[0].weight.is_meta
+    assert xdevice.to_device(net.to_empty(device="cpu"), "cpu") is net
+
+
+def test_a_to_of_its_own_may_know_the_values_of_a_model_on_meta():
+    net = torch.nn.Linear(1, 1, device="meta")
+    net.to = lambda device: net.to_empty(device=device)
+    assert not xdevice.to_device(net, "cpu").weight.is_meta
+
+
 def packed(**more):
     return torch.nn.utils.rnn.pack_sequence([torch.ones(1, 2, **more), torch.ones(3, 2, **more)], enforce_sorted=False)
 

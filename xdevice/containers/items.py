@@ -39,6 +39,8 @@ class Walk(NamedTuple):
     """Rebuilds it with other children; what is neither child nor key comes from the old one."""
     is_plain: bool = False
     """Whether it is rebuilt with the same children too, so that a copy of what it is in does not share it."""
+    dense: str = ""
+    """How to make it dense, if its tensors cannot be cut, joined or summed one by one, as those of a sparse array."""
 
 
 def _find_beside(x: Any) -> dict[str, Any]:

@@ -153,6 +153,7 @@ class Stranger:
 
     def _move(self, x: Any, target: Device) -> Any:
         name = type(x).__qualname__
+        before = self._find_places() if self.mover is not None else []
         try:
             if self.mover is None:
                 assert self.way is not None
@@ -170,9 +171,16 @@ class Stranger:
                 f"{name}.{self.mover.moves_by}() gave a {type(moved).__qualname__} without tensors; say how a {name} "
                 f"moves: xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
             )
-        if arrived is not None and not any(place is target for _, place in arrived.places()):
+        places = arrived.places() if arrived is not None else []
+        left = [(path, place) for path, place in places if place is not target]
+        if left:
+            what = "its tensors where they were" if len(left) == len(places) else f"{left[0][0]} on {left[0][1]}"
+            homes = {home for _, home in before}
+            if moved is x and len(homes) == 1:
+                with suppress(Exception):  # the error says that it has not moved as a whole
+                    self._let_move(x, *homes)
             raise ContainerError(
-                f"{name}.{self.mover.moves_by}() left its tensors where they were; say how a {name} moves: "
+                f"{name}.{self.mover.moves_by}() left {what}; say how a {name} moves: "
                 f"xdevice.register({name}, move=...), or xdevice.register({name}) to have its attributes walked"
             )
         return moved

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from xdevice.contract import Way
 from xdevice.core import registry
-from xdevice.errors import ContainerError, shown
+from xdevice.errors import ContainerError, UnsupportedError, shown
 
 from . import looks, strangers
 from .attributes import Attribute
@@ -224,6 +224,10 @@ class Tree:
         """The way to a leaf, to be written behind the container's name."""
         return written(self.paths()[index])
 
+    def named_leaves(self) -> list[Leaf]:
+        """Every leaf, tensor or not, in the order of the walk."""
+        return [Leaf(written(keys), value) for keys, value in zip(self.paths(), self.leaves, strict=True)]
+
     def rebuilt(self, changed: Sequence[Any]) -> Any:
         """The container with other leaves; itself where they are the very same."""
         return rebuild(self.walk, changed)
@@ -237,6 +241,19 @@ class Tree:
         for i, value in enumerate(self.leaves):
             if registry.kind_of(type(value)) is None and self.stranger(i) is not None:
                 refuse_stranger(self.path(i), value)
+
+    def refuse_sparse(self, name: str, verb: str) -> None:
+        """Raises `UnsupportedError` for a container whose tensors mean something together only, as a sparse array."""
+        nodes: list[tuple[tuple[Any, ...], _Node]] = [] if self.root is None else [((), self.root)]
+        while nodes:
+            path, (container, way, keys, _, inner) = nodes.pop()
+            if way.dense:
+                raise UnsupportedError(
+                    f"{verb} takes tensor by tensor, and {name}{written(path)} is a {type(container).__qualname__}, "
+                    f"whose tensors mean something together only; {way.dense}"
+                )
+            names = list(keys)
+            nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
         """`stranger` of a leaf, named in the error of one that is too large."""
@@ -270,8 +287,7 @@ def is_container(x: object) -> bool:
 
 def leaves(x: object) -> list[Leaf]:
     """Every leaf of `x`, tensors or not, in the order of the walk."""
-    tree = Tree(x)
-    return [Leaf(written(keys), value) for keys, value in zip(tree.paths(), tree.leaves, strict=True)]
+    return Tree(x).named_leaves()
 
 
 def written(keys: Iterable[Any]) -> str:

@@ -49,7 +49,8 @@ def way_into(x: Any) -> Walk | Whole | None:
         return None  # for JAX, None is a container without anything in it
     offered = _ask_frameworks(x)
     if offered is not None and (offered.move is not None or (offered.tensors is not None and offered.flatten is None)):
-        return Whole(_by_functions(offered) if offered.flatten is not None else _walk_inside(x), offered)
+        inside = _by_functions(offered) if offered.flatten is not None else _walk_inside(x)
+        return Whole(inside and inside._replace(dense=offered.dense), offered)
     inside = _walk_inside(x)
     if offered is not None and (
         inside is None or looks.is_proxy(cls) or issubclass(looks.seen_class(x), Mapping | list)
@@ -110,4 +111,4 @@ def _by_functions(way: Way) -> Walk:
     def write(x: Any, keys: Names, children: Children) -> Any:
         return rebuild(x, list(children) if isinstance(keys, range) else dict(zip(keys, children, strict=True)))
 
-    return Walk(read, write)
+    return Walk(read, write, dense=way.dense)

@@ -77,6 +77,9 @@ class Way(NamedTuple):
     object, such as ".x"; left out, all tensors that can be seen in it."""
     instead: str = ""
     """Of an object that can be neither walked nor moved, what to do instead: the end of the error that says so."""
+    dense: str = ""
+    """Of a sparse or packed array, whose indices and lengths are tensors too: how to make it dense. It is moved and
+    copied, and not cut, joined or summed by its parts; this is the end of the error that says so."""
 
 
 class Primitives(ABC):

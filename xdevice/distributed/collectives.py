@@ -67,8 +67,7 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     if session.size == 1 and _is_known(x, "all_gather"):
         return x
     x = registry.as_array(x)
-    operands.refuse_strangers(x)
-    found = _sort(operands.leaves_in(x, "x"))
+    found = _sort(operands.leaves_in(x, "x", "broadcast"))
     if not found:
         operands.tensors_in(x, "x", "broadcast")
     operands.require_built(found)

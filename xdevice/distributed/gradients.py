@@ -6,10 +6,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, shown
-from xdevice.replicas.operands import Operand, dtype_of, read, rebuilt, shape_of
+from xdevice.replicas.operands import Operand, dense_leaves, dtype_of, read, rebuilt, shape_of
 
 from . import carrying
 from .collectives import require_weight
@@ -60,10 +59,9 @@ def gradients_in(x: Any) -> list[Gradient]:
     found = registry.kind_of(type(x))
     if found is not None and found.kind == "model" and found.backend.tensor_of(x) is None:
         pairs: list[tuple[str, Any]] = list(found.backend.gradients(x))
-    elif found is not None:
-        pairs = [("gradient", x)]
     else:
-        pairs = [(f"gradients{leaf.path}", leaf.value) for leaf in trees.leaves(x)]
+        name = "gradients" if found is None else "gradient"
+        pairs = [(name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients")]
     if not pairs:
         raise NotATensorError(f"{shown(x)} holds no gradient")
     return [Gradient(name, None if value is None else _as_operand(name, value)) for name, value in pairs]

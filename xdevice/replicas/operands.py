@@ -33,19 +33,21 @@ class Operand(NamedTuple):
     kind: str
 
 
-def leaves_in(x: Any, name: str) -> list[Operand]:
-    """The tensors and models in `x`, as operands."""
+def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
+    """The tensors and models in `x`, as operands; raises for an object whose tensors cannot be taken one by one."""
     found = registry.kind_of(type(x))
     if found is not None:
         return [Operand(name, x, *found)]
-    owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in trees.leaves(x)]
+    tree = trees.Tree(x)
+    tree.refuse_strangers()
+    tree.refuse_sparse(name, verb)
+    owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in tree.named_leaves()]
     return [Operand(name + leaf.path, leaf.value, *owner) for leaf, owner in owned if owner is not None]
 
 
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     """The tensors in `x`; raises if there is none, or a model."""
-    refuse_strangers(x)
-    found = leaves_in(x, name)
+    found = leaves_in(x, name, verb)
     if not found:
         refuse_non_container(x, verb)
         raise NotATensorError(f"{name} holds no tensor: {shown(x)}")
@@ -61,10 +63,8 @@ def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
 
 def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
     """The tensors and variables in `x`; raises if anything else is in it."""
-    found = registry.kind_of(type(x))
-    every = [trees.Leaf("", x)] if found is not None else trees.leaves(x)
     rows = []
-    for path, value in every:
+    for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
             raise NotATensorError(
                 f"{name}{path} is None: {who} has no gradient there; run its backward pass first, and leave out "
@@ -85,9 +85,13 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
     return rows
 
 
-def refuse_strangers(x: Any) -> None:
-    if not is_leaf(x):
-        trees.Tree(x).refuse_strangers()
+def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
+    """Every leaf of `x`, or `x` itself; raises for a sparse array among the containers."""
+    if is_leaf(x):
+        return [trees.Leaf("", x)]
+    tree = trees.Tree(x)
+    tree.refuse_sparse(name, verb)
+    return tree.named_leaves()
 
 
 def refuse_symbol(held: Operand) -> None:

@@ -37,7 +37,6 @@ from .operands import (
     rebuilt,
     refuse_overlaps,
     refuse_sparse,
-    refuse_strangers,
     refuse_symbol,
     require_built,
     shape_of,
@@ -160,8 +159,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         False
     """
     places = _places(devices)
-    refuse_strangers(params_or_model)
-    found = leaves_in(params_or_model, "params")
+    found = leaves_in(params_or_model, "params", "replicate")
     if not found:
         refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
