@@ -28,7 +28,7 @@ from xdevice.contract import Way
 from xdevice.contract.models import Models
 from xdevice.errors import NotBuiltError, UnsupportedError
 
-from . import optimizers, staging, tensordicts
+from . import extra_state, optimizers, staging, tensordicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -295,6 +295,9 @@ class TorchModels(Models):
                 )
             if torch.nn.parameter.is_lazy(value):
                 raise NotBuiltError(f"{name} has no shape yet; build the model first: call it once on data")
+        lost = extra_state.lost(model, state)
+        if lost is not None:
+            raise self.unsupported(f"{lost} of this model, which no set_extra_state() would load", "write that method")
         return state.items()
 
     def move_model(self, model: Any, device: Device) -> Any:

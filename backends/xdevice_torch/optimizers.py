@@ -19,6 +19,8 @@ import torch
 from xdevice.contract import optimizers as terms
 from xdevice.contract.optimizers import Optimizers
 
+from . import extra_state
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -144,6 +146,7 @@ class TorchOptimizers(Optimizers):
 
     def take_state(self, optimizer: Any, state: Mapping[str, torch.Tensor]) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
+            extra_state.take(optimizer, state)
             return
         parameters = _parameters(optimizer)
         for name, x in state.items():

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 from support import SHIMS, sampled, with_64_bit
 
 import xdevice
+from xdevice.arithmetic import dtypes
 from xdevice.contract import arithmetic
 
 BACKENDS = sampled(
@@ -550,6 +551,19 @@ def test_integers_are_not_filled_with_fractions(xp, value):
         xp.full(3, value, dtype=xp.int32)
     with pytest.raises(xdevice.DTypeError, match="is not an integer"):
         xp.full_like(xp.asarray([1, 2]), value)
+
+
+@pytest.mark.parametrize("function", ["take", "take_along_axis", "repeat"])
+@pytest.mark.parametrize("value", [1.0, True])
+def test_indices_and_repeats_that_are_no_integers_are_refused_by_name(xp, function, value):
+    said = f"{function} takes integers, not (float32|bool); xp.astype.x, xp.int64. casts it"
+    with pytest.raises(xdevice.DTypeError, match=said):
+        getattr(xp, function)(xp.asarray([1.0]), xp.asarray([value]))
+
+
+def test_every_kind_of_dtypes_has_a_word():
+    constants = [value for key, value in vars(dtypes).items() if key.isupper() and isinstance(value, str)]
+    assert set(constants) == set(dtypes.WORDS)
 
 
 def test_what_is_refused_by_name(xp, name):

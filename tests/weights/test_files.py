@@ -508,6 +508,45 @@ def test_containers_are_written_into(name, path):
         assert xdevice.to_numpy(target["n"]).tolist() == [1, 2]
 
 
+def scaled(**more):
+    """Two layers of PyTorch that keep a scale beside their parameters, as FP8 layers do."""
+    torch = xdevice.backend("torch").framework
+
+    class Scaled(torch.nn.Linear):
+        scale = 1.0
+
+        def get_extra_state(self):
+            return torch.tensor([self.scale])
+
+    return torch.nn.Sequential(*(type("Scaled", (Scaled,), more)(1, 1) for _ in range(2)))
+
+
+def test_extra_state_of_pytorch_s_modules_is_given_back(path):
+    def set_extra_state(self, state):
+        self.scale = state.item()
+
+    source = scaled(set_extra_state=set_extra_state)
+    source[0].scale, source[1].scale = 7.0, 8.0
+    xdevice.save(path, {"net": source, "layer": source[1]})
+    net, layer = scaled(set_extra_state=set_extra_state), scaled(set_extra_state=set_extra_state)[0]
+    xdevice.load(path, into={"net": net, "layer": layer})
+    assert [net[0].scale, net[1].scale, layer.scale] == [7, 8, 8]
+    other = scaled(set_extra_state=set_extra_state)
+    xdevice.load_state(other, source.state_dict())
+    assert [other[0].scale, other[1].scale] == [7, 8]
+
+
+def test_extra_state_that_nothing_would_load_is_refused_before_anything_is_written(path):
+    state = scaled().state_dict()
+    xdevice.save(path, state)
+    net = scaled()
+    before = net[0].weight.item()
+    for verb in (lambda: xdevice.load(path, into=net), lambda: xdevice.load_state(net, state)):
+        with pytest.raises(xdevice.UnsupportedError, match=r"0\._extra_state of this model, which no set_extra_state"):
+            verb()
+    assert net[0].weight.item() == before
+
+
 def test_a_dtype_that_the_backend_cannot_write_is_refused_before_anything_is_written(path, monkeypatch):
     paddle = xdevice.backend("paddle")
     if not hasattr(paddle.framework, "float8_e5m2"):

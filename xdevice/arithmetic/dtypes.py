@@ -11,6 +11,7 @@ from xdevice.errors import DTypeError, shown
 _KINDS: Final = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 BOOL: Final = "b"
+INTEGER: Final = "iu"
 NUMERIC: Final = "iufc"
 REAL: Final = "iuf"
 FLOATING: Final = "fc"
@@ -19,6 +20,7 @@ ANY: Final = "biufc"
 
 WORDS: Final = {
     BOOL: "bool",
+    INTEGER: "integers",
     NUMERIC: "numbers",
     REAL: "real numbers",
     FLOATING: "floats",
@@ -145,7 +147,7 @@ def is_dtype(name: str, kind: str) -> bool:
         "bool": "b",
         "signed integer": "i",
         "unsigned integer": "u",
-        "integral": "iu",
+        "integral": INTEGER,
         "real floating": "f",
         "complex floating": "c",
         "numeric": NUMERIC,

@@ -124,8 +124,9 @@ class Ground:
         return x
 
     def refused(self, function: str, kinds: str, *given: str) -> DTypeError:
-        to = "xp.bool" if kinds == dtypes.BOOL else "xp.int64" if set(given) == {"bool"} else "xp.float32"
-        to = "xp.float32" if kinds in (dtypes.FLOATING, dtypes.REAL_FLOATING) else to
+        to = {dtypes.BOOL: "xp.bool", dtypes.INTEGER: "xp.int64"}.get(kinds, "xp.float32")
+        if set(given) == {"bool"} and kinds not in (dtypes.FLOATING, dtypes.REAL_FLOATING):
+            to = "xp.int64"
         said = " and ".join(dict.fromkeys(given))
         return DTypeError(f"{function} takes {dtypes.WORDS[kinds]}, not {said}; xp.astype(x, {to}) casts it")
 

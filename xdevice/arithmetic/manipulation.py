@@ -12,7 +12,7 @@ from xdevice.errors import ShapeError, shown
 from xdevice.tensors import refusals
 from xdevice.tensors.creation import listed
 
-from .dtypes import NUMERIC
+from .dtypes import INTEGER, NUMERIC
 from .ground import Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Manipulation:
 
         if hasattr(repeats, "__iter__") and not hasattr(repeats, "dtype"):
             return numpy.asarray(_whole(repeats, "repeat"), "int64")
-        repeats = self._ground.require(repeats, "iu", "repeat")
+        repeats = self._ground.require(repeats, INTEGER, "repeat")
         self._ground.require_one_device("repeat", x, repeats)
         found = registry.kind_of(type(repeats))
         if found is None or found[1] != "tensor":

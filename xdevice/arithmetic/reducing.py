@@ -9,7 +9,7 @@ from xdevice.core import registry
 from xdevice.errors import ShapeError
 
 from . import dtypes
-from .dtypes import ANY, BOOL, NUMERIC, REAL, REAL_FLOATING
+from .dtypes import ANY, BOOL, INTEGER, NUMERIC, REAL, REAL_FLOATING
 from .ground import NUMBERS, Ground, broadcast_shape, shape_of
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ class Reducing:
 
     def take(self, x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
         ground = self._ground
-        x, indices = ground.tensor(x, "take"), ground.require(indices, "iu", "take")
+        x, indices = ground.tensor(x, "take"), ground.require(indices, INTEGER, "take")
         ground.require_one_device("take", x, indices)
         ndim = len(x.shape)
         if axis is None and ndim != 1:
@@ -245,7 +245,7 @@ class Reducing:
 
     def take_along_axis(self, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
         ground, kernels = self._ground, self._kernels
-        x, indices = ground.tensor(x, "take_along_axis"), ground.require(indices, "iu", "take_along_axis")
+        x, indices = ground.tensor(x, "take_along_axis"), ground.require(indices, INTEGER, "take_along_axis")
         ground.require_one_device("take_along_axis", x, indices)
         shape, wanted = shape_of(x), shape_of(indices)
         if len(shape) != len(wanted):

@@ -157,7 +157,8 @@ class Optimizers(Models):
         return {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
-        """Called by `load` after it has written into the variables of a model and into its `state_to_come`."""
+        """Called by `load` and `load_state` after they have written into these variables of a model, and into its
+        `state_to_come`. A network may have state to take, too."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
         """What an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` has the kinds and settings.

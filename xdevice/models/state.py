@@ -233,6 +233,7 @@ def load_state(model: Any, state: Mapping[str, Any], *, strict: bool = True) -> 
         variable = variables[name]
         place = backend.device_of(variable)
         backend.write(variable, value if backend.device_of(value) is place else backend.move(value, place))
+    backend.take_state(model, variables)
 
 
 # loading
