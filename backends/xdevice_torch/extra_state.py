@@ -6,13 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from torch.nn import Module
+from torch.nn.modules.module import _EXTRA_STATE_KEY_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import torch
 
-_NAME: Final = "_extra_state"
+_NAME: Final = _EXTRA_STATE_KEY_SUFFIX
 """What PyTorch calls, in a state dict, the result of a module's `get_extra_state()`."""
 
 

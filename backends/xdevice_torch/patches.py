@@ -56,6 +56,7 @@ PATCHES: Final = (
 
 PRIVATE: Final = (
     Private("torch.nn.Module", ("_compiled_call_impl",), "`trace`: whether torch.compile hides the layers of a model"),
+    Private("torch.nn.modules.module", ("_EXTRA_STATE_KEY_SUFFIX",), "loading: which names are a module's extra state"),
     Private("torch._dynamo.eval_frame.OptimizedModule", ("_orig_mod",), "the same"),
     Private("torch._C", ("_is_tracing",), "whether `torch.jit.trace` would freeze random numbers"),
     Private("torch.fx", ("_symbolic_trace",), "the same, of `torch.fx`"),

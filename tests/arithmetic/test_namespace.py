@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 from support import SHIMS, sampled, with_64_bit
 
 import xdevice
-from xdevice.arithmetic import dtypes
 from xdevice.contract import arithmetic
 
 BACKENDS = sampled(
@@ -559,11 +558,6 @@ def test_indices_and_repeats_that_are_no_integers_are_refused_by_name(xp, functi
     said = f"{function} takes integers, not (float32|bool); xp.astype.x, xp.int64. casts it"
     with pytest.raises(xdevice.DTypeError, match=said):
         getattr(xp, function)(xp.asarray([1.0]), xp.asarray([value]))
-
-
-def test_every_kind_of_dtypes_has_a_word():
-    constants = [value for key, value in vars(dtypes).items() if key.isupper() and isinstance(value, str)]
-    assert set(constants) == set(dtypes.WORDS)
 
 
 def test_what_is_refused_by_name(xp, name):
