@@ -410,7 +410,8 @@ def _fit(shape: tuple[int | None, ...], other: tuple[int | None, ...]) -> bool:
 
 
 def _sizes(what: str, x: Any, names: tuple[str, ...], function: str) -> tuple[int | None, ...]:
-    """The shape of images or of a kernel; raises if another size than the batch is 0."""
+    """The shape of `x`, images or a kernel. Raises `ShapeError` unless it has one size for each of `names`; only a size
+    called batch may be 0."""
     shape = shape_of(x)
     if len(shape) != len(names) or 0 in shape[names[0] == "batch" :]:
         raise ShapeError(f"{function} takes {what} of the shape ({', '.join(names)}), not {shape}")

@@ -75,10 +75,7 @@ def lacks(name: str, index: int) -> frozenset[str]:
         return _LACKS.get(name, frozenset())
     try:
         listed: Any = torch.accelerator.get_device_capability(index)["supported_dtypes"]
-    except (
-        AttributeError,
-        RuntimeError,
-    ):  # an older PyTorch, or a vendor who does not tell
+    except (AttributeError, RuntimeError):  # an older PyTorch, or a vendor who does not tell
         return frozenset()
     return frozenset(wide for wide in ("float64", "complex128") if getattr(torch, wide) not in listed)
 

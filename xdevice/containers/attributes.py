@@ -105,7 +105,7 @@ def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
     for other, child in given.items():
         found = registry.kind_of(type(child))
         if other.startswith(prefix) and found is not None and found.kind == "tensor" and owner in (None, found.backend):
-            with suppress(UnsupportedError):  # a symbol is nowhere
+            with suppress(UnsupportedError):  # a traced tensor has no device
                 moves.add((found.backend.device_of(before[other]), found.backend.device_of(child)))
     if type(place) is not Device or len(moves) != 1 or not all(was is place for was, _ in moves):
         return noted

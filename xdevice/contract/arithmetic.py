@@ -89,8 +89,8 @@ KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
 class Arithmetic(Primitives):
-    """Kernels of arithmetic and of neural networks. The core calls them only with arguments such as this module and the
-    module `nn` promise."""
+    """Kernels of arithmetic and of neural networks. The core calls them only with arguments that keep the promises
+    written in this module and in the module `nn`."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
 
@@ -100,8 +100,8 @@ class Arithmetic(Primitives):
         raise self.unsupported("array namespace", "compute with the framework's own functions")
 
     def operand_device(self, x: Any) -> Device:
-        """The device that counts where operands must be on one: that of `x`, unless the framework itself copies such a
-        tensor to the device of the others."""
+        """The device of `x` for the check that all operands are on one device. It is another than `device_of(x)` if the
+        framework itself copies such a tensor to the device of the others."""
         return self.device_of(x)
 
     def nn(self) -> Any:

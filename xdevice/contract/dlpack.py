@@ -69,7 +69,8 @@ def label_of(dtype: str) -> Label:
 
 
 class Lent:
-    """A tensor's memory on offer: an unconsumed capsule, and what it says. Importers take it as an array of DLPack's.
+    """A tensor's memory, to be lent by DLPack: a capsule that nobody has consumed yet, and the fields read from it. An
+    importer, such as a framework's `from_dlpack`, takes a `Lent` as it takes an array.
 
     `address` is in bytes, `strides` are in elements, `device` is DLPack's pair of type and index.
     """

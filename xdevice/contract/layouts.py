@@ -199,8 +199,9 @@ def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:
 
 
 def per_group(groups: int, channels: int | None = None) -> Rule:
-    """The rule for one number per group, where PyTorch has one per channel: all channels of a group must be equal.
-    `channels` is None if the framework does not know their number."""
+    """The rule for a weight that a framework stores as one number per group, and PyTorch as one per channel. The way
+    back, from PyTorch, refuses numbers that differ within a group. `channels` is None if the framework does not know
+    how many there are: then nothing is repeated, and the rule is lossy."""
 
     def way(x: Array) -> tuple[Array, ...]:
         return (np.repeat(x, (channels or groups) // groups),)

@@ -121,13 +121,14 @@ class Engine(ABC):
 
 
 class Processes(Primitives):
-    """Engines for several processes. Without them tensors go by PyTorch's, through conversion."""
+    """Engines, which carry tensors between processes. The tensors of a backend without one are converted to PyTorch's
+    and carried by PyTorch's engines."""
 
     needs: ClassVar[tuple[str, ...]] = ("engines", "start_engine")
 
     def engines(self) -> Sequence[str]:
-        """The engines that could be started here, the best first, as names for `start_engine`: "gloo". Imports and
-        starts nothing that the adapter has not."""
+        """The engines that could be started here, the best first, as names for `start_engine`: "gloo". Starts
+        nothing, and imports nothing that the adapter has not imported already."""
         return ()
 
     def start_engine(self, name: str, group: Group) -> Engine:

@@ -44,7 +44,7 @@ class Examined:
         return [site for site in self.sites if site.file == source.path]
 
     def port(self, source: Source) -> bytes:
-        """The file as `port` would write it: `source.raw` if nothing is rewritten in it."""
+        """The file as the command `xdevice port` would write it: `source.raw` if nothing in it is rewritten."""
         made = [site for site in self.of(source) if site.verdict == "rewritten"]
         if not made:
             return source.raw

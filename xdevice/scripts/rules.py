@@ -705,7 +705,8 @@ class Rules:
         return (self._edit(node, start, start, word), *self._gap(node, self._dot(node.func), argument, text))
 
     def _gap(self, node: ast.Call, dot: int, end: int, text: str, comma: bool = True) -> tuple[Edit, ...]:
-        """The edit that takes away everything from the dot of `.to(` to the argument but comments and line breaks."""
+        """The edit that puts a comma, if `comma`, and `text` in place of what stands between the dot of `.to(` and its
+        argument. Comments and line breaks in between are kept."""
         between = self.source.text[dot:end].decode()
         kept = "".join(re.findall(r"#[^\r\n]*|\\?\r?\n[ \t]*|[ \t]+(?=#)", between))
         mark = "," if comma else ""

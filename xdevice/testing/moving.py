@@ -86,7 +86,8 @@ class Moving(Suite):
             self.assert_apart(xdevice.to_device(moved, self.home), x, name)
 
     def test_large_tensors_move_whole_and_leave_their_source_free(self) -> None:
-        """A write into the source right after the move is not in the copy, and a read right after it has the values."""
+        """Writing into the source right after a move, or into the array that it was made of, does not change the moved
+        tensor, which has all its values when it is read at once."""
         pattern = np.resize(np.arange(251, dtype="uint8"), _LARGE)
         places = (self.here(), self.there_with_values())
         for source, target in (places, places[::-1]):
