@@ -72,7 +72,9 @@ def transfer(x: Any, target: Device, one: One, verb: str) -> Any:
         return _Sorted(x, walk).transfer(target, one, verb)
     if not away:
         return x
-    refuse_lacking(x, place, away)
+    for backend in away:
+        if place is not CPU and backend.lacks(place):
+            refuse_lacking(x, place, (backend,))
     if walk is not None:
         return rebuild(walk, _move(away, place, one, {}, walk[1]))
     return rebuild_batch(x, batch, _move(away, place, one, {}, batch[0]))
