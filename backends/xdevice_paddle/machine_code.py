@@ -1,4 +1,4 @@
-"""C functions that pass their arguments on to a function of the C library, made without a compiler.
+"""C functions that call a function of the C library with their own arguments, made without a compiler.
 
 Paddle calls the functions of a device while it holds locks of its own, also in threads without Python's lock. A
 callback in Python would wait for Python's lock, whose owner may wait for Paddle's: with callbacks by ctypes, four
@@ -19,7 +19,12 @@ _REGISTERS: Final = (7, 6, 2, 1, 8, 9)
 _CALL_RAX: Final = b"\xff\xd0"
 _RETURN_0: Final = b"\x31\xc0"  # xor eax, eax
 _ALIGN_STACK: Final = b"\x48\x83\xec\x08"  # sub rsp, 8
-_RESTORE_STACK: Final = b"\x48\x83\xc4\x08\xc3"  # add rsp, 8; ret
+_RETURN: Final = b"\xc3"
+_RESTORE_STACK: Final = b"\x48\x83\xc4\x08" + _RETURN  # add rsp, 8; ret
+_PUSH_RDI: Final = b"\x57"  # aligns the stack, too
+_POP_RDI: Final = b"\x5f"
+_READ_INT: Final = b"\x8b\x37"  # mov esi, [rdi]
+_WRITE_INT: Final = b"\x89\x07"  # mov [rdi], eax
 _RAX: Final = 0
 
 
@@ -57,20 +62,34 @@ class Page:
 
     def success(self) -> int:
         """The address of a function that returns 0."""
-        return self._add(_RETURN_0 + b"\xc3")
+        return self._add(_RETURN_0 + _RETURN)
 
     def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
         """The address of a new function that calls the function `name` of the C library with `passed`: arguments of its
         own, in their order, and constants. It returns 0, or, with `is_status`, the result of that call.
         """
-        target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
-        assert target is not None
         places = list(zip(_REGISTERS, passed, strict=False))
         # the constants last, because they overwrite registers whose arguments are still to be moved
         moved = [_move(register, _REGISTERS[x.number]) for register, x in places if isinstance(x, Argument)]
         constants = [_load(register, x) for register, x in places if not isinstance(x, Argument)]
-        code = [_ALIGN_STACK, *moved, *constants, _load(_RAX, target), _CALL_RAX]
+        code = [_ALIGN_STACK, *moved, *constants, self._call(name)]
         return self._add(b"".join([*code, b"" if is_status else _RETURN_0, _RESTORE_STACK]))
+
+    def per_thread(self) -> tuple[int, int]:
+        """The addresses of two functions, each called with the address of a C int: the first keeps that int for the
+        calling thread, the second writes there what the thread has kept, or 0. Both return 0.
+
+        Raises:
+            OSError: the process has no key for values of threads left (pthread_key_create).
+        """
+        key = ctypes.c_uint()
+        status = self._libc.pthread_key_create(ctypes.byref(key), None)
+        if status != 0:
+            raise OSError(status, "no key for values of threads (pthread_key_create)")
+        load_key = _load(_REGISTERS[0], key.value)
+        keep = [_ALIGN_STACK, _READ_INT, load_key, self._call("pthread_setspecific"), _RETURN_0, _RESTORE_STACK]
+        write = [_PUSH_RDI, load_key, self._call("pthread_getspecific"), _POP_RDI, _WRITE_INT, _RETURN_0, _RETURN]
+        return self._add(b"".join(keep)), self._add(b"".join(write))
 
     def finish(self) -> None:
         """Makes the functions callable, and unchangeable.
@@ -80,6 +99,11 @@ class Page:
         """
         if self._libc.mprotect(self._code, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
             raise OSError(ctypes.get_errno(), "this system lets no program make code at run time (mprotect)")
+
+    def _call(self, name: str) -> bytes:
+        target = ctypes.cast(getattr(self._libc, name), ctypes.c_void_p).value
+        assert target is not None
+        return _load(_RAX, target) + _CALL_RAX
 
     def _page(self) -> int:
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import devices
-from xdevice.contract.parallel import Parallel
 from xdevice.contract.virtual_gpus import VirtualGpus
 
 from . import machine_code
@@ -193,19 +192,20 @@ def _interface(slots: _Slots, n: int) -> int:
 def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
     """The functions of a device without kernels, by their names in the interface.
 
-    Except for `set_device` and `get_device` they ignore the device: all memory is the host's. The functions of streams
-    are left out, so that copies are synchronous. Paddle does not need the others that are left out.
+    Except for `set_device` and `get_device` they ignore the device: all memory is the host's. The current device is each
+    thread's own, as CUDA's is: Paddle sets it in a thread and expects it there. The functions of streams are left out,
+    so that copies are synchronous. Paddle does not need the others that are left out.
     """
     done = page.success()
-    current = page.keep(bytes(4))
+    set_device, get_device = page.per_thread()
     count = page.keep(_words(n))
     indices = page.keep(_words(*range(n)))
     alignment = page.keep(_words(_ALIGNMENT))
     event = page.keep(_words(1))
     copy = page.call("memmove", Argument(1), Argument(2), Argument(3))
     return {
-        "set_device": page.call("memcpy", current, Argument(0), 4),
-        "get_device": page.call("memcpy", Argument(0), current, 4),
+        "set_device": set_device,
+        "get_device": get_device,
         "synchronize_device": done,
         "create_event": page.call("memcpy", Argument(1), event, _WORD),
         "record_event": done,
@@ -236,7 +236,7 @@ def _allocate(size: int) -> int:
     return address
 
 
-class PaddleVirtualGpus(Parallel, VirtualGpus):
+class PaddleVirtualGpus(VirtualGpus):
     _gpu: str
     _gpus: int
     _natives: dict[Device, Any]
@@ -260,8 +260,6 @@ class PaddleVirtualGpus(Parallel, VirtualGpus):
         for index in range(n):  # so that xdevice takes the names that paddle.get_device() gives
             devices.spell(f"{KIND}:{index}", devices.of("gpu", index))
         self.short_floats = frozenset()  # they are made by Tensor.view, which has no kernel without strides
-        # of 1,500 forward passes on two virtual GPUs by two threads at once, 10 gave wrong numbers
-        self.threads = "one"
         virtual_operations.refuse_mixed_devices()
 
     def default_to_float64(self) -> None:
