@@ -288,6 +288,8 @@ def _set_data(x: torch.Tensor, new: torch.Tensor) -> None:
     contents = new.detach()
     contents.requires_grad = x.requires_grad
     contents._backward_hooks = x._backward_hooks
+    if x._post_accumulate_grad_hooks is not None:
+        contents._post_accumulate_grad_hooks = x._post_accumulate_grad_hooks
     grad, x.grad = x.grad, None
     _private._swap_tensor_impl(x, contents)
     if grad is not None:  # moved too, because a tensor refuses a gradient on another device
