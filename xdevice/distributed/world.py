@@ -25,8 +25,7 @@ def processes(
     join_timeout: float | None = None,
     check: bool | None = None,
 ) -> World:
-    """Returns the world of the processes that a launcher started, as a block in which they work together. Without a
-    launcher, this process is a world of one.
+    """The block in which the processes that a launcher started work together. Without a launcher: a world of one.
 
     Young: it may change in a minor version.
 
@@ -42,10 +41,9 @@ def processes(
         check: whether the ranks vote before each collective on what they call: by default they do.
 
     Raises:
-        LaunchError: the launcher's variables are incomplete or contradict each other; no XDEVICE_TOKEN is set although
-            the address of rank 0 is not loopback; there is no engine that all ranks have.
-        PeerError: a process has not joined in time, or has failed. CollectiveMismatchError: the arguments of the ranks
-            differ. ArgumentError: an invalid argument, or a nested block with other arguments than the outer one.
+        LaunchError: incomplete or contradictory variables of the launcher; no XDEVICE_TOKEN, although rank 0 is not on
+            loopback; no engine that all ranks have. CollectiveMismatchError: the ranks' arguments differ. PeerError: a
+            process has failed or not joined. ArgumentError: a wrong argument; a nested block with different ones.
 
     Costs 20 ms and the start of the engine, which may import PyTorch; a world of one starts nothing.
 
