@@ -1,5 +1,5 @@
-"""The commands `xdevice scan`, which counts device idioms in other people's scripts, and `xdevice port`, which rewrites
-them."""
+"""The commands `xdevice scan`, which counts device idioms such as `x.cuda()` in other people's scripts, and `xdevice
+port`, which rewrites them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _project(function: Callable[..., Any]) -> Callable[..., Any]:
 @report.option
 @click.option("--by", type=click.Choice(("code", "file", "idiom")), default="code", show_default=True)
 def scan(paths: tuple[Path, ...], only: str, root: Path | None, by: str, reports: tuple[Path, ...]) -> None:
-    """Counts the device idioms in scripts, notebooks and d2l texts, by what `xdevice port` would do with them.
+    """Counts device idioms, such as x.cuda(), in scripts, notebooks and d2l texts, by what port would do with them.
 
     All PATHS are one project; - is a script on the standard input. The exit status is 0, or 2 if a file cannot be read.
     """
@@ -65,10 +65,10 @@ def port(
     quiet: bool,
     reports: tuple[Path, ...],
 ) -> None:
-    """Rewrites the device idioms of a framework as calls of xdevice.
+    """Rewrites the device idioms of a framework, such as x.cuda(), as calls of xdevice.
 
     All PATHS are one project; - is a script on the standard input, which is rewritten to the standard output. Idioms
-    that are left as they are get listed on standard error, with the reason. The exit status is 0; 1 with --check if a
+    that it could not rewrite are listed on standard error, with the reason. The exit status is 0; 1 with --check if a
     file would change; 2 if a file cannot be read.
     """
     from xdevice.scripts import engine

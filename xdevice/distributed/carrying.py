@@ -181,15 +181,15 @@ class Carrier:
     # in and out
 
     def read_only(self, held: Operand) -> Any:
-        """The operand as a tensor of the engine's framework. It may share the operand's memory, so it must not be
-        written."""
+        """The operand, the caller's tensor, as a tensor of the engine's framework. The two may share memory, so the
+        result must not be written."""
         x = read(held)
         held.backend.finish(x)
         return convert(x, self.backend)
 
     def _lend(self, held: Operand) -> tuple[Any, bool]:
-        """The operand as a tensor of the engine's framework that may be written, and whether that tensor shares the
-        operand's memory."""
+        """The operand, the caller's tensor, as a tensor of the engine's framework that may be written, and whether the
+        two share memory."""
         backend, x = held.backend, read(held)
         backend.finish(x)
         plain = backend.detached(x)
@@ -213,8 +213,8 @@ class Carrier:
         return self.place(held, new)
 
     def place(self, held: Operand, new: Any) -> Any:
-        """Writes `new`, a tensor of the engine's framework, into the operand and returns the operand's tensor. If it
-        cannot be written, returns `new`, converted to the operand's framework."""
+        """Writes `new`, a tensor of the engine's framework, into the operand, the caller's tensor, and returns that. If
+        the operand cannot be written, returns `new`, converted to the operand's framework."""
         back = self._back(new, held.backend)
         if held.kind != "model" and not held.backend.can_write(held.backend.detached(held.value)):
             return back

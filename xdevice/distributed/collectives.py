@@ -217,7 +217,7 @@ def _summands(x: Any) -> list[Operand]:
 
 
 def _variables(held: Operand) -> list[Operand]:
-    """The operands to send for `held`: the variables of a model, each once; for a tensor, `held` itself."""
+    """What to send for `held`: the variables of a model, each once; for a tensor, `held` itself."""
     backend = held.backend
     if held.kind != "model" or backend.tensor_of(held.value) is not None:
         return [held]
@@ -229,7 +229,8 @@ def _variables(held: Operand) -> list[Operand]:
 
 
 def _sort(found: list[Operand]) -> list[Operand]:
-    """The operands sorted by their paths, because two ranks may have filled a dict in different orders."""
+    """The tensors and models to send, sorted by their paths, because two ranks may have filled a dict in different
+    orders."""
     return sorted(found, key=lambda held: held.name) if len(found) > 1 else found
 
 

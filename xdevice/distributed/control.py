@@ -41,8 +41,8 @@ _worlds = 0
 
 
 class Line:
-    """A rank's two connections to the hub. Made by `join`. `started` counts the collectives that this rank has
-    begun."""
+    """A rank's two connections to the hub, the thread in rank 0 that hears all ranks. Made by `join`. `started` counts
+    the collectives that this rank has begun."""
 
     def __init__(self, vote: socket.socket, pulse: socket.socket, host: str, timeout: float, hub: Hub | None) -> None:
         self.host = host
@@ -120,8 +120,8 @@ class Line:
     # what is heard
 
     def _frames(self, seconds: float) -> list[tuple[bytes, str]]:
-        """The frames that the hub sends within `seconds`. Raises if a frame ends the world, or if the hub is gone or
-        silent."""
+        """The messages that the hub sends within `seconds`. Raises if one of them closes the world after a failure, or
+        if the hub is gone or silent."""
         ready = self._poll(seconds)
         now = self._clock.tick()
         if not ready and now - self._heard > self._timeout + self._beat:
@@ -442,7 +442,7 @@ def _greet(sock: socket.socket, place: Launch, terms: Terms, line: str) -> dict[
 
 
 def _read(sock: socket.socket) -> tuple[bytes, str]:
-    """Reads one frame, and no byte of the next."""
+    """Reads one frame (a message of the control connection), and no byte of the next."""
     head = _exactly(sock, 5)
     length = int.from_bytes(head[:4], "big")
     if length > wire.MOST_BEFORE:

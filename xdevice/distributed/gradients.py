@@ -24,7 +24,7 @@ MOST: Final = 25 * 2**20
 
 
 class Gradient(NamedTuple):
-    """A gradient's name, and its operand: None if the parameter has no gradient."""
+    """A gradient's name, and the gradient with its backend; None if the parameter has no gradient."""
 
     name: str
     held: Operand | None

@@ -47,7 +47,7 @@ class Terms(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """The call of one rank that waits for the other ranks."""
+    """The call of one rank, which waits in the hub for the calls of the other ranks."""
 
     kind: bytes
     """b"V": a vote of all ranks; b"P": a vote of two; b"S": a call of the engine that takes long."""
@@ -368,8 +368,8 @@ class Hub(threading.Thread):
 
     def _decide(self, came: Peer) -> None:
         """Called after each call of a rank. When all ranks have called, tells them to go on, or that their calls
-        differ. Ends the world if a call can never be matched. Loops over all ranks only after the last call, so that
-        large worlds stay fast."""
+        differ. Raises an error on all ranks if a call can never be matched. Loops over all ranks only after the last
+        call, so that large worlds stay fast."""
         pending = came.pending
         if pending is None or self._left_alone():
             return
@@ -420,8 +420,8 @@ class Hub(threading.Thread):
         self._rest()
 
     def _left_alone(self) -> bool:
-        """Ends the world if one rank has left the block and another calls a collective that needs that rank. Returns
-        whether the world has ended."""
+        """Raises an error on all ranks, which ends the world, if one rank has left the block and another calls a
+        collective that needs that rank. Returns whether it has."""
         left = self._left
         if left is None or left.pending is None:
             return False
@@ -441,8 +441,8 @@ class Hub(threading.Thread):
         return False
 
     def _compare_unvoted(self) -> bool:
-        """Ends the world if a rank is in a call of the engine on which there was no vote (`check=False`), and another
-        rank makes a different call. Returns whether the world has ended."""
+        """Raises an error on all ranks, which ends the world, if a rank is in a call of the engine on which there was
+        no vote (`check=False`), and another rank makes a different call. Returns whether it has."""
         for one in [self.peers[rank] for rank in self._slow]:
             for peer in self.peers:
                 if one.pending is None or peer.pending is None or peer is one:
@@ -496,8 +496,8 @@ class Hub(threading.Thread):
             )
 
     def _is_stuck(self, now: float) -> bool:
-        """Ends the world if all ranks have called the engine, and it has not finished in the time that the call may
-        take. Returns whether the world has ended."""
+        """Raises an error on all ranks, which ends the world, if all have called the engine, and it has not finished in
+        the time that the call may take. Returns whether it has."""
         rank = min(self._slow)
         pending = self.peers[rank].pending
         seconds = float(pending.payload) if pending is not None else 0.0

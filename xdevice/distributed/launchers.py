@@ -305,12 +305,12 @@ def _host_of(address: str | None) -> str | None:
 
 
 def _first_node(nodes: str) -> str | None:
-    """The first name in Slurm's list of nodes: a01 in `a[01-03,07],b2`."""
+    """The first name in Slurm's list of nodes: a01 for `a[01-03,07],b2`."""
     first = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
     return first[1] + (first[2] or "") + (first[3] if first[2] else "") if first else None
 
 
 def _tasks_per_node(text: str) -> Iterator[int]:
-    """The numbers in Slurm's notation: 2, 2, 2, 1 in `2(x3),1`."""
+    """Yields the number of tasks on each node, from Slurm's notation: 2, 2, 2, 1 for `2(x3),1`."""
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         yield from [int(count)] * int(times or 1)

@@ -67,7 +67,7 @@ class Options(NamedTuple):
 
 
 class _OnAllError(ArgumentError):
-    """An error that all ranks raise at the same point, so that they can go on together."""
+    """An error that every rank raises at the same point. It does not close the world: all ranks can go on together."""
 
 
 class Session:
@@ -191,7 +191,7 @@ class Session:
 
     def ready(self, verb: str, tensors: Iterable[Operand] = (), op: str | None = None) -> Carrier:
         """Raises if no collective can be called here, or if the engine cannot take one of the tensors; the other ranks
-        have not been told anything by then. Returns the carrier, which calls the engine."""
+        have not been told anything by then. Returns the carrier, through which tensors go to the engine."""
         if os.getpid() != self._pid:
             raise UnsupportedError(
                 f"{verb} in a forked child: rank {self.rank} of this world is the process {self._pid}; call it there"
@@ -210,7 +210,7 @@ class Session:
     @contextmanager
     def alone(self, verb: str) -> Iterator[None]:
         """The block in which a collective works; raises `ScopeError` if another thread is in one. An error raised in
-        the block ends the world, unless the error came from another rank or all ranks raise it."""
+        the block closes the world on all ranks, unless the error came from another rank or all ranks raise it."""
         if not self._busy.acquire(blocking=False):
             raise ScopeError(
                 f"{verb} while another thread is in {self._verb}: the order of the two would not be that of the other "
@@ -240,8 +240,9 @@ class Session:
         return payloads
 
     def agree(self, call: Callable[[], str], own: float | None = None) -> Weight | None:
-        """Votes with the other ranks on the call. With `check=False` and no weight, it only counts the call. `own` is
-        the weight of this rank; if there is one, returns it with the sum of all ranks' weights."""
+        """Votes on the call: tells the other ranks what this rank is about to call, and waits until all have told the
+        same. With `check=False` and no weight, it only counts the call. If this rank has a weight, `own`, returns it
+        with the sum of all ranks' weights."""
         if own is not None:
             total = sum(map(float, self.vote(call(), repr(own))))
             if total == 0:

@@ -34,8 +34,8 @@ def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
 
 
 def signature(one: Operand, but_length: bool = False) -> str:
-    """The text for one tensor, on which the ranks vote before a collective: its name, dtype, shape and kind of
-    device."""
+    """The text for one tensor, on which the ranks vote before a collective: its name, dtype, shape and kind of device.
+    With `but_length` the length of the first axis is left out."""
     shape = shape_of(one)
     told = f"[{', '.join(['any', *map(str, shape[1:])])}]" if but_length else str(list(shape))
     place = one.backend.device_of(read(one))

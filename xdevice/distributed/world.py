@@ -150,8 +150,8 @@ class World:
     def all_reduce(self, x: Any, op: str = "sum", weight: float | None = None) -> Any:
         """Returns the sum, mean, max or min of `x` over all ranks, bit for bit the same on each. Use the return value.
 
-        A tensor that can be written in place receives the result and is returned itself; for others a new tensor is
-        made: `xdevice.all_reduce` lists which. 16-bit floats are added as float32 and rounded once; integers wrap.
+        A tensor that can be written (`xdevice.all_reduce` lists which can) receives the result and is returned itself;
+        for others a new tensor is made. 16-bit floats are added as float32 and rounded once; integers wrap around.
 
         Args:
             x: a tensor, or a container of tensors, with the same keys, dtypes and shapes on each rank.

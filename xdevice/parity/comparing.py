@@ -164,14 +164,15 @@ def _worst_of(found: list[Comparison]) -> Comparison:
 
 
 def _report_unmapped(pair: Pair) -> Comparison:
-    """The result for two models with parameters that have no counterpart in the other model."""
+    """Makes the `Comparison` for two models with parameters that have no counterpart in the other model."""
     lines = [f"\n  {path}: {why}" if path else f"\n  {why}" for path, why in pair.unmapped.items()]
     text = f"the models differ{between(pair.actual, pair.expected)}:{_first_of(lines)}{_WHAT_IS_WHAT}"
     return difference("structure", next(iter(pair.unmapped)), None, None, text)
 
 
 def _settings(pair: Pair) -> Comparison:
-    """The result for two models whose parameters agree, but whose layers' settings differ or could not be compared."""
+    """Makes the `Comparison` for two models whose parameters agree, but whose layers' settings differ or could not be
+    compared."""
     lines = _first_of([f"\n  {line}" for line in pair.settings])
     text = (
         f"the parameters agree, and the layers are not shown to be set alike; not compared, or set differently:{lines}"

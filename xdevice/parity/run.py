@@ -300,8 +300,8 @@ class Run(NamedTuple):
         return backend in self.recordings and self.recordings[backend].header.get("floats") == floats.FLOAT64
 
     def noise(self, backend: str) -> Noise | None:
-        """The noise of a backend's values: what rounding alone does to them. None if it was not measured, as it is for
-        the reference only."""
+        """The noise of the reference's values: what rounding alone does to them. None for any other backend, and if no
+        calibration run measured it."""
         if not self.calibration or backend != self.reference or not self.entries(backend):
             return None
         return measure(self.entries(backend), self._variants())

@@ -5,8 +5,8 @@ The traces are written into the folder `trace` beside the recording: the arrays 
 and the calls of the layers. For a model that cannot be traced, a line says why.
 
 Only models that no other model calls and whose parameters `convert_state` knows are traced: the first three calls with
-inputs of each shape, and after those the calls number 1, 2, 4, 8 and so on. A call is written when the model is called
-again or the program ends, because its gradients may come until then.
+inputs of each shape, and each call of a model whose number is a power of two. A call is written when the model is
+called again or the program ends, because its gradients may come until then.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class _Pending(NamedTuple):
 
 
 class _Model:
-    """What the tracer knows of one model of the program: its number, its calls so far, and why it cannot be traced, if
-    so."""
+    """What the tracer knows of one model of the program: its number, its calls so far, and the reason if it cannot be
+    traced."""
 
     def __init__(self, number: int, itself: Any) -> None:
         self.number = number

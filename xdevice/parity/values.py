@@ -130,7 +130,8 @@ def _number(x: Any) -> Any:
 
 
 def _errors(actual: Any, expected: Any) -> tuple[float | int, float]:
-    """The absolute and the relative error of one element. The relative error is infinite if `expected` is 0."""
+    """The absolute and the relative error of one element. For unequal numbers the relative error is infinite if
+    `expected` is 0."""
     if actual == expected:
         return 0, 0.0
     error = abs(actual - expected)
@@ -138,7 +139,7 @@ def _errors(actual: Any, expected: Any) -> tuple[float | int, float]:
 
 
 def ulp_distance(actual: Any, expected: Any, dtype: str) -> int | None:
-    """How many steps between neighbouring numbers of a float dtype lie between two numbers; None if one is not finite.
+    """The distance of two numbers in ULP, steps from one number of the dtype to the next; None if one is not finite.
 
     For complex numbers, the larger of the distances of the real and the imaginary parts.
 

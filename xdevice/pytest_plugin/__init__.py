@@ -230,7 +230,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _prepare(backend: Backend) -> None:
-    """Makes a second device of the backend. TensorFlow and JAX can make one only before any test uses them."""
+    """Makes a second device of a backend as soon as it is loaded: TensorFlow and JAX can make one only before they are
+    used."""
     _second_device(backend)
 
 

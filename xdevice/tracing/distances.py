@@ -38,8 +38,8 @@ def apart(actual: Array, expected: Array) -> float:
 
 
 def apart_by_rows(actual: Array, expected: Array) -> float:
-    """The distance as in `apart`, or, if that is larger, the largest difference as a share of how much the rows of a
-    batch differ from one another."""
+    """The distance as in `apart`, or, if that is larger, the largest difference as a share of how far the rows of a
+    batch lie from their mean."""
     found = apart(actual, expected)
     if not found or not math.isfinite(found) or expected.ndim < 2 or len(expected) < 2:
         return found

@@ -143,8 +143,8 @@ def _is_utf8(name: str) -> bool:
 
 
 def _name_variables(x: Any, verb: str) -> Iterator[tuple[str, _Way, _Variable]]:
-    """Yields for each variable in `x` its name in the file, the keys that lead to it with its name in a model, and the
-    variable."""
+    """Yields for each variable in `x` its name in the file, the path to it (the keys of containers, and its name in its
+    model), and the variable."""
     for prefix, keys, leaf in _leaves(x, verb):
         for name, one in _of_leaf(keys, leaf):
             whole = f"{prefix}.{name}" if prefix and name else prefix or name

@@ -194,8 +194,8 @@ def read_all(file: FileIO, entries: Collection[Entry], *, in_turn: bool = False)
 
 
 def _end_of_block(entries: Sequence[Entry], number: int) -> int:
-    """Where the block of small tensors ends that begins with tensor `number`: small tensors whose values lie side by
-    side are read at once."""
+    """The position in the file at which the block of small tensors that begins with tensor `number` ends. The values in
+    a block lie side by side, and are read at once."""
     end = limit = entries[number].start
     for entry in islice(entries, number, None):
         if entry.start != end or entry.nbytes > SMALL or end - limit > _BLOCK:
