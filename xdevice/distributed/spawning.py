@@ -1,8 +1,8 @@
 """`xdevice launch`: starts the processes of one world on this machine, shows what they print, and ends them.
 
 Each rank leads a process group of its own, so that the processes that it has started end with it. A terminal's Ctrl-C
-reaches only the launcher, which passes it on. A guard, a process of ten lines, ends the groups if the launcher itself
-is killed.
+reaches only the launcher, which passes it on. If the launcher itself is killed, a guard, which is a process of ten
+lines, ends the groups.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ if groups:
 
 
 class Failure(NamedTuple):
-    """The process that failed first."""
+    """A process that has failed; `_Ranks` reports the one that failed first."""
 
     rank: int
     status: int
@@ -79,9 +79,10 @@ class Failure(NamedTuple):
 def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str, str]) -> int:
     """Runs `command` once for each rank, on this machine, and returns the exit status: 0 if all ranks ended with 0.
 
-    When a rank fails, the others are ended: SIGTERM to each rank's group, SIGKILL three seconds later. The status of
-    the rank that failed first is returned, 128 + n if signal n ended it, and its traceback is shown last. SIGINT,
-    SIGTERM and SIGHUP are passed on to the ranks and end the run likewise, with 128 + n; a second one kills at once.
+    When a rank fails, the others are ended: SIGTERM to each rank's process group, SIGKILL three seconds later. `launch`
+    returns the status of the rank that failed first, 128 + n if signal n ended it, and shows its traceback last. If the
+    launcher receives SIGINT, SIGTERM or SIGHUP, it passes the signal on to the ranks, ends them in the same way and
+    returns 128 + n; a second such signal kills the ranks at once.
 
     The ranks find each other by `XDEVICE_ADDRESS`, or torch's `MASTER_ADDR` and `MASTER_PORT`; both ports stay reserved
     until the end. `variables` are added to the environment of each rank.
@@ -97,7 +98,8 @@ def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str,
 
 
 def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> int:
-    """Runs the command of another launcher, which starts the ranks and prints by itself. Ends as `launch` does."""
+    """Runs the command of another launcher, which starts the ranks and prints their output itself. A failure and a
+    signal end the run as in `launch`."""
     with ExitStack() as stack:
         launcher = _Ranks(stack.enter_context(_guard()), tells=False)
         with launcher.listening():
@@ -106,7 +108,7 @@ def follow(command: Sequence[str], size: int, variables: Mapping[str, str]) -> i
 
 
 def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dict[str, str]:
-    """The variables by which a process knows its rank, under xdevice's names and torch's."""
+    """The environment variables that tell a process its rank, under xdevice's names and torch's."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "SIZE": size, "LOCAL_SIZE": size}
     torch = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     return {
@@ -120,7 +122,8 @@ def environment_of(rank: int, size: int, host: str, ports: Sequence[int]) -> dic
 
 
 def _usual(size: int) -> dict[str, str]:
-    """Variables with which several processes on one machine run better; those that are set already stay."""
+    """Environment variables with which several processes on one machine run better. Those that are set already are left
+    out."""
     usual = {
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
@@ -130,17 +133,17 @@ def _usual(size: int) -> dict[str, str]:
 
 
 def new_token() -> str:
-    """The secret in `XDEVICE_TOKEN`, else a new one for the processes of this launch."""
+    """The secret that `XDEVICE_TOKEN` holds, or a new one for the processes of this launch."""
     return os.environ.get("XDEVICE_TOKEN") or secrets.token_hex(16)
 
 
 @contextmanager
 def reserve(host: str) -> Iterator[int]:
-    """A free port that no other program is given until the end of the block, and that a child can listen on.
+    """Yields a free port, which no other program is given until the end of the block. A child process can listen on it.
 
     Linux lets two sockets be bound to one port if both set SO_REUSEADDR, as servers do, and neither listens yet; and it
-    gives such a port to nobody who asks for any free one. On a system that does not allow this, the port is released
-    before the children start. If another program takes it meanwhile, rank 0 cannot listen on it and says so.
+    does not give such a port to a program that asks for any free one. On a system that does not allow two such sockets,
+    the port is released before the children start. If another program takes it then, rank 0 raises an error.
     """
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:
@@ -156,7 +159,7 @@ def reserve(host: str) -> Iterator[int]:
 
 
 class _Ranks:
-    """Starts, watches and ends the processes of a launch."""
+    """Starts, watches and ends the processes of one `xdevice launch`."""
 
     def __init__(self, guard: IO[bytes] | None, tells: bool = True) -> None:
         self._guard = guard
@@ -172,7 +175,7 @@ class _Ranks:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Inside the block, signals become events. At its end, all processes are ended."""
+        """A block in which signals are queued as events for `run`. All processes are ended when the block ends."""
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _ASKS}
         for number in before:
@@ -207,7 +210,8 @@ class _Ranks:
                 self._guard.write(f"{line}\n".encode())
 
     def _wait(self, rank: int) -> None:
-        """Runs in a thread: waits for a rank to end, and then ends the processes that it left in its group."""
+        """Runs in a thread: waits for a rank to end, and then ends the processes that it has left behind in its process
+        group."""
         process = self._processes[rank]
         status = process.wait()
         self._events.put(("ended", rank, status))
@@ -224,7 +228,8 @@ class _Ranks:
         self._tell_guard(f"-{process.pid}")
 
     def run(self) -> int:
-        """Waits until the last process has ended, and returns the exit status."""
+        """Waits until the last process has ended, or ends all of them after a failure or a signal. Returns the exit
+        status."""
         while self._alive and not self._failed and not self._asked:
             self._take(None)
         if self._asked:
@@ -243,7 +248,7 @@ class _Ranks:
         return failure.status if failure.status > 0 else 128 - failure.status
 
     def _take(self, timeout: float | None) -> None:
-        """Waits for the next event and handles it."""
+        """Waits for the next event, a rank that has ended or a signal, and handles it."""
         what, number, status = self._events.get(timeout=timeout)
         if what == "signal":
             self._asked, is_first = number, not self._asked
@@ -261,7 +266,7 @@ class _Ranks:
                 self._take(max(0.0, deadline - time.monotonic()))
 
     def _end(self, number: int) -> None:
-        """Sends all processes a signal to end, and kills those that stay."""
+        """Sends all processes the signal `number`, and kills those that have not ended three seconds later."""
         failed = dict(self._failed)
         self._send_all(number)
         self._collect(time.monotonic() + PATIENCE)
@@ -283,7 +288,7 @@ class _Ranks:
 
 
 def _send(process: int, number: int) -> bool:
-    """Sends a signal to the group of a process; returns whether the group had any process."""
+    """Sends a signal to a process group; returns whether the group had any process."""
     try:
         if _HAS_GROUPS:
             os.killpg(process, number)
@@ -296,9 +301,10 @@ def _send(process: int, number: int) -> bool:
 
 
 def _adopt_orphans() -> None:
-    """Makes processes that outlive their rank children of the launcher, which then learns when they end.
+    """Makes processes that outlive their rank children of the launcher, so that the launcher learns when they end.
 
-    Works on Linux only. Elsewhere process 1 takes them over, and the end may take up to three seconds longer.
+    Works on Linux only. Elsewhere such processes become children of process 1, and ending the run may take up to three
+    seconds longer.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -312,8 +318,8 @@ def _bury(group: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[IO[bytes] | None]:
-    """Starts the guard, and yields the pipe by which the guard is told the groups. When the pipe closes, it ends
-    them."""
+    """Starts the guard, a process that ends the ranks' process groups when its input pipe closes. Yields that pipe,
+    through which the launcher tells the guard the groups; None on Windows, which has no process groups."""
     if not _HAS_GROUPS:
         yield None
         return
@@ -341,7 +347,7 @@ _printing = threading.Lock()
 
 
 def _write(stream: TextIO, lines: bytes) -> None:
-    """Writes whole lines at once, in the bytes that the program wrote."""
+    """Writes whole lines at once, as the bytes that the program wrote."""
     with _printing, suppress(BrokenPipeError):  # training goes on if nobody reads its output
         stream.buffer.write(lines)
         stream.flush()
@@ -352,7 +358,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class _Screen:
-    """Shows what one rank prints: a thread reads each of its two streams."""
+    """Shows what one rank prints: two threads read its standard output and its standard error."""
 
     def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         self._said: deque[str] = deque(maxlen=_KEPT)
@@ -365,8 +371,8 @@ class _Screen:
                 thread.start()
 
     def close(self) -> None:
-        """Waits for the last output of the rank, half a second at most: a process that it left behind may keep the
-        stream open."""
+        """Waits for the last output of the rank, half a second at most: a process that the rank has left behind may
+        keep the streams open."""
         for thread in self._threads:
             thread.join(0.5)
 
@@ -384,10 +390,10 @@ def _read(source: IO[bytes], lines: Lines) -> None:
 
 
 class Lines:
-    """Takes bytes as they come, and writes whole lines with a prefix.
+    """Takes a program's output as bytes, in pieces of any length, and writes whole lines with a prefix.
 
-    A line that its program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
-    state. Colours are kept, and reset at the end of their line.
+    A line that the program overwrites by carriage returns, as progress bars do, is shown once a second, and in its last
+    state. Colours are kept, and reset at the end of the line.
     """
 
     def __init__(self, prefix: bytes, target: TextIO, kept: deque[str] | None = None) -> None:
@@ -427,5 +433,6 @@ def _reset(line: bytes) -> bytes:
 
 
 def _last_state(line: bytes) -> bytes:
-    """The text that a terminal shows after a line with carriage returns; one before the line break changes nothing."""
+    """The text that a terminal shows after a line with carriage returns in it. One before the line break changes
+    nothing."""
     return next((state for state in reversed(line.split(b"\r")) if state), b"")

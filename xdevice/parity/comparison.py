@@ -1,4 +1,4 @@
-"""`Comparison`, the result of `compare`, and functions that make one of each kind of difference."""
+"""`Comparison`, the result of `compare`, and functions that make a `Comparison` for each kind of difference."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ Problem = Literal["structure", "shape", "dtype", "device", "values", "settings"]
 
 
 class Comparison(NamedTuple):
-    """What `compare` found. As a bool it is True if all is equal within the tolerances.
+    """The result of `compare`. As a bool it is True if the two values are equal within the tolerances.
 
     Young: it may change in a minor version.
-    It describes the leaf that is furthest off, and the worst element of that leaf: the one whose error is the largest
-    multiple of what is allowed. None stands where nothing could be computed.
+
+    It describes the leaf that is furthest off, and the worst element of that leaf: the element whose error is the
+    largest multiple of the error allowed. A field that could not be computed is None.
     """
 
     ok: bool
@@ -60,7 +61,7 @@ def difference(problem: Problem, leaf: str, actual: object, expected: object, te
 
 
 def of_structure(text: str) -> Comparison:
-    """A difference of structure that only a text describes."""
+    """A `Comparison` for a structural difference that is described by a text alone."""
     return difference("structure", "", None, None, text)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class Tolerance(NamedTuple):
-    """What a dtype allows: `|actual - expected| <= relative * |expected| + absolute * max(least, max|expected|)`."""
+    """How far two numbers of a dtype may be apart: `|actual - expected| <= relative * |expected| + absolute *
+    max(least, max|expected|)`."""
 
     relative: float
     absolute: float
@@ -47,7 +48,7 @@ _DOES: Final = " that rounding alone does up to this step"
 
 
 class Rule(NamedTuple):
-    """How strictly to compare: the arguments of `assert_parity`, and what reports of whole runs add."""
+    """How strictly to compare: the arguments of `assert_parity`, and the settings that reports of whole runs add."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -62,7 +63,7 @@ class Rule(NamedTuple):
     """By each leaf's path, the error that rounding alone was seen to make; see `xdevice.parity.noise`."""
 
     def check(self) -> Rule:
-        """Returns the rule itself. Raises `ArgumentError` for a wrong tolerance."""
+        """Raises `ArgumentError` for a wrong tolerance; otherwise returns this `Rule`."""
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
             if value is None:
                 continue
@@ -74,7 +75,7 @@ class Rule(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """The tolerance of one comparison of two leaves."""
+    """The tolerance for one pair of leaves, as `allow` computes it from their dtype and the `Rule`."""
 
     rtol: float
     atol: Callable[[float], float]
@@ -83,7 +84,8 @@ class Allowed(NamedTuple):
 
 
 def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
-    """The tolerance for two leaves of this dtype. None if they must be equal, as ints and bools must."""
+    """The tolerance for two leaves of this dtype; None if they must be equal, as ints and bools must. `noise` is the
+    error that rounding alone makes in these leaves, if it was measured."""
     if dtype is None:
         return Allowed(0.0, lambda size: _NOISES * noise, f"{_NOISES:g} * {noise:.3g}{_DOES}") if noise else None
     if noise is not None and dtype == "float32":
@@ -99,7 +101,8 @@ def allow(dtype: str | None, rule: Rule, noise: float | None) -> Allowed | None:
 
 
 def coarser(actual: Reading, expected: Reading, pythons: str) -> str | None:
-    """The coarser of two float dtypes; None if both dtypes are exact. A Python number takes the other's dtype."""
+    """The coarser of the float dtypes of two leaves, or None if both dtypes are exact. A Python number takes the dtype
+    of the other leaf; two Python floats take `pythons`."""
     names = {leaf.dtype for leaf in (actual, expected) if leaf.owner != "Python"}
     floats = {PARTS.get(name, name) for name in names if not _is_exact(name)}
     if not floats:
