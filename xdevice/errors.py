@@ -60,8 +60,8 @@ def _anew(cls: type[XDeviceError], args: tuple[Any, ...]) -> XDeviceError:
 
 
 def shown(x: object, most: int | None = 100) -> str:
-    """Returns the text that stands for an object in an error: the start of its `repr`, or Python's default `repr` if
-    its own raises."""
+    """Returns the text that stands for an object in an error: the start of its `repr`, or of Python's default one if
+    the object's own `repr` raises."""
     try:
         return repr(x)[:most]
     except Exception:

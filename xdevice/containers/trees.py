@@ -450,7 +450,7 @@ def register(
     Args:
         cls: the type. If it is registered again, the last call counts.
         flatten: returns what is in an object, as a dict or a list.
-        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as `flatten` returned it.
+        rebuild: `rebuild(old, inside)` returns a new object that holds `inside`, a dict or list as from `flatten`.
         move: `move(x, device)` returns `x` itself or a new object, on a `Device`. `copy_to` calls it on a deep copy.
 
     Raises:

@@ -38,7 +38,8 @@ def current_task() -> Any:
 
 
 def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
-    """Returns the index, in a stack of open blocks, of the last block that this thread and task entered by `key`.
+    """Returns the index, in a stack of open blocks, of the last block that this thread and task entered with the object
+    `key`.
 
     Raises:
         ScopeError: there is no such block.
@@ -54,7 +55,8 @@ def place_in(stack: Sequence[Owned], key: object, what: str) -> int:
 
 
 class Entered:
-    """The open blocks that were entered by one object, each with its owner, the thread and task that entered it."""
+    """The open blocks of all `with` statements that use one object, each with its owner: the thread and task that
+    entered it."""
 
     def __init__(self, what: str) -> None:
         self._what = what

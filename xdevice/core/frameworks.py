@@ -56,5 +56,6 @@ wanted: Final[set[str]] = set()
 
 
 def list_imported() -> list[Known]:
-    """Returns what is known of those frameworks that are imported already, except NumPy, which all of them import."""
+    """Returns the `Known` of each framework that is imported already, except NumPy's, because all of them import
+    NumPy."""
     return [known for known in KNOWN[:-1] if sys.modules.get(known.modules[0]) is not None]

@@ -112,7 +112,7 @@ def push(stack: ContextVar[tuple[Block, ...]], block: Block) -> None:
 
 
 def pop(stack: ContextVar[tuple[Block, ...]], key: object, error: BaseException | None) -> None:
-    """Ends the last block that this thread and task entered by `key`, and takes it off the stack.
+    """Ends the last block that this thread and task entered with the object `key`, and takes it off the stack.
 
     Raises:
         ScopeError: there is no such block, or its task has waited inside of it.

@@ -46,10 +46,10 @@ class Worker(threading.Thread):
 
 
 def park() -> None:
-    """Called by daemon threads of the program. While the program is ending, it makes them wait for ever, where they do
-    no harm.
+    """If the program is ending and the calling thread is a daemon of the program's, makes it wait for ever, where it
+    does no harm.
 
-    Such a thread would not live to see its results, and must not go on with half of them.
+    The thread would not live to see its results, and must not go on with half of them.
     """
     if must_park():
         threading.Event().wait()
