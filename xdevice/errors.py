@@ -1,4 +1,4 @@
-"""Every error that xdevice raises by name. Each says what came, what was expected, and how to mend it.
+"""Every error that xdevice raises by name. Each message says what was given, what was expected, and how to mend it.
 
     XDeviceError
      ├── ArgumentError             ValueError, TypeError   an argument that a function does not take
@@ -174,7 +174,7 @@ class TimingError(XDeviceError, RuntimeError):
 
 
 class CaptureError(XDeviceError, RuntimeError):
-    """A task whose work cannot be recorded as a graph. None of it is replayed."""
+    """A task whose work cannot be recorded as a graph. Nothing that was recorded of it is replayed."""
 
 
 class UnsupportedError(XDeviceError, NotImplementedError):

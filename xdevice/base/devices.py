@@ -217,7 +217,7 @@ def parse(spec: object) -> Device:
 
 
 def spell(text: str, device: Device) -> None:
-    """Makes a text a spelling of a device: an adapter says that its framework writes "/CPU:1" for gpu:0."""
+    """Makes a text a spelling of a device. An adapter calls it to say that its framework writes "/CPU:1" for gpu:0."""
     spelled[text] = device
 
 

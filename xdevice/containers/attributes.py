@@ -58,9 +58,9 @@ def attributes(x: Any) -> dict[str, Any]:
 
 
 def first_lost(old: Any, new: Any) -> str:
-    """Returns the name of the first attribute of `old` that `new`, an object of the same type, lacks, or whose type or
-    plain value is another there; "" if there is none. Attributes named after a hash do not count, because the contents
-    from which it was computed have changed."""
+    """Returns the name of the first attribute that `old` has, and that `new`, an object of the same type, lacks or has
+    with another type or another plain value; "" if there is none. Attributes with "hash" in their names do not count,
+    because a stored hash changes with the contents."""
     before, after = attributes(old), attributes(new)
     names = (name for name in before if "hash" not in name)
     return next((name for name in names if name not in after or _differs(before[name], after[name])), "")
@@ -99,9 +99,9 @@ def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
 
 
 def _gone_along(name: str, noted: Any, x: Any, given: dict[str, Any]) -> Any:
-    """Returns the new value of an attribute in which an object notes a device. If the tensors that the attribute is
-    about have moved away from that device, this is their new device, else the old value. `device` is about all tensors,
-    `some_device` about those whose names begin with `some`."""
+    """Returns the value for an attribute in which an object notes a device: if the tensors that the attribute is about
+    were on that device and have moved, their new device, otherwise the old value. `device` is about all tensors of the
+    object, `some_device` about those whose names begin with `some`."""
     owner = registry.owner_of(type(noted))
     place = owner.from_native(noted) if owner is not None else noted
     before, prefix = attributes(x), name.removesuffix("device").strip("_")

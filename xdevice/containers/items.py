@@ -192,7 +192,8 @@ def _find_unpickler(x: Any) -> Any:
 
 
 def _holds(new: Any, items: Sequence[Any]) -> bool:
-    """Whether these are the items of `new`: a mapping may convert them, and a set may have them in another order."""
+    """Whether `new` has these items. Keys may be equal ones, and a mapping may have replaced a value that is no tensor
+    by one of the same type; a set may have another order."""
     if isinstance(new, Mapping):
         found = list(new.items())
         return len(found) == len(items) and all(

@@ -124,8 +124,8 @@ def can_hold(cls: type) -> bool:
 
 def is_closed(cls: type) -> bool:
     """Whether objects of a type keep other objects in C: they take part in garbage collection, and have more memory
-    than slots and `__dict__` need. False for a type with `__call__` and `__get__`, which is one of functions: functions
-    are not searched."""
+    than slots and `__dict__` need. False for a type with both `__call__` and `__get__`: its objects are functions,
+    which are not searched."""
     if not cls.__flags__ & _HAS_REFERENTS or (has_method(cls, "__call__") and has_method(cls, "__get__")):
         return False
     return any(map(_adds_memory, cls.__mro__[:-1]))

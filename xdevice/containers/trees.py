@@ -218,7 +218,7 @@ class Tree:
             raise _too_deep(self.root[0]) from None
 
     def has_keys_of(self, other: Tree) -> bool:
-        """Whether another container has the same keys in the same order: whether `paths` are equal."""
+        """Whether another container has the same keys in the same order, so that the `paths` of both are equal."""
         try:
             return _have_same_keys(self.root, other.root)
         except RecursionError:
@@ -262,8 +262,8 @@ class Tree:
             nodes += [((*path, names[i]), node) for i, node in inner.items()]
 
     def stranger(self, index: int) -> strangers.Stranger | None:
-        """Returns what the function `stranger` returns for a leaf. If there is too much in the leaf, the error says
-        which one it is."""
+        """Returns what the function `stranger` returns for a leaf. If a leaf holds too much to be searched, the error
+        says where that leaf is."""
         try:
             return stranger(self.leaves[index])
         except ContainerError as error:

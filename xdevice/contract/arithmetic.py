@@ -95,8 +95,8 @@ KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 
 
 class Arithmetic(Primitives):
-    """Kernels of arithmetic and of neural networks. The core calls them only with arguments that keep the promises
-    written in this module and in the module `nn`."""
+    """The capability of computing with tensors: kernels (functions on tensors) for arithmetic and for neural networks.
+    The core calls them only with arguments that keep the promises written in this module and in the module `nn`."""
 
     needs: ClassVar[tuple[str, ...]] = ("namespace",)
 

@@ -113,7 +113,7 @@ class Part(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """What is known of one layer of a model, or of one layer whose parameters are in a plain dict."""
+    """A description of one layer of a model, or of a layer whose parameters are given in a plain dict."""
 
     path: str
     """The path to the layer from the model, with dots; empty for the model itself."""
@@ -138,7 +138,8 @@ def _unchanged(x: Array) -> Array:
 
 
 def _kernel_last(x: Array) -> Array:
-    """Returns the array with its last two axes exchanged and put first: of four axes (3, 2, 0, 1)."""
+    """Returns the array with its last two axes exchanged and moved to the front, as `transpose(3, 2, 0, 1)` does to
+    four axes."""
     return np.transpose(x, (x.ndim - 1, x.ndim - 2, *range(x.ndim - 2)))
 
 
@@ -282,7 +283,8 @@ def of_norm(g: Array, v: Array) -> Array:
 
 
 def to_norm(weight: Array, shape: Sequence[int]) -> tuple[Array, Array]:
-    """Returns g, in this shape, and v such that a weight norm computes `weight` from them."""
+    """Returns the parameters g (of this shape) and v with which a weight norm computes `weight`; v is `weight`
+    itself."""
     return _norm(weight, shape).astype(weight.dtype), weight
 
 

@@ -17,7 +17,7 @@ import_lock = threading.RLock()
 
 
 def _new_lock() -> None:
-    """Replaces the lock in a forked child, in which the thread that would release it does not exist."""
+    """Makes a new lock in a forked child, because the thread that would release the old one does not exist there."""
     global import_lock
     import_lock = threading.RLock()
 

@@ -90,7 +90,8 @@ FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "
 
 
 class Parameter(NamedTuple):
-    """One parameter that an optimizer updates."""
+    """One parameter (weight) that an optimizer updates, with the settings and the state that the optimizer has for
+    it."""
 
     variable: Any
     """The object that `Backend.variables` of its model gives."""

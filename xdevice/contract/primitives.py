@@ -38,7 +38,7 @@ function is traced, so that it has no device yet and every move is recorded; a m
 
 
 class DeviceInfo(NamedTuple):
-    """The name of a device, and its memory in bytes where the framework tells."""
+    """The name of a device, and its memory in bytes; None if the framework does not tell the memory."""
 
     name: str
     memory: int | None
@@ -136,7 +136,7 @@ class Primitives(ABC):
 
     @property
     def version(self) -> str:
-        """The framework's version, as it states it."""
+        """The framework's version, as the framework itself states it."""
         return str(self.framework.__version__)
 
     @abstractmethod
@@ -327,7 +327,7 @@ class Primitives(ABC):
     @property
     def is_host_only(self) -> bool:
         """Whether the tensors of this backend can only be in host memory. In a container with tensors of other backends
-        they count as data, like numbers."""
+        they count as data, like numbers, and are not moved."""
         return self.kinds == ("cpu",)
 
     def devices(self) -> tuple[Device, ...]:

@@ -127,14 +127,14 @@ class Engine(ABC):
 
 
 class Processes(Primitives):
-    """Engines, which carry tensors between processes. The tensors of a backend without one are converted to PyTorch's
-    and carried by PyTorch's engines."""
+    """The capability of moving tensors between processes, by engines such as NCCL and gloo. The tensors of a backend
+    without an engine are converted to PyTorch's and moved by PyTorch's engines."""
 
     needs: ClassVar[tuple[str, ...]] = ("engines", "start_engine")
 
     def engines(self) -> Sequence[str]:
-        """The engines that could be started here, the best first, as names for `start_engine`: "gloo". Starts
-        nothing, and imports nothing that the adapter has not imported already."""
+        """Returns the names of the engines that could be started here, the best first: "gloo". Starts nothing, and
+        imports nothing that the adapter has not imported already."""
         return ()
 
     def start_engine(self, name: str, group: Group) -> Engine:

@@ -8,7 +8,8 @@ from .primitives import Primitives
 
 
 class VirtualGpus(Primitives):
-    """The capability of virtual GPUs. They refuse what real GPUs refuse: a tensor on one of them is not on another."""
+    """The capability of virtual GPUs. They refuse what real GPUs refuse: a tensor on one of them cannot be used with a
+    tensor on another."""
 
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class Owned(Protocol):
-        """A native context manager with its key, and the thread and task that entered it."""
+        """An open block: the object with which it was entered (`key`), and the thread and task that entered it
+        (`owner`)."""
 
         key: Any
         owner: tuple[int, Any]

@@ -190,11 +190,11 @@ def set_backend(name: str | Backend | None) -> None:
 class use:
     """Selects a backend for the block: `with xdevice.use("paddle"): ...`, for this thread or task only.
 
-    Nests, ends after exceptions, may be entered again and by several threads, and holds across an `await`. The backend
-    is loaded when the block is entered.
+    Blocks nest, and end after exceptions. One object may be entered again, and by several threads. The choice holds
+    across an `await`. The backend is loaded when the block is entered.
 
     Raises:
-        ScopeError: it is left in another thread or asyncio task than the one that entered it, whose choice stays.
+        ScopeError: the block is left in another thread or asyncio task than entered it; the choice of the latter stays.
         BackendNotFoundError, BackendImportError: as `backend` does, on entering.
 
     Example:
