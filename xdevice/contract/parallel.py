@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 class Parallel(Primitives):
     """The capability of running tasks in threads of their own, each with the state of the thread that has started it,
-    such as its device and its gradient mode. An adapter without it keeps nothing per thread."""
+    such as its device and its gradient mode. If an adapter does not have it, its framework keeps no state per
+    thread."""
 
     needs: ClassVar[tuple[str, ...]] = ("thread_state",)
 

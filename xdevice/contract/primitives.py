@@ -4,8 +4,8 @@ is in the other modules of this folder, the capabilities.
 The rules that are the same for all frameworks are not written in adapters but in the core, the packages of xdevice that
 call them. The core promises an adapter that
 
-- a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get another one, and
-  `from_native` the framework's object for another one;
+- a `device` passed to a method exists on this backend; only `to_native` and `describe_missing` may get one that does
+  not exist, and `from_native` the framework's object for one that does not exist;
 - `move` is called only for a symbol (see `Kind`), for a tensor that is not on the device, or for a tensor for which
   `device_of` raises `UnsupportedError`, because it is on several devices or on one that the adapter does not know.
   `move_model` is called only if `is_all_on` returns False, `device_of` and `wait` only for tensors;
