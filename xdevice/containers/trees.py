@@ -443,9 +443,8 @@ def register(
     Young: it may change in a minor version.
 
     Needed for objects that hold tensors and have no `.to(device)` of their own. Without further arguments, also as a
-    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It takes
-    effect at once, also for types that xdevice has met before, and makes no other type slower.
-    docs/reference/devices.md has more examples.
+    decorator, their attributes are walked, and rebuilding makes a new object without calling `__init__`. It holds at
+    once, also for types met before, and costs nothing for other types. docs/reference/devices.md has more examples.
 
     Args:
         cls: the type. If it is registered again, the last call counts.
