@@ -1,4 +1,4 @@
-"""Names of dtypes: one per dtype, NumPy's, whatever the framework calls it."""
+"""Names of dtypes: each dtype has one name, which is NumPy's, whatever a framework calls it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _names: dict[np.dtype[Any], str] = {}
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of a NumPy dtype, remembered: `dtype.name` takes 5 us each time."""
+    """Returns the name of a NumPy dtype, which is kept for the next call: `dtype.name` takes 5 us each time."""
     name = _names.get(dtype)
     if name is None:
         name = _names[dtype] = str(dtype.name)
@@ -56,7 +56,7 @@ def state(names: Mapping[Any, str]) -> None:
 
 
 def dtype_name(dtype: object) -> str:
-    """NumPy's name of a dtype in any framework's form.
+    """Returns NumPy's name of a dtype that is given in any framework's form.
 
     `"float32"`, `np.float32`, `torch.float32`, `tf.float32`, `paddle.float32`, `jnp.float32`, `float`.
 
@@ -84,7 +84,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def host_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's dtype of a name, "bfloat16" and 8-bit floats included (by ml_dtypes)."""
+    """Returns NumPy's dtype for a name; for "bfloat16" and 8-bit floats it is that of ml_dtypes."""
     found = _host_dtypes.get(name)
     if found is None:
         found = _host_dtypes[name] = _host_dtype(name)

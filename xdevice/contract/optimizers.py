@@ -90,7 +90,8 @@ FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "
 
 
 class Parameter(NamedTuple):
-    """One parameter that an optimizer updates."""
+    """One parameter (weight) that an optimizer updates, with the settings and the state that the optimizer has for
+    it."""
 
     variable: Any
     """The object that `Backend.variables` of its model gives."""
@@ -101,7 +102,7 @@ class Parameter(NamedTuple):
 
 
 class Optimizer(NamedTuple):
-    """What an optimizer computes."""
+    """What one optimizer computes: its kind, its settings and the parameters that it updates. Adapters make it."""
 
     kind: str
     name: str
@@ -115,7 +116,8 @@ class Optimizer(NamedTuple):
 
 
 def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str, str], Exception]) -> str:
-    """The kind of an optimizer, by its class; raises what `Backend.unsupported` makes of another."""
+    """Returns the kind of an optimizer, by its class. Raises the error that `Backend.unsupported` makes if `kinds` does
+    not have the class."""
     kind = kinds.get(type(optimizer))
     if kind is None:
         known = ", ".join(cls.__name__ for cls in kinds)
@@ -124,12 +126,13 @@ def kind_of(optimizer: Any, kinds: Mapping[Any, str], unsupported: Callable[[str
 
 
 def settings_of(kind: str) -> dict[str, object]:
-    """All settings of a kind."""
+    """Returns all settings of a kind of optimizer, each with its default; None if there is no default."""
     return {**KINDS[kind], **COMMON}
 
 
 def settings(kind: str, **stated: object) -> dict[str, object]:
-    """All settings of a kind: those stated, and the rest as in `KINDS` and `COMMON`."""
+    """Returns all settings of a kind of optimizer: those stated, and the rest as in `KINDS` and `COMMON`. Raises
+    `ValueError` for a setting that does not exist, and for one without a default that is not stated."""
     unknown = stated.keys() - settings_of(kind).keys()
     missing = [name for name, value in KINDS[kind].items() if value is None and name not in stated]
     if unknown or missing:
@@ -138,7 +141,7 @@ def settings(kind: str, **stated: object) -> dict[str, object]:
 
 
 def keeps(slot: str, settings: Mapping[str, object]) -> bool:
-    """Whether the optimizer keeps this slot of state for a parameter with these settings."""
+    """Whether an optimizer with these settings keeps this slot (a named tensor of its state) for a parameter."""
     if slot.endswith("momentum_buffer"):
         return bool(settings["momentum"])
     asked = {"max_exp_avg_sq": "amsgrad", "grad_avg": "centered"}.get(slot)
@@ -146,24 +149,26 @@ def keeps(slot: str, settings: Mapping[str, object]) -> bool:
 
 
 class Optimizers(Models):
-    """What the framework's optimizers compute, and the state that they keep."""
+    """The capability of telling what the framework's optimizers compute, and of making and loading the state that they
+    keep."""
 
     needs: ClassVar[tuple[str, ...]] = ("optimizer",)
 
     def state_to_come(self, optimizer: Any, names: Sequence[str]) -> Mapping[str, Any]:
-        """Tensors for the state that an optimizer makes only in its first step, by their names: all of the state of
-        each parameter that `names` mentions and that does not have any yet. The optimizer owns it after `take_state`,
-        and computes as before until then. Empty for any other model."""
+        """Returns, by name, new tensors for state that an optimizer would make only in its first step: the whole state
+        of each parameter that `names` mentions and that has no state yet. The optimizer takes them with `take_state`,
+        and computes as before until then. Empty for a model that is no optimizer."""
         return {}
 
     def take_state(self, optimizer: Any, state: Mapping[str, Any]) -> None:  # most frameworks have nothing to do
-        """Called by `load` and `load_state` after they have written into these variables of a model, and into its
-        `state_to_come`. A network may have state to take, too."""
+        """Called by `load` and `load_state` after they have written values into `state`: variables of a model, and
+        tensors that `state_to_come` returned, which the optimizer is to use from now on. Called for networks, too,
+        which may also have to be told of new values."""
 
     def optimizer(self, optimizer: Any) -> Optimizer:
-        """What an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` has the kinds and settings.
-        Asked of any object of the framework's; raises `UnsupportedError` by name for a class whose formula is not
-        among them, and for a subclass, which may compute anything."""
+        """Returns what an optimizer computes, in PyTorch's terms: `xdevice.contract.optimizers` lists the kinds and
+        settings. It may be called with any object of the framework. Raises `UnsupportedError`, with the name of the
+        class, if the formula of the class is not among the kinds, and for a subclass, which may compute anything."""
         raise self.unsupported(
             f"reading what a {type(optimizer).__qualname__} computes", "compare its settings by hand"
         )

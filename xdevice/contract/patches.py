@@ -1,4 +1,5 @@
-"""The lists in which an adapter states what it replaces in its framework, and which private names of it it uses.
+"""Types for two lists of each adapter: what it replaces in its framework, and which private names of the framework it
+uses.
 
 Each built-in adapter has a `patches.py` with `PATCHES` and `PRIVATE`. The tests compare them with the adapter's source
 and with what is replaced at run time, and ask the installed framework for each name.
@@ -25,7 +26,7 @@ class Patch(NamedTuple):
 
 
 class Private(NamedTuple):
-    """Names of a framework that it does not promise to keep."""
+    """Names that an adapter uses although its framework does not promise to keep them."""
 
     owner: str
     names: tuple[str, ...]

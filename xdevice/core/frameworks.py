@@ -1,4 +1,5 @@
-"""What is known of the built-in backends before they are loaded. `import xdevice` imports this, so it must be light."""
+"""What is known of the built-in backends before they are loaded. `import xdevice` imports this module, so it must
+import little."""
 
 from __future__ import annotations
 
@@ -55,5 +56,6 @@ wanted: Final[set[str]] = set()
 
 
 def list_imported() -> list[Known]:
-    """The frameworks that are imported already, but for NumPy, which all of them import."""
+    """Returns the `Known` of each framework that is imported already, except NumPy's, because all of them import
+    NumPy."""
     return [known for known in KNOWN[:-1] if sys.modules.get(known.modules[0]) is not None]
