@@ -161,9 +161,9 @@ def plain(device: Device) -> Device:
 
 _interned: dict[tuple[str, int], Device] = {}
 _MOST_KEPT: Final = 1024
-"""Devices of a higher index, which no machine has, are interned for as long as someone holds them."""
+"""Devices of this index or a higher one, which no machine has, are interned only for as long as someone holds them."""
 spelled: Final[dict[str, Device]] = {}
-"""By the texts that were parsed before."""
+"""The devices of the texts that were parsed before."""
 
 
 def of(kind: str, index: int = 0) -> Device:

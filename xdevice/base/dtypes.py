@@ -20,16 +20,17 @@ DTYPES: Final = (
 """Every dtype that xdevice knows."""
 
 FLOATS: Final = ("float16", "bfloat16", "float32", "float64")
-"""What random numbers are drawn as, what has gradients, and what may be NaN."""
+"""The dtypes in which random numbers are drawn, which can have gradients, and which can be NaN."""
 
 SHORT_FLOATS: Final = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e4m3fnuz", "float8_e5m2fnuz")
 """8-bit floats, by ml_dtypes's names: where a framework has them they are moved, saved and loaded, and nothing else."""
 
 SIGNIFICANT_BITS: Final = {"float16": 11, "bfloat16": 8, "float32": 24}
-"""Of a float. A random number in [0, 1) is cut to them, for rounding it would give 1.0 at times."""
+"""How many bits of a float count. Random numbers in [0, 1) are cut to so many, because rounding would at times give
+1.0."""
 
 BITS_AS: Final = {"bfloat16": "int16", **dict.fromkeys(SHORT_FLOATS, "uint8")}
-"""The dtype as which the bits of a float go between NumPy and a framework, where NumPy itself does not know it."""
+"""For each float that NumPy itself does not know, the dtype as which its bits go between NumPy and a framework."""
 
 _PYTHON: Final = {bool: "bool", int: "int64", float: "float32", complex: "complex64"}
 _OTHER_NAMES: Final = {

@@ -26,7 +26,7 @@ JITTER: Final = "jitter:"
 
 _WIDE: Final = {"float32": "float64", "complex64": "complex128"}
 PARTS: Final = {"complex64": "float32", "complex128": "float64"}
-"""What complex numbers are made of."""
+"""The dtype of the real and the imaginary part of a complex number."""
 _JITTERED: Final = ("float32", "float64", *PARTS)
 
 

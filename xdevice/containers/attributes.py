@@ -21,7 +21,7 @@ _PLAIN: Final = (bool, int, float, str, bytes)
 _slots: dict[int, tuple[str, ...]] = {}
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
-"""Gives what a class itself defines, without its bases. `vars` would ask its metaclass, which may raise."""
+"""Returns what a class itself defines, without its bases. `vars` would call code of its metaclass, which may raise."""
 
 
 class Attribute(str):

@@ -28,7 +28,8 @@ Names = Iterable[Any]
 Children = Sequence[Any]
 
 _KEYS: Final = Attribute("keys()")
-"""The key under which keys that hold tensors stand beside the values, as one leaf that is never replaced."""
+"""The key of the leaf that stands for all keys of a mapping, beside its values, if keys hold tensors. It is never
+replaced."""
 
 _PARTIAL: Final = tuple(map(Attribute, ("func", "args", "keywords")))
 
@@ -38,11 +39,14 @@ class Walk(NamedTuple):
 
     read: Callable[[Any], tuple[Names, Children]]
     write: Callable[[Any, Names, Children], Any]
-    """Rebuilds it with other children; what is neither child nor key comes from the old one."""
+    """Rebuilds a container with other children (items and attributes); whatever else it has comes from the old
+    container."""
     is_plain: bool = False
-    """Whether it is rebuilt with the same children too, so that a copy of what it is in does not share it."""
+    """Whether a container is rebuilt even with the same children, so that a copy of what contains it does not share
+    it."""
     dense: str = ""
-    """How to make it dense, if its tensors cannot be cut, joined or summed one by one, as those of a sparse array."""
+    """How to make an object dense, if its tensors cannot be cut, joined or summed one by one, as those of a sparse
+    array."""
 
 
 def _find_beside(x: Any) -> dict[str, Any]:

@@ -26,17 +26,18 @@ if TYPE_CHECKING:
     from xdevice.contract.backend import Owned
 
 _MOST: Final = 10_000
-"""How many things are looked at in one object before that is given up: a training loop holds half of the program."""
+"""How many things are looked at in one object before the search is given up: a training loop holds half of the
+program."""
 
 _DEEPEST: Final = 16
-"""How many levels of plain containers are looked through at once: what contains itself has no end."""
+"""How many levels of plain containers `_is_plain` looks through: a container that contains itself has no end."""
 
 _POINTER: Final = tuple.__itemsize__
 _HAS_REFERENTS: Final = 1 << 14  # Py_TPFLAGS_HAVE_GC
 _VIEWS: Final[tuple[Any, ...]] = (type({}.keys()), type({}.values()), type({}.items()))
 _LISTS: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque, *_VIEWS)
 PLAIN: Final = frozenset(map(id, (type(None), bool, int, float, complex, str, bytes)))
-"""The `id`s of the types that hold nothing: a type may refuse to be hashed."""
+"""The `id`s of the types whose objects hold nothing. They are found by `id`, because a type may refuse to be hashed."""
 
 _FLAT: Final = frozenset(map(id, (dict, list, tuple, set, frozenset)))
 _DESCRIPTORS: Final = (types.GetSetDescriptorType, types.MemberDescriptorType, property)
@@ -53,7 +54,7 @@ _FIELDS: Final[dict[type, tuple[str, ...]]] = {
     types.BuiltinMethodType: ("__self__",),
     types.MethodWrapperType: ("__self__",),
 }
-"""What is neither in a slot nor in a `__dict__`, and has a name all the same."""
+"""What objects of these types hold under names that are neither slots nor in a `__dict__`."""
 
 _empty: dict[int, bool] = {}
 _views: dict[int, _View] = {}

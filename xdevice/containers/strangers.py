@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 _staying: Final[dict[int, frozenset[str]]] = {}
-"""The attributes whose tensors the own method of a type leaves where they are, by the `id` of the type."""
+"""By the `id` of a type: the attributes whose tensors stay where they are when the type's own method moves an
+object."""
 
 
 class Stranger:
@@ -42,7 +43,7 @@ class Stranger:
         self.way = way
         self.held = held
         self.mover = None if way is not None else _mover(x, held)
-        """The framework by whose device it moves itself."""
+        """The backend of the framework to whose devices the object's own method moves it; None if it has none."""
 
     @property
     def moves(self) -> bool:

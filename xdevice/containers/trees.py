@@ -43,7 +43,7 @@ T = TypeVar("T", bound=type)
 
 _UNSEEN: Final = object()
 _DEEPEST: Final = 16
-"""How deep a batch is nested at most; a container that is nested deeper is walked."""
+"""How deeply a batch may be nested; a container that is nested more deeply is walked by `flatten`."""
 
 _PLAINEST: Final = frozenset((dict, list, tuple))
 _movable: Final = registry.movable
@@ -499,6 +499,6 @@ def forget(_: Backend | None = None) -> None:
 
 
 known: dict[int, Walk | Whole | None]
-"""The way into things of a type, None for leaves, by the `id` of the type, as `registry.remember` keeps it."""
+"""How objects of a type are walked, None for leaves, by the `id` of the type, as `registry.remember` keeps it."""
 forget()
 registry.on_load.append(forget)

@@ -23,7 +23,7 @@ from . import looks
 from .items import ATTRIBUTES, BY_BASE, Children, Names, Walk
 
 _FIELDS: Final = ("__attrs_attrs__", "__pydantic_fields__", "__struct_fields__")
-"""What attrs, pydantic and msgspec note in a class whose objects are their attributes."""
+"""What attrs, pydantic and msgspec set in a class. Objects of such a class are walked by their attributes."""
 
 
 class Whole(NamedTuple):
@@ -32,11 +32,12 @@ class Whole(NamedTuple):
 
     inside: Walk | None
     way: Way | None
-    """As it was registered; None for one that has a method of its own, to be used if it holds tensors."""
+    """How the type was registered; None if it was not, and has a method of its own that moves it if it holds
+    tensors."""
 
 
 registered: Final[WeakKeyDictionary[type, Way]] = WeakKeyDictionary()
-"""What users have registered, for subclasses too."""
+"""How users have registered types; it holds for their subclasses, too."""
 
 
 def way_into(x: Any) -> Walk | Whole | None:

@@ -88,8 +88,8 @@ LEAVE: Final = "leave"
 thread."""
 
 SETTLED: Final = "settled"
-"""An optional function, called with the result of a kernel of two tensors if it is of another type than they are; it
-returns the tensor."""
+"""An optional function that the core calls with the result of a kernel of two tensors, if the result is of another type
+than they are. It returns the result as a tensor."""
 
 KERNELS: Final = (*MAKING, *ELEMENTWISE, *REDUCING, *ALONG, *SHAPING)
 

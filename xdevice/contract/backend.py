@@ -86,11 +86,11 @@ HOOKS: Final[dict[str, Any]] = {
     for name, value in vars(part).items()
     if not name.startswith("_") and (callable(value) or isinstance(value, property))
 }
-"""Every method of the contract, in its order."""
+"""Every method and property of the contract by its name, in the contract's order."""
 
 _STATED: Final = ("name", "modules", "minimum", "dtypes")
 _RENAMED: Final = {"way_into": "container_way"}
-"""Methods that the contract had under another name, which nobody calls any more."""
+"""Methods whose name in the contract has changed: nobody calls them by the old name any more."""
 
 
 def check(cls: object, claimed: str, source: str) -> type[Backend]:

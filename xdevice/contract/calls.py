@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     from .primitives import Primitives
 
 _Go = Callable[[Any], Any]
-"""Calls a layer with arguments: a tuple and a dict."""
+"""A function that calls a layer, given its arguments as a pair of a tuple and a dict."""
 Around = Callable[[Any, Any, Callable[[], Any]], Any]
-"""Given a layer, its arguments and what calls it, returns what the call is to return."""
+"""A function that is called in place of a layer. It gets the layer, its arguments, and a function that makes the call,
+and returns what the call is to return."""
 
 
 class Call(NamedTuple):
@@ -50,9 +51,9 @@ class Call(NamedTuple):
     path: str
     """The path from the model to the layer, as in `Layer.path`."""
     layer: Any
-    """The framework's own object; a function, for the activation of a Keras layer."""
+    """The framework's own layer; for the activation of a Keras layer, a function."""
     inputs: tuple[Any, ...]
-    """The tensors among its arguments, in containers too."""
+    """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Any, ...]
     gradients: list[Any]
     """For each output, the last gradient that has reached it; None until one does."""
@@ -150,7 +151,7 @@ _watches: Final[ContextVar[tuple[Watch, ...]]] = ContextVar("xdevice_watches", d
 _is_inside: Final[ContextVar[bool]] = ContextVar("xdevice_is_inside", default=False)
 """Whether this thread or task is inside of a call of a model."""
 _arounds: Final[list[Around]] = []
-"""The functions of the open blocks of `outermost`; the last one is called."""
+"""The functions `around` of the open blocks of `outermost`; only the last one is called."""
 
 
 _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar("xdevice_stand_in", default=None)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 ALIGNMENT: Final = 64
-"""Memory that others are to take over begins at a multiple of so many bytes: on any other memory TensorFlow's first
-operation crashes the process, and JAX makes a copy."""
+"""Memory that other frameworks are to adopt begins at a multiple of this many bytes: on any other memory TensorFlow's
+first operation crashes the process, and JAX makes a copy."""
 
 
 class Takes(NamedTuple):
@@ -32,11 +32,12 @@ class Takes(NamedTuple):
     or crashes. An adapter returns one from `Conversion.takes`."""
 
     alignment: int = 1
-    """Its first byte is at a multiple of this many bytes."""
+    """The memory must begin at a multiple of this many bytes."""
     strides: Literal["any", "forward", "compact"] = "any"
-    """"forward": none is negative. "compact": those of C order."""
+    """What strides the memory may have. "forward": none is negative. "compact": they are those of C order."""
     labels: Mapping[str, tuple[int, int]] = MappingProxyType({})
-    """The dtypes that it labels differently from DLPack: its code and bits, by name."""
+    """The dtypes that the framework labels differently from DLPack: its own code and number of bits, by the dtype's
+    name."""
 
 
 def aligned(nbytes: int) -> np.ndarray[Any, Any]:

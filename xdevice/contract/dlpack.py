@@ -23,7 +23,7 @@ _CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5}
 BOOL: Final = (6, 8)
 CPU: Final = 1
 GPUS: Final = (2, 10)
-"""CUDA and ROCm. Metal's and oneAPI's pointers are not what another framework expects there."""
+"""DLPack's device types for CUDA and ROCm. A pointer of Metal or oneAPI is not what another framework expects there."""
 
 Label = tuple[int, int]
 """How DLPack writes a dtype: a code for the kind, and the number of bits."""
@@ -165,7 +165,7 @@ class _Held(NamedTuple):
 
 
 _held: dict[int, _Held] = {}
-"""What is kept, by the id of its weak reference."""
+"""What is kept for importers, by the `id` of the weak reference in each entry."""
 
 _let_go: SimpleQueue[weakref.ref[Any]] = SimpleQueue()
 _releaser: threading.Thread | None = None

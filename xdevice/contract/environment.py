@@ -23,7 +23,7 @@ VIRTUAL_GPUS: Final = "XDEVICE_VIRTUAL_GPUS"
 BLOCKING: Final = "XDEVICE_BLOCKING"
 
 _asked = 0
-"""How many GPUs `ask_for_virtual_gpus` was asked for."""
+"""How many virtual GPUs `ask_for_virtual_gpus` was asked for; 0 before it is called."""
 _hides_real_gpus = False
 # two threads may load one backend at the same time, and a framework can be given virtual GPUs only once
 _lock = threading.Lock()

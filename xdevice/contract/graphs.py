@@ -21,7 +21,7 @@ class Graphs(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("new_graph", "only_on", "capture", "replay")
 
     compiler: ClassVar[str] = ""
-    """What takes Python out of a repeated function in the framework's own way: "tf.function"."""
+    """The framework's own means of repeating a function without Python, named in an error: "tf.function"."""
 
     def new_graph(self, device: Device) -> Any:
         """Returns a new graph without any work, which can record work on `device`."""

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     Describe = Callable[[tuple[Any, ...], dict[str, Any]], "Transfer | None"]
 
 listening: Final[ContextVar[bool]] = ContextVar("xdevice_listening", default=False)
-"""Whether this thread or task is inside of a block that wants to know, and not of a transfer already reported."""
+"""Whether this thread or task is inside a block that wants reports of transfers, and not inside a transfer that was
+already reported."""
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def unseen() -> Iterator[None]:
 _NAMES: Final = {"__repr__": "print", "__str__": "print"}
 _ABSENT: Final = object()
 _readers: Final[list[Hooks]] = []
-"""The hooks of the open blocks for backends whose tensors NumPy reads by itself. They share one hook on NumPy."""
+"""The `Hooks` of open blocks for backends whose tensors NumPy reads by itself. They share one hook on NumPy."""
 _lock = threading.RLock()
 _set: dict[tuple[int, str], _Hook] = {}
 

@@ -73,18 +73,21 @@ _AXES: Final = {
 COUNTER: Final = "num_batches_tracked"
 """PyTorch's count of batches, which nobody else keeps, and which changes no output."""
 NORMED: Final = ("weight_g", "weight_v")
-"""What a weight norm makes a weight of: `v * g / |v|`. `weight_g` has one number along each axis that |v| sums over."""
+"""The parameters that a weight norm has in place of a weight, which is `v * g / |v|`. `weight_g` has one number along
+each axis that |v| sums over."""
 FOLDED: Final = "folded"
-"""The setting of an attention that was put together from linear layers: the rest of it is code, which is not read."""
+"""The setting of an attention that was put together from linear layers: the rest of the attention is code, which is not
+read."""
 PADDED: Final = "output at padding_idx"
-"""The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row is something else."""
+"""The setting that says what an embedding gives at padding_idx: `ZEROS`, or `ROW` if that row of the weight is not
+zeros."""
 ZEROS: Final = "zeros"
 ROW: Final = "the row of the weight, which is not zeros"
 AXIS: Final = "axis_in_doubt"
 """The setting that says which axis a norm works over, if the norm that it is paired with may work over another."""
 TOLD: Final = ("norm_first", "block_dropout", FOLDED, AXIS, PADDED)
-"""Settings that are compared only if both layers state them. The first two are those of a whole Transformer layer,
-which its first norm states."""
+"""Settings that are compared only if both layers state them. The first two describe a whole Transformer layer, and its
+first norm states them."""
 
 
 class UnfitError(ValueError):
@@ -99,7 +102,7 @@ class Rule(NamedTuple):
     refusal: str | None = None
     """Why values cannot be converted by this rule; shapes still can."""
     is_lossy: bool = False
-    """Whether `canonical` cannot give back what `native` took."""
+    """Whether values that `native` has converted cannot be given back by `canonical`."""
 
 
 class Part(NamedTuple):
@@ -108,7 +111,7 @@ class Part(NamedTuple):
     name: str
     """The framework's name of the array in its layer; in a `Layer` of a model, the name in `Backend.variables`."""
     of: tuple[str, ...]
-    """The parameters of PyTorch that it stands for."""
+    """The parameters of PyTorch that the array stands for."""
     rule: Rule
 
 
@@ -120,7 +123,7 @@ class Layer(NamedTuple):
     kind: str
     parts: tuple[Part, ...]
     settings: Mapping[str, object]
-    """What changes its output, in PyTorch's terms: eps, momentum, groups, padding, ..."""
+    """What changes the output of the layer, in PyTorch's terms: eps, momentum, groups, padding, ..."""
     line: str = ""
     """The name of the row in which the layer stands: layers of one row are called in the order of `Backend.operations`,
     with nothing between them. Empty if the model's own code decides what is called."""
@@ -169,14 +172,15 @@ def _joined(*parts: Array) -> Array:
 
 SAME: Final = _one(_unchanged, _unchanged)
 FLAT: Final = _one(_unchanged, _flattened)
-"""A flat array for PyTorch's of any shape, which the flat one does not keep."""
+"""The rule for an array that is flat in the framework and of any shape in PyTorch; the flat array does not keep that
+shape."""
 TRANSPOSED: Final = _one(np.transpose, np.transpose)
 KERNEL_FIRST: Final = _one(_kernel_last, _kernel_first)
-"""(*kernel, I, O) for (O, I, *kernel)."""
+"""The rule for an array that is (*kernel, I, O) in the framework and (O, I, *kernel) in PyTorch."""
 CHANNELS_LAST: Final = _one(lambda x: np.moveaxis(x, -1, 0), lambda x: np.moveaxis(x, 0, -1))
-"""(*rows and columns, C) for (C, *rows and columns)."""
+"""The rule for an array that is (*rows and columns, C) in the framework and (C, *rows and columns) in PyTorch."""
 SUMMED: Final = Rule(lambda x: (x, np.zeros_like(x)), lambda ih, hh: ih + hh, is_lossy=True)
-"""One bias for PyTorch's two: for PyTorch it becomes the first, and the second is 0."""
+"""The rule for one bias where PyTorch has two: for PyTorch it becomes the first, and the second is 0."""
 GATES_ZRN: Final = _one(lambda x: _swapped_gates(x.T), lambda x: _swapped_gates(x).T)
 BIASES_ZRN: Final = Rule(
     lambda x: (_swapped_gates(x[0]), _swapped_gates(x[1])),
@@ -185,7 +189,7 @@ BIASES_ZRN: Final = Rule(
 
 
 PACKED: Final = Rule(_thirds, _joined)
-"""One array for PyTorch's three, one behind the other."""
+"""The rule for one array that has three of PyTorch's parameters one behind the other."""
 
 
 def kernel(inputs: Sequence[int], outputs: Sequence[int]) -> Rule:

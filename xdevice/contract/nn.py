@@ -32,9 +32,10 @@ KERNELS: Final = {
 }
 
 ENDS: Final = "ends"
-"""`ends(indices)`, where there is one, gives the least and the greatest of some integers as ints, by one read of the
-host. Without it the core reads them all."""
+"""The name of an optional function: `ends(indices)` returns the least and the greatest of some integers as ints, by one
+read of the host. Without it the core reads them all."""
 
 REFUSES: Final = "refuses"
-"""`refuses(labels)`, where there is one, says whether `cross_entropy` here and now raises IndexError by itself for each
-label that is below 0 or not below the number of classes: then the core does not read them."""
+"""The name of an optional function: `refuses(labels)` says whether `cross_entropy`, here and now, itself raises
+IndexError for each label that is below 0 or not below the number of classes. If so, the core does not read the
+labels."""

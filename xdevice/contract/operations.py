@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OTHER: Final = "other"
 WHOLE: Final = "the whole model"
-"""The row of layers in a model that consists of this row only."""
+"""The name of the row of a model that consists of one row of layers only."""
 OUTSIDE_TOO: Final = "with windows that begin behind the image"
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: outputs in training are divided by 1 - p, and in evaluation are the inputs."""
@@ -73,7 +73,8 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
 
 
 Row = Callable[[str, Any], Layer | None]
-"""Reads the settings of a layer, given its path and itself; None if it has nothing to tell."""
+"""A function that reads the settings of a layer, given its path and the layer; None if there is nothing to tell about
+it."""
 
 
 class Table(NamedTuple):
@@ -82,11 +83,12 @@ class Table(NamedTuple):
     package: str
     """The framework's package: layers of its classes can be given to `describe`."""
     rows: Mapping[type, Row | None]
-    """How the layers of a class are read; of a layer's base classes the nearest counts. None: nothing to tell."""
+    """How the layers of a class are read; for a layer of another class its nearest base counts. None: there is nothing
+    to tell."""
     is_rewritten: Callable[[Any], bool]
     """Whether a layer's class is from outside of the framework and has code of its own for calls, which is not read."""
     describe: Callable[[Any], str] = lambda layer: ""
-    """A text with the settings of a layer of the framework that is in no row."""
+    """Returns a text with the settings of a layer of the framework's that is in no row."""
 
     def read(self, path: str, layer: Any) -> Layer | None:
         if self.is_rewritten(layer):
@@ -106,13 +108,14 @@ class Tree(NamedTuple):
     children: Callable[[Any], Sequence[tuple[str, Any]]]
     """The modules directly inside a module, by their names."""
     parameters: Callable[[Any], Iterable[Any]]
-    """The parameters that a module itself has; None may stand for one that it lacks."""
+    """The parameters that a module itself has; None may stand for one that the module lacks."""
     lines: tuple[type, ...]
     """Classes of modules that call their children one after another, unless their code is rewritten."""
     blocks: tuple[type, ...] = ()
-    """Classes of modules whose layers with parameters state all that the module does between them."""
+    """Classes of modules whose layers with parameters state, in their settings, all that the module does between
+    them."""
     is_told_inside: bool = False
-    """Whether modules inside a layer with parameters are listed too, because they work on its output."""
+    """Whether modules inside a layer with parameters are listed too, because they work on the output of that layer."""
     follow: Callable[[Layer], Iterable[Layer]] = lambda layer: ()
     """The operations that a layer with parameters itself applies to its output."""
     hooks: Callable[[Any], Iterable[object]] = lambda module: ()

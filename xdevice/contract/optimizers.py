@@ -51,7 +51,8 @@ KINDS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "adagrad": {"lr": None, "lr_decay": 0.0, "eps": None, "eps_enters": ADDED, "initial_accumulator_value": 0.0},
     }
 )  # fmt: skip
-"""The settings of each kind, and what they are where an adapter does not state them; None must be stated."""
+"""The settings of each kind, with the values that they have if an adapter does not state them; a setting with None must
+be stated."""
 
 COMMON: Final[Mapping[str, object]] = MappingProxyType(
     {
@@ -80,13 +81,13 @@ SLOTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "adagrad": ("sum",),
     }
 )
-"""What each kind keeps for a parameter, as PyTorch names it; beside it `STEP`, or `POWERS`."""
+"""The names, PyTorch's, of what an optimizer of each kind keeps for a parameter, beside `STEP` or `POWERS`."""
 STEP: Final = "step"
 """How many steps a parameter has taken."""
 POWERS: Final = ("beta1_power", "beta2_power")
-"""beta^(t + 1) after t steps, in place of `STEP`."""
+"""What some frameworks keep in place of `STEP`: beta1^(t + 1) and beta2^(t + 1) after t steps."""
 FORMS: Final[Mapping[str, int]] = MappingProxyType({"lr * momentum_buffer": 1, "-lr * momentum_buffer": -1})
-"""What a momentum may hold in place of `momentum_buffer`, and the sign of it."""
+"""What an optimizer may keep in place of `momentum_buffer`, and with which sign."""
 
 
 class Parameter(NamedTuple):
@@ -94,11 +95,12 @@ class Parameter(NamedTuple):
     it."""
 
     variable: Any
-    """The object that `Backend.variables` of its model gives."""
+    """The parameter as `Backend.variables` of its model gives it."""
     settings: Mapping[str, object]
     state: Mapping[str, str]
-    """The names of its state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`: `{"exp_avg":
-    "0.exp_avg"}`. One name may stand for several parameters, if it is their count of steps."""
+    """The names of the parameter's state in `Backend.variables` of the optimizer, or in `Backend.state_to_come`:
+    `{"exp_avg": "0.exp_avg"}`. Several parameters may have one name, if it is that of a count of steps which they
+    share."""
 
 
 class Optimizer(NamedTuple):
@@ -106,11 +108,11 @@ class Optimizer(NamedTuple):
 
     kind: str
     name: str
-    """The name of its class."""
+    """The name of the optimizer's class."""
     settings: Mapping[str, object]
     """The settings of the parameters that have none of their own."""
     parameters: tuple[Parameter, ...]
-    """In the framework's order; empty where the optimizer does not know them yet."""
+    """The parameters in the framework's order; empty if the optimizer does not know them yet."""
     arguments: Mapping[str, str]
     """The framework's own names of the settings that a user can choose: `{"lr": "learning_rate"}`."""
 

@@ -20,11 +20,13 @@ class Parallel(Primitives):
     needs: ClassVar[tuple[str, ...]] = ("thread_state",)
 
     threads: Literal["many", "one"] = "many"
-    """Whether tasks may run in a thread each, or must share one enqueueing thread. Either way methods are called in any
-    thread: an adapter whose framework is for one at a time holds a lock."""
+    """Whether tasks may run in a thread each ("many"), or one after another in one thread that enqueues their work
+    ("one"). Either way the adapter's methods are called in any thread: if its framework allows only one at a time, they
+    hold a lock."""
 
     scope_reach: ClassVar[Literal["thread", "process"]] = "thread"
-    """Whether `scope` places what its own thread creates, or what all threads do that are in no scope themselves."""
+    """Whether `scope` decides where its own thread creates tensors ("thread"), or also where all other threads do that
+    are in no scope themselves ("process")."""
 
     def thread_state(self) -> Callable[[], AbstractContextManager[Any]]:
         """Reads the state of the calling thread (device scope, gradient mode, autocast, recording, ...). Returns a

@@ -18,10 +18,10 @@ class Patch(NamedTuple):
 
     owner: str
     names: tuple[str, ...]
-    """`("*",)` stands for all its functions."""
+    """`("*",)` stands for all functions of the owner."""
     why: str
     until: Literal["block", "process"]
-    """When they are put back: at the end of the last block that needs them, or never."""
+    """When the attributes are put back: at the end of the last block that needs the replacements, or never."""
     only: Only = ""
 
 

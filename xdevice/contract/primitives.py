@@ -67,21 +67,23 @@ class Way(NamedTuple):
     framework. If no field is set, the attributes of the object are walked."""
 
     flatten: Callable[[Any], Any] | None = None
-    """What is in it, as a dict or a list."""
+    """Returns what is in an object, as a dict or a list."""
     rebuild: Callable[[Any, Any], Any] | None = None
-    """Makes an object like the first argument that holds the second, a dict or a list as `flatten` gives it."""
+    """`rebuild(old, inside)` returns an object like `old` that holds `inside`, a dict or a list as `flatten` gives
+    it."""
     move: Callable[[Any, Device], Any] | None = None
-    """The object on a device: itself or a new one."""
+    """`move(x, device)` returns the object on a device: `x` itself or a new one."""
     copy: Callable[[Any, Device], Any] | None = None
-    """A copy of it on a device, in new storage; left out, `copy.deepcopy` and then `move`."""
+    """`copy(x, device)` returns a copy on a device, in new storage; left out, `copy.deepcopy` and then `move` are
+    called."""
     tensors: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
-    """For an object that moves itself: the tensors that tell where it is, each with the suffix that reaches it from the
-    object, such as ".x"; left out, all tensors that can be seen in it."""
+    """For an object that moves itself: returns the tensors that decide on which device it is, each with the path from
+    the object to it, such as ".x". Left out, all tensors that can be found in the object count."""
     instead: str = ""
-    """Of an object that can be neither walked nor moved, what to do instead: the end of the error that says so."""
+    """For an object that can be neither walked nor moved: what to do instead. The error that says so ends with it."""
     dense: str = ""
-    """Of a sparse or packed array, whose indices and lengths are tensors too: how to make it dense. It is moved and
-    copied, and not cut, joined or summed by its parts; this is the end of the error that says so."""
+    """For a sparse or packed array, whose indices and lengths are tensors too: how to make it dense. It can be moved
+    and copied, but not cut, joined or summed tensor by tensor, and the error that says so ends with this text."""
 
 
 class Primitives(ABC):
@@ -93,33 +95,36 @@ class Primitives(ABC):
     """
 
     name: ClassVar[str]
-    """The name users select it by."""
+    """The name by which users select the backend."""
     modules: ClassVar[tuple[str, ...]]
-    """The top-level modules whose types belong to it."""
+    """The top-level modules of the framework: their types belong to this backend."""
     minimum: ClassVar[tuple[int, ...]]
     """The oldest version of the framework that works."""
     dtypes: ClassVar[frozenset[str]]
-    """The dtypes that it supports, by NumPy's names, and "bfloat16"."""
+    """The dtypes that the framework supports, by NumPy's names, and "bfloat16"."""
     dtype_names: ClassVar[Mapping[Any, str]] = MappingProxyType({})
-    """Its own dtype objects and their names in `dtypes`, if their `name` or text is not that name: {half: "float16"}.
-    Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
+    """The framework's dtype objects and their names in `dtypes`, {half: "float16"}: needed if the `name` or the text of
+    an object is not that name. Left out, `x.dtype` is read as `xdevice.base.dtypes.dtype_name` reads it."""
     short_floats: frozenset[str] = frozenset()
     """The 8-bit floats, by ml_dtypes's names, that `from_numpy`, `to_numpy` and `move` also take; nothing else does."""
     kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
-    """The device kinds it may have, in the order in which they are listed."""
+    """The kinds of devices that the framework may have, in the order in which they are listed."""
     guests: ClassVar[tuple[str, ...]] = ()
-    """Libraries over several frameworks whose models it can move when they run on it: ("keras",)."""
+    """Libraries over several frameworks whose models the adapter can move when they run on its framework:
+    ("keras",)."""
     moves_by: ClassVar[str | None] = None
-    """The method by which objects of libraries around the framework move themselves to a native device: "to"."""
+    """The name of the method by which objects of libraries around the framework move themselves to a native device:
+    "to"."""
     releases_under_lock: ClassVar[bool] = False
-    """Whether it holds a lock while it releases memory: `xdevice.contract.dlpack` says what is done about it."""
+    """Whether the framework holds a lock of its own while it releases memory: `xdevice.contract.dlpack` says what is
+    done about that."""
     refusal: str | None = None
-    """Why it cannot be used in this process any more; set by the core in a forked child."""
+    """Why the backend cannot be used in this process any more; set by the core in a forked child."""
     virtual: int = 0
-    """The number of its GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
+    """The number of the backend's GPUs if they are virtual, else 0; set by the core after `make_virtual_gpus`."""
     answered: frozenset[str] = frozenset()
-    """The words for hardware that it has answered to, so that it is not asked again: which accelerator `gpu:i` is does
-    not change, unless its GPUs become virtual, which answer to every word. Kept by `answers_to`."""
+    """The words for hardware that `answers_to` has said yes to, so that `hardware` is not asked again: which
+    accelerator `gpu:i` is does not change, unless GPUs become virtual, and then every word is right."""
     most_axes: int = 64
     """How many axes a tensor may have; values come through NumPy, which does not allow more."""
     longest_axis: int = 2**63 - 1

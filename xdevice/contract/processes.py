@@ -36,17 +36,18 @@ class Group(NamedTuple):
     local_rank: int
     local_size: int
     device: Device
-    """Where this process computes."""
+    """The device on which this process computes."""
     host: str
-    """Where the other ranks reach this process: "127.0.0.1" where all are on one machine."""
+    """The address at which the other ranks reach this process: "127.0.0.1" if all are on one machine."""
     timeout: float
-    """Seconds that a rank may be late."""
+    """How many seconds a rank may be late."""
     exchange: Callable[[str], list[str]]
-    """Gives every rank's text, by rank, over the control connection: how addresses get round. All ranks call it, as
-    often, in the same order. Raises where a rank fails."""
+    """`exchange(text)` returns the texts of all ranks, in the order of the ranks, over the control connection: engines
+    tell each other addresses by it. All ranks call it equally often and in the same order. It raises if a rank
+    fails."""
     wait: Callable[[Callable[[float], bool]], None] = lambda done: None
-    """For the verbs of `Engine.in_steps`: waits until `done(seconds)`, which waits as long at most, says that the call
-    has ended. Raises where a rank fails meanwhile."""
+    """For the methods named in `Engine.in_steps`: waits until the call has ended, which `done(seconds)` says after
+    waiting for so many seconds at most. It raises if a rank fails meanwhile."""
 
 
 class Engine(ABC):
@@ -55,11 +56,11 @@ class Engine(ABC):
     name: str
     """The framework and what it uses: "torch:gloo"."""
     in_steps: frozenset[str] = frozenset()
-    """The verbs that wait by `group.wait` only. They are called in the program's thread, the others in one of their
-    own, always the same, which takes 20 to 100 us more."""
+    """The names of methods that wait only by `group.wait`. They are called in the program's thread. All others are
+    called in one thread of their own, which takes 20 to 100 us more."""
     orders_nan = False
-    """Whether "max" and "min" are NaN where one rank has NaN, as NumPy's are; if not, the core sees to it by a second
-    reduction."""
+    """Whether "max" and "min" are NaN if one rank has NaN, as NumPy's are. If they are not, the core sees to it by a
+    second reduction."""
 
     @abstractmethod
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:

@@ -31,7 +31,7 @@ class Samples(ABC):
     can_block: bool = False
     """Whether `blocking()` waits for what `long_work` and `failing_work` start."""
     makes_memory_first: bool = False
-    """Whether a tensor has its memory before it is computed, so that the address can be asked for at once."""
+    """Whether a tensor has its memory before it is computed, so that `address` works at once."""
 
     @abstractmethod
     def other_device(self) -> Device | None:

@@ -31,7 +31,7 @@ _taken: Final = {known.modules[0]: known for known in frameworks.KNOWN[:-1]} | {
 _handing: Final[list[tuple[int, Known]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that does it."""
 _asking: Final[list[tuple[int, Known]]] = []
-"""The same for frameworks that the other finders are being asked for."""
+"""The frameworks that the other finders of `sys.meta_path` are being asked for, each with the thread that asks."""
 _IMPORTLIB: Final = "<frozen importlib._bootstrap>"
 _PATIENCE: Final = 60.0
 

@@ -33,10 +33,10 @@ GROUP: Final = "xdevice.backends"
 
 
 probes: Final[dict[type, Callable[[Any], devices.Device]]] = {}
-"""For each tensor type seen so far, the `probe` of its backend: the verbs' fast path."""
+"""For each tensor type seen so far, the `probe` of its backend, with which `device_of` is fast."""
 
 movable: Final[dict[type, Backend]] = {}
-"""The backend of each tensor type seen so far, but for backends whose tensors are always on the host."""
+"""The backend of each tensor type seen so far, except backends whose tensors are always on the host."""
 
 on_load: Final[list[Callable[[Backend], None]]] = []
 """Functions that are called with every backend that is loaded from now on."""
@@ -414,7 +414,8 @@ def host_of(guest: str) -> Backend:
 
 
 _imported_before_fork: frozenset[str] = frozenset()
-"""The modules that a forked child has from its parent: their adapters, loaded only now, are asked too."""
+"""The modules that a forked child has from its parent: if an adapter for one is loaded only now, its `after_fork` is
+called."""
 
 
 def _after_fork() -> None:
