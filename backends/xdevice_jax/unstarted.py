@@ -77,7 +77,7 @@ def _plugins() -> frozenset[str]:
 
 
 def _registered() -> frozenset[str]:
-    """Returns the platforms, except CPU and TPU, that the program has registered with JAX by calling its functions."""
+    """Returns the platforms of GPUs and the like, without TPUs, that the program itself has registered with JAX."""
     return frozenset(getattr(xla_bridge, "_backend_factories", ())) - _NO_GPU - _UNASKED
 
 

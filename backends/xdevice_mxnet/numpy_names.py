@@ -1,4 +1,4 @@
-"""Lets MXNet 1.9 work with NumPy 1.24 and later, which have removed names that MXNet uses: `numpy.bool` and the like.
+"""Lets MXNet 1.9 work with NumPy 1.24 to 1.26, which lack names that MXNet uses: `numpy.bool` and the like.
 
 MXNet reads these names at its import and later (`x[mask] = 0`). While MXNet is imported, its modules, and only they,
 get an `__import__` that returns a copy of the module `numpy` with these names added. MXNet's modules keep the copy. The

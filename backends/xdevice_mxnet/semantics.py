@@ -1,7 +1,7 @@
 """Decides when a thread gets NumPy's semantics of shapes and arrays, a setting that MXNet keeps for each thread and
 that is off at first. `mx.npx.set_np()` switches it on.
 
-A thread that selects MXNet by xdevice, makes tensors by xdevice, or calls `xdevice.array_namespace`, gets NumPy's
+A thread that selects MXNet by xdevice, makes tensors by xdevice, or computes by `xdevice.array_namespace`, gets NumPy's
 semantics, once and for good. The rules:
 
 - Loading, moving, copying, waiting and asking for a device never switch them on.

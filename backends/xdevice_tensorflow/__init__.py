@@ -185,7 +185,7 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            # the name without a job: in a cluster this process has another one
+            # the name contains no job, because in a cluster this process has another job
             moved = x._copy(device_name=self.to_native(device)[1:])
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, COMPOSITES):

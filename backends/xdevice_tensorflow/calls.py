@@ -3,7 +3,7 @@
 How the calls are seen:
 
 - Keras has no hooks on layers, but functional and subclassed models both call their layers by `Layer.__call__`, which
-  is replaced meanwhile.
+  is replaced while calls are recorded.
 - A layer calls its activation as `self.activation`. The output of the activation is seen by replacing that attribute.
 - The user asks a `tf.GradientTape` for gradients. `GradientTape.gradient` is replaced, so that it also computes the
   gradients of the outputs of the layers.

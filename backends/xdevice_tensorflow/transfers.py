@@ -1,8 +1,8 @@
 """Sees TensorFlow's transfers: tensors read by the host, and copies between devices.
 
-Every method that reads a tensor calls `_numpy_internal`, which is replaced meanwhile. NumPy reads by the buffer
-protocol instead, so `numpy.asarray` and `numpy.array` are replaced too. An operation silently copies its operands to
-its own device. A callback, which TensorFlow keeps for each thread, sees that when the operation has ended.
+Every method that reads a tensor calls `_numpy_internal`, which is replaced while transfers are watched. NumPy reads by
+the buffer protocol instead, so `numpy.asarray` and `numpy.array` are replaced too. An operation silently copies its
+operands to its own device. A callback, which TensorFlow keeps for each thread, sees that when the operation has ended.
 """
 
 from __future__ import annotations

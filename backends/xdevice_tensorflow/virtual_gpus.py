@@ -23,8 +23,8 @@ def is_started() -> bool:
 
 
 def _keep_out_of_strategies(backend: VirtualGpus) -> None:
-    """Makes `tf.distribute` strategies raise an error if they are given "/GPU:0", which does not exist because the GPUs
-    are virtual. Such a strategy would hang in `fit`, or train on the CPU (2.21)."""
+    """Makes `tf.distribute` strategies refuse names such as "/GPU:0", which do not exist while the GPUs are virtual. A
+    strategy with such a name would hang in `fit`, or train on the CPU (2.21)."""
 
     canonicalize = _strategies.canonicalize
 

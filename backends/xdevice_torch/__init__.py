@@ -174,7 +174,7 @@ class TorchBackend(
             return self._place(native)
         if self.virtual:
             raise self.unsupported(f"{native} while its GPUs are virtual", "use xdevice.gpu(i).native")
-        return devices.named(native.type, native.index or 0)  # not here: using it raises an error that says what is
+        return devices.named(native.type, native.index or 0)  # it does not exist here, and using it raises an error
 
     def _place(self, native: torch.device) -> Device:
         """Returns the `Device` for the `torch.device` of a tensor."""

@@ -85,8 +85,8 @@ def lacks(name: str, index: int) -> frozenset[str]:
 
 
 def lazy() -> str | None:
-    """Returns the type of the lazy device that this process has started, or None. If torch_xla is imported, its device
-    counts as started, because nothing tells whether it is."""
+    """Returns the type of the lazy device that this process has started; None if there is none. The device of torch_xla
+    counts as started once torch_xla is imported."""
     if "torch_xla" in sys.modules:
         return "xla"
     if "torch._lazy.ts_backend" not in sys.modules:

@@ -3,7 +3,8 @@
 Facts about PyTorch that the code depends on:
 
 - `from_dlpack` crashes the process if a stride is negative.
-- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports the values before that.
+- A DLPack capsule cannot say that a tensor is a lazy conjugate or negative: `to_dlpack` exports the values that are in
+  memory, without conjugation or sign. So `export` refuses such a tensor.
 - `x.__dlpack__(stream=...)` makes streams of PyTorch's current device wait for each other, and fails if `x` is on
   another GPU. `to_dlpack` makes no stream wait, which is enough, because the core has waited for the tensor before.
 - JAX cannot take over memory of one GPU while PyTorch's current device is another GPU.

@@ -69,7 +69,8 @@ def held(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _own_device(model: Module) -> Any:
-    """Returns the property `device` of a module, if its class defines one; else None."""
+    """Returns the value of a module's property `device`, by which a module without tensors may say where it is; None if
+    its class has no such property."""
     return getattr(model, "device", None) if isinstance(getattr(type(model), "device", None), property) else None
 
 

@@ -106,7 +106,8 @@ def _to_gpu(owner: Any, address: int, made: torch.Tensor) -> bool:
 
 
 def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
-    """Copies a NumPy array to a GPU through the ring. Returns None, without a copy, if the caller is to copy it."""
+    """Copies a NumPy array to a GPU through the ring. Returns None if the caller has to copy the array in another
+    way."""
     if native.type != "cuda" or values.nbytes < TO_GPU or not ring.is_measured() or not values.flags.c_contiguous:
         return None
     if has_modes() or _is_recorded(native):
@@ -130,8 +131,8 @@ class OfModules(TorchFunctionMode):
 
 def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Later work on a GPU is
-    ordered behind the copying; a copy on the host waits for its values before anybody reads them. Returns None, without
-    a copy, if the caller is to copy it."""
+    ordered behind the copying; a copy on the host waits for its values before anybody reads them. Returns None if the
+    caller has to copy `x` in another way."""
     if not _is_plain(x):
         return None
     if x.is_cpu and native.type == "cuda":

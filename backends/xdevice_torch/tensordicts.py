@@ -6,7 +6,8 @@ Rules for this module:
   tensors have another length or another device, its batch size or device changes with them.
 - A locked collection stays locked. `clone` returns an unlocked one, and both `clone` and `to` unlock the collections
   inside, so they are locked again.
-- A collection holds only tensors of PyTorch. Rebuilt with other arrays it becomes a dict, as its `numpy()` returns.
+- A collection can hold only tensors of PyTorch. Rebuilt with other arrays it becomes a dict, like what `numpy()` of a
+  TensorDict returns.
 - A collection does not move tensors inside a non-tensor entry, such as a dict. If there are any, the move is refused.
 - A lazily stacked collection makes new tensors whenever it is read, so its tensors cannot be replaced.
 """

@@ -57,7 +57,7 @@ def is_in_bad_fork() -> bool:
 
 
 def after_fork() -> None:
-    """Makes virtual GPUs unusable in a forked child, as CUDA's are there."""
+    """Called in a forked child. Makes virtual GPUs unusable there if the parent has used them, as CUDA's GPUs are."""
     global _is_forked
     _is_forked = is_used()
 
@@ -265,7 +265,7 @@ def _check_devices(op: Any, facts: _Facts, tensors: list[torch.Tensor], args: An
 
 
 def _misplaced(facts: _Facts, args: Any, kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """Yields the arguments on the host that an operation on a GPU must refuse."""
+    """Yields the tensors on the host among the arguments that an operation on a GPU must refuse."""
     for name, value in (*zip(facts.names, args, strict=False), *kwargs.items()):
         if name in facts.from_host:
             continue
@@ -540,6 +540,7 @@ def _gru_cell(x: Any, h: Any, w_x: Any, w_h: Any, b_x: Any = None, b_h: Any = No
 
 
 def _ctc_loss(scores: Any, targets: Any, lengths: torch.Tensor, target_lengths: torch.Tensor, *settings: Any) -> Any:
-    """The CTC loss with the lengths as numbers, as on CUDA: otherwise PyTorch would divide by tensors on the host."""
+    """Computes the CTC loss with the lengths as ints, as PyTorch does on CUDA. Otherwise PyTorch would divide by
+    tensors of lengths, which are on the host."""
 
     return _aten.ctc_loss.IntList(scores, targets, lengths.tolist(), target_lengths.tolist(), *settings)
