@@ -193,8 +193,8 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
     """Makes the C functions of a device without kernels, and returns their addresses, by the names in the interface.
 
     All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
-    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are left
-    out, so that copies are synchronous. Paddle does not need the others that are left out.
+    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
+    left out, so that copies are synchronous. Paddle does not need the others that are left out.
     """
     done = page.success()
     set_device, get_device = page.per_thread()
