@@ -44,6 +44,7 @@ with importing():
     from . import accelerators, models, staging
     from .blocking import TensorflowBlocking
     from .calls import TensorflowCalls
+    from .compiling import TensorflowCompiling
     from .conversion import COMPOSITES, TensorflowConversion
     from .gradients import TensorflowGradients
     from .layers import TensorflowLayers
@@ -77,6 +78,7 @@ class TensorflowBackend(
     TensorflowLayers,
     TensorflowOperations,
     TensorflowCalls,
+    TensorflowCompiling,
     TensorflowOptimizers,
     TensorflowReplicas,
     TensorflowProcesses,
