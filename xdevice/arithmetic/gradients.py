@@ -47,14 +47,13 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
 
     Young: it may change in a minor version.
 
-    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`.
-    docs/reference/arithmetic.md says what is promised, and which other derivatives may be taken around it. Costs the
-    framework's own time and some 10 us.
+    `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs what the framework
+    takes and some 10 us. docs/reference/arithmetic.md says what is promised, and which derivatives can be taken around
+    it.
 
     Args:
-        f: a function of `params`: a tensor of floats, or a container of nothing but such tensors, on any devices. It
-            returns one float: a tensor without dimensions. `grads` has the structure of `params`, and each gradient the
-            shape and dtype of its parameter.
+        f: a function of `params`, a tensor of floats or a container of nothing else, on any devices. It returns one
+            float, a tensor without dimensions. `grads` is built as `params`, with their shapes and dtypes.
         has_aux: whether `f` returns `(loss, aux)`; the result then is `((value, aux), grads)`. `aux` may be anything.
 
     | backend | differentiates by |
@@ -69,8 +68,7 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
         NotATensorError, DTypeError, ShapeError: a parameter or a loss is not a tensor of floats of 16, 32 or 64 bits;
             there are no parameters; the loss has dimensions.
         ArgumentError: tensors of several backends; a loss that depends on none of the parameters.
-        UnsupportedError: NumPy, which has no gradients; a sparse parameter; a gradient of a gradient, if the backend
-            has none.
+        UnsupportedError: NumPy, which has no gradients; a sparse parameter; second derivatives that the backend lacks.
 
     Example:
         >>> step = xdevice.value_and_grad(lambda params: (params["w"] * params["w"]).sum())
@@ -123,8 +121,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
 
     Args:
         params: a tensor or a container of tensors, as `value_and_grad` takes it.
-        grads: a container of the same structure. A gradient belongs to the parameter at the same place, such as the
-            same key.
+        grads: a container of the same structure. A gradient belongs to the parameter at its place, such as its key.
         rule: a function that returns the new parameter, of the same shape and dtype. It may write into both of its
             arguments, which are copies (`p -= 0.1 * g; return p`).
 
@@ -132,14 +129,12 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     inside a function that `value_and_grad` differentiates.
 
     Raises:
-        NotATensorError: something that is not a tensor, or no tensor at all; the rule returns no tensor (was `return`
-            forgotten?).
+        NotATensorError: something is not a tensor, or there is none; the rule returns none (was `return` forgotten?).
         ContainerError, ArgumentError: `params` and `grads` differ in structure; they are of several backends.
         DeviceMismatchError: a gradient on another device than its parameter.
         ShapeError, DTypeError: the rule returns a tensor of another shape or dtype.
 
-    Costs what the rule does for each parameter, and if tensors can be written a copy of the parameter and of its
-    gradient.
+    Costs the rule's work for each parameter, and where tensors can be written a copy of it and of its gradient.
 
     Example:
         >>> xdevice.update(xdevice.tensor([1.0, 2.0]), xdevice.tensor([4.0, 2.0]), lambda p, g: p - 0.5 * g).tolist()

@@ -29,14 +29,12 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
     Young: it may change in a minor version.
 
-    Calls the task twice: first to do its work, with all effects, then to record the work without doing it. A replay
-    reads and writes the same memory, and runs no Python: write new inputs into the tensors that the task reads
-    (`x.copy_(batch)`). docs/reference/async.md has more. Costs these two calls, a wait for the device, and the task's
-    memory while the graph lives.
+    Calls the task twice: first to do its work, then to record the work without doing it. A replay reads and writes the
+    same memory, and runs no Python: write new inputs into the tensors that the task reads (`x.copy_(batch)`). See
+    docs/reference/async.md. Costs these two calls, a wait for the device, and the task's memory while the graph lives.
 
     Args:
-        task: a function without arguments that works on one GPU, with shapes that do not change, and without reads by
-            the host.
+        task: a function without arguments that works on one GPU, with constant shapes, and reads nothing on the host.
         device: any spelling that `xdevice.device` takes; left out, that of `with device:`, else the only GPU.
 
     | backend | a graph is | instead |
@@ -50,8 +48,7 @@ def capture(task: Callable[[], Any], device: object = None) -> Graph:
 
     Raises:
         UnsupportedError: the backend has no graphs, or none on that device; the error names what to use instead.
-        CaptureError: the task reads on the host, waits, calls `parallel`, `prefetch` or `capture`, or cannot be
-            recorded.
+        CaptureError: the task reads, waits, calls `parallel`, `prefetch` or `capture`, or cannot be recorded.
         DeviceMismatchError: the task works on another device, which a replay would leave out.
         ArgumentError, DeviceError: not a function; several GPUs, and none is named. Also what the task raises.
 

@@ -24,8 +24,7 @@ _entered: ContextVar[tuple[scopes.Block, ...]] = ContextVar("xdevice_streams", d
 
 
 class Stream:
-    """A queue of work on one device: its work is done in order, and at the same time as that of the device's other
-    streams.
+    """A queue of work on one device: in order within the queue, at the same time as the device's other streams.
 
     `with stream:` sends this thread's work on the stream's device to the stream. Nothing else is ordered for you: work
     that reads what another stream writes must `wait` for it first, and a tensor that another stream still uses must be
@@ -171,8 +170,7 @@ class Stream:
 
 
 class Event:
-    """A point in a stream's work, which can be waited for. The time between two events is measured by the device's
-    clock.
+    """A point in a stream's work that can be waited for; the device's own clock measures the time between two events.
 
     | backend | an event is |
     |---|---|

@@ -114,21 +114,19 @@ class transfers:
 
     A transfer is a read by the host (`.item()`, `float(x)`, `print(x)`, `xdevice.item(x)`, ...) or a copy between
     devices. A read of a tensor on the CPU counts too, because on a GPU it would be a transfer; its `physical` is False.
-    The block sees transfers of its own thread or task, and of tasks started with its context, on every backend. Blocks
-    nest, hold across an `await`, and may be left in any order. docs/reference/async.md lists what each backend cannot
-    show.
+    A block sees its own thread or task, and tasks started with its context, on every backend. Blocks nest, hold across
+    an `await`, and may be left in any order. docs/reference/async.md lists what each backend cannot show.
 
     Args:
         mode: "record" keeps a record of each transfer. "warn" also gives a `TransferWarning` at the line that made it.
-            "forbid" raises `TransferError` before the transfer. All three give the log.
+            "forbid" raises `TransferError`, before the read. All three give the log.
 
     Raises:
         ArgumentError, ScopeError: another mode; the block is left without having been entered.
         TransferError: a transfer inside "forbid"; its `record` says where.
         UnsupportedError: a third-party backend is loaded whose transfers cannot be seen.
 
-    Costs some us for each transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a
-    block.
+    Costs some us a transfer, on PyTorch 7 us and on TensorFlow 25 us for each operation; nothing outside a block.
 
     Example:
         >>> with xdevice.transfers() as log:

@@ -121,8 +121,7 @@ def rand(*shape: int | Sequence[int], device: object = None, dtype: object = Non
 
 
 def supports(dtype: object, device: object = None) -> bool:
-    """Whether tensors of a dtype can be on a device of the selected backend, as the backend is set up: float64 cannot
-    be on MPS.
+    """Whether tensors of a dtype can be on a device of the selected backend, as it is set up: float64 cannot be on MPS.
 
     Young: it may change in a minor version. Arguments are those of `tensor`. The answer for an 8-bit float is True if
     it can be moved. The answer does not say which operations support the dtype.
@@ -144,8 +143,7 @@ def supports(dtype: object, device: object = None) -> bool:
 
 
 def to_numpy(x: Any) -> Any:
-    """The values of a tensor or variable as a NumPy array of the same dtype, on the host, detached, never sharing
-    memory with `x`.
+    """A NumPy array with the values and dtype of a tensor or variable, on the host, detached; it never shares memory.
 
     Waits for the tensor, copies it to the host, and raises the error of its computation if there was one. bfloat16
     comes as `ml_dtypes.bfloat16`, and a sparse tensor of PyTorch, MXNet or Paddle as a dense array. A container comes

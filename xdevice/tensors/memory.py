@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 def memory(device: object) -> Memory:
-    """Returns the bytes of a device's memory on the selected backend: total, free, allocated and peak; pinned, on the
-    CPU.
+    """The bytes of a device's memory on the selected backend: total, free, allocated and peak, and pinned on the CPU.
 
     `total` and `free` are of the whole device, for all processes. `allocated` is what this process holds through the
     framework, in live tensors; `peak` is the most that it has held. A number that the framework does not tell is None.

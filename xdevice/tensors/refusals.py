@@ -74,8 +74,7 @@ def require_dtype(
 
 
 def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str = "") -> None:
-    """Raises `DTypeError` for the first tensor in `x`, or variable of a model in it, whose dtype the device `place`
-    lacks.
+    """Raises `DTypeError` for the first tensor in `x`, or variable of a model in it, whose dtype `place` lacks.
 
     Args:
         backends: the backends of all tensors and models in `x`. If the device lacks no dtype of theirs, `x` is not

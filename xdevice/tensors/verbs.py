@@ -251,8 +251,7 @@ def _device_of(x: object) -> Device:
 
 
 def same_device(*xs: object) -> bool:
-    """Whether all tensors in the arguments are on the same device; works across frameworks. True if there are no
-    tensors.
+    """Whether all tensors in the arguments are on the same device, also across frameworks. True if there are none.
 
     `torch.device("cuda:1")`, `"/GPU:1"`, `mx.gpu(1)` and `paddle.CUDAPlace(1)` are the same device. Costs 0.1 us a
     tensor.
