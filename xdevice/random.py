@@ -360,8 +360,8 @@ def _current_place() -> _Place:
 
 
 def _make(backend: Backend, drawn: np.ndarray[Any, Any], place: Device, dtype: object) -> Any:
-    """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 even where floats are to
-    be float64, and then widened, so that both runs have the same numbers."""
+    """A tensor of the drawn numbers. If the caller named no dtype, floats are drawn as float32 also in a run whose
+    floats are float64, and then widened: so that run has the same numbers as a run in float32."""
     is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(drawn.astype("float64") if is_wider else floats.jitter(drawn), place)
 
@@ -459,7 +459,7 @@ def _require_room(backend: Backend, dtype: str, least: int, most: int) -> None:
 
 
 def _work(dtype: str) -> str:
-    """The dtype to draw in: float32 for 16-bit floats."""
+    """The dtype in which floats of a dtype are drawn: float32 for 16-bit floats."""
     return dtype if dtype == "float64" else "float32"
 
 

@@ -48,8 +48,7 @@ def value_and_grad(f: Callable[..., Any], has_aux: bool = False) -> Callable[...
     Young: it may change in a minor version.
 
     `value_and_grad(f)(params, *args)` calls `f(params, *args)` and returns `(value, grads)`. Costs what the framework
-    takes and some 10 us. docs/reference/arithmetic.md says what is promised, and which derivatives can be taken around
-    it.
+    takes and some 10 us. docs/reference/arithmetic.md says what is promised, and what may differentiate it again.
 
     Args:
         f: a function of `params`, a tensor of floats or a container of nothing else, on any devices. It returns one
@@ -216,7 +215,7 @@ def _parameters(tree: Tree, name: str, has_floats: bool = False) -> tuple[Backen
 
 
 def _parameters_one_by_one(tree: Tree, name: str, has_floats: bool) -> tuple[Backend, list[Any]]:
-    """Does what `_parameters` does, but slower: for types that were not seen so far, and to say what is wrong."""
+    """Does the same as `_parameters`, but slower: for types that were not seen so far, and to say what is wrong."""
     backend = None
     leaves = []
     for i, x in enumerate(tree.leaves):

@@ -173,8 +173,8 @@ def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
 
 
 def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
-    """Tells the backends that other threads no longer use the states that `carry_states` gave. Called in the thread
-    that the states come from, once the other thread's results are there."""
+    """Calls the method `rejoin` of those states that have it. This is done in the thread that the states come from,
+    once a thread that works in them has given results."""
     for state in states:
         getattr(state, "rejoin", _nothing)()
 
@@ -235,8 +235,8 @@ _turns: list[float] = []
 
 @contextmanager
 def _short_turns(backend: Backend) -> Iterator[None]:
-    """Inside the block, threads hand over Python's lock sooner than after Python's 5 ms, in which a GPU that another
-    thread feeds would run out of work (docs/explanation/hardware.md)."""
+    """Inside the block, threads hand over Python's lock (the GIL) after 0.5 ms instead of Python's 5 ms, in which a GPU
+    that another thread feeds would run out of work (docs/explanation/hardware.md)."""
     if not _feeds_gpus(backend):
         yield
         return

@@ -126,7 +126,7 @@ class Benchmark:
 
 
 class Measurement(NamedTuple):
-    """What `measure` found, in seconds."""
+    """The result of `measure`: times in seconds."""
 
     median: float
     spread: float
@@ -233,7 +233,8 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:
-    """The GPU that is timed, if it is exactly one; else None."""
+    """The GPU that `targets` name, if they name exactly one device; without targets, the only GPU of the selected
+    backend. None otherwise."""
     backend = selection.current()
     if not targets:
         return spellings.of("gpu") if "gpu" in backend.kinds and backend.count("gpu") == 1 else None

@@ -245,7 +245,8 @@ _is_inner: dict[str, bool] = {}
 
 
 def _user_frame(frame: FrameType, how: str) -> tuple[FrameType, str]:
-    """The innermost frame of the user's code, and the verb of xdevice that it called, if any."""
+    """The innermost frame of the user's code; and the name of the function of xdevice that this code called, or else
+    `how`."""
     inner = None
     while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back

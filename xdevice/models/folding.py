@@ -74,8 +74,9 @@ def _in_step(sequence: Iterable[Layer], layers: Iterable[Layer]) -> Iterator[Lay
 
 
 def _without_ties(side: Side, other: Side) -> Side:
-    """Drops layers that only reuse variables of layers before them, where the other model has fewer of that shape: the
-    head of a language model is a layer in one, and a product with the embedding's weight in the other."""
+    """Drops layers that only reuse variables of layers before them, if the other model has fewer layers of that kind
+    and shape: the head of a language model is a layer in one model, and a product with the embedding's weight in the
+    other."""
     ours, theirs = (Counter(_signature(one, layer) for layer in one.layers) for one in (side, other))
     seen: set[int] = set()
     kept = []
@@ -200,7 +201,8 @@ def _stack(side: Side, stack: Sequence[Layer]) -> Layer:
 
 
 def _settings_of(stack: Sequence[Layer]) -> dict[str, object]:
-    """The settings of a stack: the value that all its layers share, or a tuple of each layer's value."""
+    """The settings of a stack of recurrent layers: the value that all its layers share, or a tuple of each layer's
+    value."""
     found: dict[str, object] = {}
     for name in dict.fromkeys(name for layer in stack for name in layer.settings):
         values = [layer.settings.get(name) for layer in stack]
@@ -269,7 +271,8 @@ def _common(group: Sequence[Layer]) -> str:
 
 
 def _replace(side: Side, groups: Mapping[int, list[Layer]], way: Callable[[Side, Sequence[Layer]], Layer]) -> Side:
-    """The side with each group of layers replaced by one layer, at the place of the group's first."""
+    """`side` with each group of its layers replaced by the one layer that `way` makes of the group, at the place of the
+    group's first layer."""
     if not groups:
         return side
     done: set[int] = set()

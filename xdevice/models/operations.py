@@ -56,7 +56,7 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The result of comparing the layers without parameters."""
+    """The result of comparing the layers without parameters of two models."""
 
     differences: list[Difference]
     settled: set[str]
@@ -415,7 +415,8 @@ def tell_uncounted(source: Side, target: Side, compared: Compared, only: Contain
 
 
 def unread(pairs: Iterable[tuple[Layer, Layer]]) -> str:
-    """A line that names the layers whose settings are unknown, because only `kinds=` says what they are."""
+    """A line that names the layers whose settings are unknown, because only the user's `kinds` says what these layers
+    are."""
     found = [
         other.path for one, other in pairs if one.kind in _SET and any(_is_unread(layer) for layer in (one, other))
     ]
@@ -428,7 +429,8 @@ def _is_unread(layer: Layer) -> bool:
 
 
 def axes_in_doubt(pairs: Iterable[tuple[Layer, Layer]], source: Side, target: Side) -> Iterator[str]:
-    """A line that names the norms that may work over another axis than their counterparts."""
+    """Yields a line that names the normalization layers that may work over another axis than their counterparts, if
+    there are any."""
     found = [
         (layer, side.backend.name, other.backend.name)
         for pair in pairs

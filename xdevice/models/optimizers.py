@@ -291,7 +291,8 @@ _CHOSEN_REMEDIES: Final = {"eps_enters": _of_eps, "decay": _of_decay}
 
 
 class _Pair(NamedTuple):
-    """A parameter of the target, and where its numbers come from."""
+    """A parameter of the target's optimizer, and the parameters of the source's optimizer that its numbers come
+    from."""
 
     name: str
     parameter: Parameter
@@ -482,7 +483,8 @@ def _canonical(ours: _Read, parameter: Parameter, held: Mapping[str, Any]) -> di
 
 
 def _steps(power: float, beta: float) -> int:
-    """The number of steps t, from beta^(t + 1). Where that power is 0 any large t is right: Adam's correction is 1."""
+    """The number of steps t that were taken, from `power`, which is beta^(t + 1). If the power is 0 any large t is
+    right: Adam's correction is 1 then."""
     smallest = float(np.finfo("float32").tiny)
     return max(round(math.log(max(power, smallest)) / math.log(beta)) - 1, 0) if 0 < beta < 1 else 0
 

@@ -50,7 +50,8 @@ _MOST_RUNS: Final = 24
 
 
 class Settled(NamedTuple):
-    """What one run of the target, with the outputs of the source's layers, tells about the pairing."""
+    """What one run of the target, with its layers' outputs replaced by the source's, tells about which layers
+    correspond."""
 
     chosen: dict[str, str]
     """The source's layer, by the target's."""

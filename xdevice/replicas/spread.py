@@ -343,7 +343,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _check_alike(column: Sequence[Operand], start: int = 0) -> None:
-    """Raises unless the tensors have one backend, one dtype, and equal shapes from axis `start` on."""
+    """Raises an error unless all tensors have the same backend and dtype, and equal shapes from axis `start` on."""
     first = column[0]
     shape, dtype = shape_of(first), dtype_of(first)
     for held in column[1:]:

@@ -181,7 +181,7 @@ class _Sorted:
 
     def transfer(self, target: Device, one: One, verb: str) -> Any:
         """The container with its leaves moved or copied: models first, then tensors, then objects that move themselves.
-        If one fails, what has moved in place is moved back."""
+        If one fails, models that have moved in place are moved back."""
         self._require_container(verb)
         is_copy, place = one is leaves.copy, devices.plain(target)
         away = self.check(target, is_copy)

@@ -56,7 +56,8 @@ def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:
         UnsupportedError: a sparse tensor, a masked array, or a symbolic tensor in a traced function.
         BackendNotFoundError, BackendImportError: no such backend here. ArgumentError: another `copy`.
 
-    Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or two through the host.
+    Costs 7 to 120 us where memory is shared, whatever the size; else one copy on the device, or copies through the
+    host.
 
     Example:
         >>> type(xdevice.convert(xdevice.ones(2, 3), "numpy")).__name__

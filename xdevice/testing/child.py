@@ -82,7 +82,7 @@ def fork(name: str) -> None:
 
 
 def end(name: str, place: str) -> None:
-    """Ends the process while a prefetch is under way."""
+    """Ends the process while a prefetch is under way: its thread must not keep the process from ending."""
     global _unfinished
     with xdevice.use(name):
         batches = xdevice.prefetch(_batches(), place)

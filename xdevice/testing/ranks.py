@@ -146,7 +146,7 @@ class Ranks:
         return self.tensor(one(self.world.rank, name), name)
 
     def in_place(self, x: Any, result: Any, before: Array, what: str) -> None:
-        """Checks that the result is the input itself if that can be written, and the input unchanged if not."""
+        """Checks that a verb returned its input `x` itself if that can be written, and left it unchanged if not."""
         if self.backend.can_write(self.backend.detached(x)):
             assert result is x, f"{what}: another tensor, though it can be written"
         else:
