@@ -223,8 +223,8 @@ def _with_attentions(side: Side, other: Side) -> Side:
 
 
 def _attentions(side: Side) -> Iterator[list[Layer]]:
-    """Groups of four linear layers: three with one parent whose names mean query, key and value; and the output layer,
-    whose name says so beside them, or which is the next linear layer of the block."""
+    """Groups of four linear layers: three with the same parent module, whose names mean query, key and value; and the
+    output layer, which is named so beside them, or is the next linear layer of the block."""
     linear = [layer for layer in side.layers if layer.kind == "linear"]
     for layer in linear:
         parent = layer.path.rpartition(".")[0]

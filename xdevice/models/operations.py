@@ -119,9 +119,9 @@ def of_operations(source: Side, target: Side, pairs: Sequence[tuple[Layer, Layer
 def _compare(
     ours: Iterable[Layer], theirs: Iterable[Layer], pairs: Sequence[tuple[Layer, Layer]], *, by_calls: bool = False
 ) -> Compared:
-    """Compares the layers without parameters, gap by gap. With `by_calls` the layers are in the order of their calls:
-    then a layer may come twice, and a layer that one model lacks is not listed, because comparing the outputs shows
-    it."""
+    """Compares the layers without parameters, gap by gap (between two paired layers with parameters). With `by_calls`
+    the layers are in the order of their calls: then a layer may come twice, and a layer that one model lacks is not
+    listed, because comparing the outputs shows it."""
     plain = list(ours), list(theirs)
     here, there = (list(with_pads(side)) for side in plain)
     ours_by, theirs_by = ({pair[side].path: number for number, pair in enumerate(pairs)} for side in (0, 1))
@@ -195,7 +195,7 @@ def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
 
 def _certain(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> dict[int, int]:
     """The gaps between paired layers in which the model calls no function beside the layers of the sequence. Maps the
-    number of the pair before each gap to that of the pair behind it."""
+    number of the pair before each gap to the number of the pair behind it."""
     found = {}
     behind, line, is_known = -1, operations.WHOLE, True
     for layer in sequence:
@@ -246,9 +246,9 @@ def _merge_pad(pad: Layer, layer: Layer, behind: Layer | None) -> Layer | None:
 
 
 def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Container[str]) -> Compared:
-    """Compares the two models' layers in each gap. `sure` has the gaps in which no function is called, each with a text
-    for where it is: a layer that only one model has there is missing in the other. `holders` are the paths of layers
-    with parameters."""
+    """Compares the two models' layers in each gap between paired layers with parameters. `sure` has the gaps in which
+    no function is called, each with a text for where it is: a layer that only one model has there is missing in the
+    other. `holders` are the paths of layers with parameters."""
     differences: list[Difference] = []
     left, right = [], []
     settled: set[str] = set()
@@ -286,8 +286,8 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
 
 
 def _is_lacking(gap: tuple[int, str], one: list[Layer], other: list[Layer], ours: Gaps, theirs: Gaps) -> bool:
-    """Whether the layers of this kind that only one model has in the gap are missing in the other model, rather than
-    there as layers of another kind."""
+    """Whether the layers that only one model has in the gap (the place and kind in `gap`) are missing in the other
+    model, rather than there as layers of another kind."""
     number, kind = gap
     beside = [name for at, name in (theirs if len(one) > len(other) else ours) if at == number]
     return kind in _ALONE and not any(kind.endswith(end) and name.endswith(end) for end in _SORTS for name in beside)
@@ -305,8 +305,8 @@ def _is_inside(layer: Layer | None, holders: Container[str]) -> bool:
 
 
 def _other_pools(ours: Gaps, theirs: Gaps, left: list[Layer], right: list[Layer]) -> Iterator[tuple[Layer, Layer]]:
-    """Pairs of pools in the same gap that are alone of their kind there: one takes the mean and the other the
-    maximum."""
+    """Pairs of pools in the same gap between paired layers, each alone of its kind there: one takes the mean and the
+    other the maximum."""
     for number, kind in ours:
         for there, other_kind in theirs:
             if there != number or {kind, other_kind} not in _POOLS:
@@ -335,9 +335,9 @@ def _kinds(found: Gaps) -> set[str]:
 
 
 def _uniform(kind: str, ours: Gaps, theirs: Gaps) -> tuple[list[Layer], list[Layer]] | None:
-    """All layers of a kind, if those of each model are set alike; otherwise None. Also None if the two models' layers
-    are different activations that never stand in the same gap: each activation may be in the other model too, as a
-    function or as a layer of an unknown class."""
+    """All layers of a kind, if those of each model have the same settings; otherwise None. Also None if the two models'
+    layers are different activations that never stand between the same paired layers: each activation may be in the
+    other model too, as a function or as a layer of an unknown class."""
     every = [[layer for (_, own), layers in side.items() if own == kind for layer in layers] for side in (ours, theirs)]
     if any(not _same(layers[0], layer) for layers in every for layer in layers):
         return None
@@ -352,8 +352,8 @@ def _same(one: Layer, other: Layer) -> bool:
 
 
 def _of_kind(kind: str, one: list[Layer], other: list[Layer], known: list[Difference]) -> list[Difference]:
-    """The differences between the source's layers of a kind and the target's, if each model has set all of its own
-    alike. Leaves out what is in `known`."""
+    """The differences between the source's layers of a kind and the target's, if all those of one model have the same
+    settings. Leaves out what is in `known`."""
     where = f"{other[0].path} and every other {kind}" if len(other) > 1 else other[0].path
     listed = {(found.where, found.name) for found in known}
     paths = {layer.path for layer in other}
