@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class JaxCompiling(Compiling):
-    compiles = True
-
     def compile(self, call: Callable[[list[Any]], list[Any]], device: Device) -> Callable[[list[Any]], list[Any]]:
         compiled: Callable[[list[Any]], list[Any]] = jax.jit(call)
         return compiled

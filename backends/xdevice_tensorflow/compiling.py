@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class TensorflowCompiling(Compiling):
-    compiles = True
-
     def compile(self, call: Callable[[list[Any]], list[Any]], device: Device) -> Callable[[list[Any]], list[Any]]:
         native = self.to_native(device)
 

@@ -12,6 +12,7 @@ from . import (  # noqa: F401  # which fill the list
     conversion,
     devices,
     gradients,
+    compiling,
     graphs,
     layers,
     models,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from xdevice.base import floats
 from xdevice.base.devices import Device
 from xdevice.containers import trees
+from xdevice.contract import Backend
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import ArgumentError, DeviceMismatchError, shown
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xdevice.containers.trees import Walked
-    from xdevice.contract import Backend
-
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _FIXED: Final = (NoneType, bool, int, float, complex, str, bytes, Enum, Device, FunctionType, BuiltinFunctionType, type)
@@ -159,8 +158,8 @@ class _Programs:
         arguments = _Arguments(args, kwargs)
         device = None if arguments.has_symbols else arguments.device()
         assert arguments.backend is not None
-        if device is None or not arguments.backend.compiles:  # with symbols, a compiler around this one compiles it
-            return self._function(*args, **kwargs)
+        if device is None or type(arguments.backend).compile is Backend.compile:
+            return self._function(*args, **kwargs)  # with symbols, a compiler around this one compiles it
         if self._outside is not None and self._outside.has_changed():
             self._made.clear()
             self._outside = None

@@ -18,9 +18,6 @@ class Compiling(Primitives):
 
     needs: ClassVar[tuple[str, ...]] = ("compile",)
 
-    compiles: bool = False
-    """Whether `compile` gives something faster than the function that it is given."""
-
     def compile(self, call: Callable[[list[Any]], list[Any]], device: Device) -> Callable[[list[Any]], list[Any]]:
         """Returns a function that gives what `call` gives, faster. Both take a list of dense tensors and give a list of
         tensors, all on `device`. The function is called with tensors of the same number, shapes and dtypes each time.

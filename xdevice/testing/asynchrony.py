@@ -262,6 +262,21 @@ class Streams(Suite):
     def fail(self) -> None:
         raise Planned
 
+    # compiled functions
+
+    @needs("Compiling")
+    def test_a_compiled_function_gives_what_the_function_gives(self) -> None:
+        @xdevice.compile
+        def double(x: Any) -> list[Any]:
+            return [self.samples.add(x, x), "and", x]
+
+        for place in (self.home, self.here()):
+            for factor in (1, 3):
+                x = xdevice.to_device(self.make(plain("float32") * factor), place)
+                made = double(x)
+                assert_same(xdevice.to_numpy(made[0]), plain("float32") * factor * 2)
+                assert [xdevice.device_of(y) for y in (made[0], made[2])] == [place, place]
+
 
 class Side(Suite):
     """Checks of tasks that run side by side (`xdevice.parallel`) and of prefetching."""
