@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 _LONGEST: Final = 60
-"""The length of the longest number or text that is sent in full; a longer one is sent as a digest."""
+"""Numbers and texts of at most this many characters are sent in full, longer ones as a digest."""
 
 
 def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:

@@ -230,7 +230,7 @@ def _number(value: float) -> str:
 
 
 _CODE: Final = ("schedule", "hooks")
-"""Settings that are code, so that nobody can tell whether two of them do the same."""
+"""Settings whose values are code: nobody can tell whether two such values do the same."""
 _NONE: Final = "no setting makes them equal"
 _INTO_THE_LOSS: Final = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
 
@@ -296,7 +296,7 @@ class _Pair(NamedTuple):
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each number of the parameter, its place in the numbers of all sources, one source behind the other."""
+    """For each number of the parameter, its index in the numbers of all sources, one source behind the other."""
 
 
 def _side(kinds: Mapping[str, str], read: _Read, model: Any) -> Side:
@@ -392,7 +392,8 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that change what the numbers of a state mean. So does weight decay where it is part of the gradients."""
+"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled from
+the gradients."""
 
 
 def _tell_differences(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:

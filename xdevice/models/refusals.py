@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .sides import Side
 
 MOST: Final = 1500
-"""Characters that a message may have."""
+"""How many characters an error message may have."""
 _BREAKS: Final = 6
 _A_SIDE: Final = 4
 _NAMED: Final = 3

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .tolerances import Allowed, Rule
 
 _ROUNDING: Final = 3.0
-"""Up to this multiple of what is allowed, rounding alone may be the cause: correct runs of deep models reached 2.3."""
+"""An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
+2.3."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9, "error": 3}
 
 

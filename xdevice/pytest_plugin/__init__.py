@@ -91,7 +91,7 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 _BODY, _FIXTURES = 0, 1
-"""The seeds of what tests draw, and of what the fixtures for them draw."""
+"""The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
 
 _settings: Final = pytest.StashKey[Settings]()
 _guarded: Final = pytest.StashKey[bool]()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 _POLL: Final = 0.05
-"""Seconds between two looks at what a child has written."""
+"""Seconds between two looks at the file that a child process writes."""
 _TAIL: Final = 40
-"""How many lines of a crashed child's output are shown."""
+"""How many of the last lines of a crashed child process's output are shown."""
 
 
 # the parent

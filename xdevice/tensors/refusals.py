@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _NARROWER = {"float64": "float32", "complex128": "complex64", **dict.fromkeys(SHORT_FLOATS, "float32")}
-"""What to take for a dtype that a device lacks."""
+"""The dtype that an error suggests instead of a dtype that a device lacks."""
 
 
 def refuse_non_container(x: object, verb: str) -> None:

@@ -30,13 +30,14 @@ DTYPES: Final = {
 }  # fmt: skip
 """The dtypes of the format that NumPy has a name for, by their code in the header."""
 SMALL: Final = 1 << 14
-"""Bytes up to which a copy is cheaper than memory of a tensor's own."""
+"""Tensors of at most this many bytes are copied, because that is cheaper than reading each into memory of its own."""
 _BLOCK: Final = 1 << 20
 _FEW: Final = 32
-"""How many axes an array may have in every version of NumPy."""
+"""The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
 SHARED: Final = "xdevice.shared"
-"""The key of xdevice's own entry in a file's metadata: the further names of its tensors, as a JSON object."""
+"""The key of xdevice's own entry in a file's metadata: a JSON object with the further names of tensors that have several
+names."""
 
 
 class Entry(NamedTuple):
