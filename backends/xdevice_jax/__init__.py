@@ -69,7 +69,7 @@ class JaxBackend(
 
     def __init__(self) -> None:
         self._natives: dict[str, list[Any]] | None = None  # None until JAX is started
-        self._places: dict[tuple[Any, str | None], Device] = {}  # the keys are of a device or sharding, and a memory
+        self._places: dict[tuple[Any, str | None], Device] = {}  # keys: a device or sharding, and a kind of memory
         self._blocks = is_blocking_wanted() and not unstarted.is_started()
         if self._blocks:
             jax.config.update("jax_cpu_enable_async_dispatch", False)

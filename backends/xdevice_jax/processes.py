@@ -108,7 +108,7 @@ class JaxEngine(Engine):
             part = x if x.ndim else x.reshape(1)
             whole = (count * part.shape[0], *part.shape[1:])
             spread = function(jax.make_array_from_single_device_arrays(whole, sharding, [part]))
-            # waits in this thread, which may hang if a peer has died; otherwise the caller's would, using the result
+            # waits in this thread, which may hang if a peer has died; otherwise the caller's thread would hang later
             jax.block_until_ready(spread)
             return jax.tree.map(lambda y: _own(y, x), spread)
 

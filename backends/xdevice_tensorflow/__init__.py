@@ -183,7 +183,7 @@ class TensorflowBackend(
             staged = staging.moved(x, device, self)
             if staged is not None:
                 return staged
-            # the name without a job: in a cluster this process has another one
+            # the device's name without a job: in a cluster this process has another job
             moved = x._copy(device_name=self.to_native(device)[1:])
             return self._own(moved, device) if self.virtual else moved
         if isinstance(x, COMPOSITES):
@@ -298,7 +298,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # for a CPU TensorFlow counts only with the allocators of oneDNN and BFC
+        except ValueError:  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -399,7 +399,7 @@ def _give_copies_a_gradient() -> None:
     """Registers a gradient for the ops that copy tensors: `tf.custom_gradient` would take 100 us a call, ten times as
     long as the copy."""
     for op in ("DeepCopy", "Snapshot"):
-        with suppress(KeyError):  # a later TensorFlow may have registered one
+        with suppress(KeyError):  # a later TensorFlow may have registered a gradient
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 

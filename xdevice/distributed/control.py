@@ -61,7 +61,8 @@ class Line:
         self._clock = Clock(4 * self._beat)
         self._heard = 0.0
         self._lock = threading.RLock()
-        """Held by the thread that reads the connection: the program's thread, or, while the engine starts, the engine's."""
+        """Held by the thread that reads the connection: the program's thread, or, while the engine starts, the
+        engine's."""
         self._poll = _poller(self._vote)
         self._answers = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -139,7 +140,7 @@ class Line:
             if kind == b"E":
                 error = self.end(_error(json.loads(text)))
                 if any(kind == b"M" for kind, _ in frames):
-                    break  # an earlier error says more; this one is for the next call
+                    break  # this call raises the mismatch, which says more; the next call raises `error`
                 raise error
         if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
             raise self.end(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))

@@ -40,7 +40,8 @@ class Terms(NamedTuple):
     """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
 
     key: str
-    """The secret in the variable XDEVICE_TOKEN; empty if none was set, which is allowed if rank 0 listens on loopback."""
+    """The secret in the variable XDEVICE_TOKEN; empty if none was set, which is allowed if rank 0 listens on
+    loopback."""
     run: str
     world: int
     """The number of this world, from 1: the processes can make several worlds, one after the other."""
@@ -348,7 +349,7 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # the other connection may hold the reason why it ends
+            self._hear(peer)  # its other connection may hold the reason why this one was closed
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 

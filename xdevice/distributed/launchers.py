@@ -38,7 +38,8 @@ class Launch(NamedTuple):
     host: str
     """The host at which the other ranks reach rank 0; "127.0.0.1" if all are on one machine."""
     port: int | None
-    """The port that rank 0 listens on, if an environment variable gives it; otherwise rank 0 tries those of `ports()`."""
+    """The port that rank 0 listens on, if an environment variable gives it; otherwise rank 0 tries those of
+    `ports()`."""
     run: str
     """A text that identifies this run: no other run on the same machines has the same."""
 
@@ -166,7 +167,7 @@ def _tensorflow() -> _Said | None:
 
 def _srun() -> _Said | None:
     if _text("SLURM_STEP_NUM_TASKS") is None:
-        return None  # this is a job's script or a shell in it, which srun has not started
+        return None  # this process is a Slurm job's script, or a shell in one: srun has not started it
     nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
     said = _numbers(
         "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", _first_node(nodes),

@@ -126,7 +126,7 @@ def _usual(size: int) -> dict[str, str]:
     out."""
     usual = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # else each rank starts a thread for every core
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
@@ -171,7 +171,8 @@ class _Ranks:
         self._failed: dict[int, int] = {}
         self._asked = 0
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
-        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process received."""
+        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process
+        received."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -179,7 +180,7 @@ class _Ranks:
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _ASKS}
         for number in before:
-            if before[number] is signal.SIG_IGN:  # nohup, for one, has SIGHUP ignored, which stays so
+            if before[number] is signal.SIG_IGN:  # by nohup, for example: it stays ignored
                 continue
             signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
         try:
@@ -292,7 +293,7 @@ def _send(process: int, number: int) -> bool:
     try:
         if _HAS_GROUPS:
             os.killpg(process, number)
-        else:  # Windows has no groups to kill, and a command that follows parents to their children
+        else:  # Windows has no process groups, but this command ends the children too
             done = subprocess.run(["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False)
             return done.returncode == 0
     except (ProcessLookupError, PermissionError):  # macOS raises PermissionError for zombies

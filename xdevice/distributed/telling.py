@@ -83,6 +83,6 @@ def describe(error: BaseException) -> str:
     place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
     try:
         text = str(error)[:2000]
-    except Exception as unsaid:  # an error whose text cannot be had must be told all the same
+    except Exception as unsaid:  # an error whose str() fails must be reported nevertheless
         text = f"its text cannot be had: {type(unsaid).__name__}"
     return f"{type(error).__name__}: {text}{place}"

@@ -392,7 +392,7 @@ class _Pool:
         try:
             yield
         finally:
-            call.drop()  # after Ctrl-C there may be some
+            call.drop()  # after Ctrl-C, tasks may be left
             self._calls.discard(call)
 
     def _start(self, call: _Call, *, is_nested: bool) -> None:

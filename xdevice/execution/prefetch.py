@@ -316,9 +316,9 @@ class _Producer(workers.Worker):
 
 _running: set[_Producer] = set()
 _kept_streams: dict[tuple[str, Device, int], list[Any]] = {}
-"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, because virtual GPUs may
-replace the real ones. The streams are used again, because an allocator keeps memory for each stream: with a new stream
-for each epoch, the allocator would keep the batches of all epochs."""
+"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, because virtual GPUs
+may replace the real ones. The streams are used again, because an allocator keeps memory for each stream: with a new
+stream for each epoch, the allocator would keep the batches of all epochs."""
 
 
 def _end_all() -> None:

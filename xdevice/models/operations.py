@@ -178,8 +178,8 @@ def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
 
 
 Gaps = dict["tuple[int, str]", "list[Layer]"]
-"""The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come before
-the first pair), and their kind."""
+"""The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come
+before the first pair), and their kind."""
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
@@ -263,7 +263,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
                 if mine is not None and yours is not None:
                     differences += _of_operation(mine, yours)
                     settled.update((_holder(mine.path), _holder(yours.path)))
-                elif not _is_inside(mine or yours, holders):  # listed as a setting of its layer
+                elif not _is_inside(mine or yours, holders):  # otherwise it is listed as a setting of that layer
                     differences.append(_lone(sure[gap[0]], mine, yours))
         else:
             left += one

@@ -344,7 +344,7 @@ def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Ar
         return "no layer says what it is; pass kinds= as to convert_state"
     sizes = sum(math.prod(source.variables[origin].shape) for origin in origins)
     places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, sizes))
-    # numbers that are only moved stay what they are: 1,000 more before is 1,000 more behind
+    # if numbers are only moved, and not computed with, adding `sizes` to all of them adds `sizes` to the result
     if (moved - places != sizes).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
@@ -392,8 +392,8 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled from
-the gradients."""
+"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled
+from the gradients."""
 
 
 def _tell_differences(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:

@@ -23,8 +23,8 @@ Signature = tuple[object, ...]
 """The kind of a layer and the shape of one of its parameters, both the same for its counterpart in the other model."""
 
 _TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", "out_proj.weight", "")
-"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart. Of each layer, the first of these that
-it has is used."""
+"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart. Of each layer, the first of these
+that it has is used."""
 
 
 def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:

@@ -75,7 +75,7 @@ def unclear(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
-    broken = {name for one in breaks for name in one.paths}  # these come first: of them names= has to tell
+    broken = {name for one in breaks for name in one.paths}  # these come first: names= must say what they are
     return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in broken))), lines)
 
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""If two inputs are more similar than this, they count as the same input, which only a setting, such as a pool's padding,
-has made different."""
+"""If two inputs are more similar than this, they count as the same input, which only a setting, such as a pool's
+padding, has made different."""
 _MOST_RUNS: Final = 24
 
 
@@ -403,7 +403,7 @@ def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | Non
     """The source's output `x` in the layout of the target's output `there`; `ends` says of both models whether their
     channels are last."""
     here, last = ends
-    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis in Keras
+    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # Keras has an axis for the heads
         return x.reshape(there.shape)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x

@@ -303,8 +303,8 @@ class _Writer:
         """Lines about activations that only one layer of a pair has: the other model may call the activation as a
         function."""
         self._made: dict[int, tuple[str, int, str]] = {}
-        """For each variable of the target that has got its value, by the `id` of the variable: its name, the `id` of the
-        source's variable, and the path of the source's layer."""
+        """For each variable of the target that has got its value, by the `id` of the variable: its name, the `id` of
+        the source's variable, and the path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
         parts = [

@@ -37,8 +37,8 @@ class Pair(NamedTuple):
     unmapped: dict[str, str]
     """Why a parameter has no counterpart in the other model, by the path of each such parameter."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    """Lines about settings of the two models that differ, or that could not be compared: because of them, the models may
-    give different outputs although their parameters are equal."""
+    """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
+    may give different outputs although their parameters are equal."""
 
 
 class _Model(NamedTuple):

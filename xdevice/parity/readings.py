@@ -88,7 +88,7 @@ def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
 def _place(backend: Backend, x: Any) -> str:
     try:
         return str(backend.device_of(x))
-    except UnsupportedError as error:  # on several devices, or of an unknown kind
+    except UnsupportedError as error:  # the tensor is on several devices, or on one of an unknown kind
         return f"no one device ({error})"
 
 

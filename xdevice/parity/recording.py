@@ -187,7 +187,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
         return readings.read_leaf(leaf.path, leaf.value)
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # such as an optimizer; what cannot be read raises below
+    except XDeviceError:  # not convertible, such as an optimizer; if it cannot be read, the next line raises
         return readings.read_leaf(leaf.path, leaf.value)
     whole = list(readings.read_leaf(leaf.path, leaf.value))
     if state.unmapped or not state:

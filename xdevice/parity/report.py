@@ -32,8 +32,8 @@ class Finding(NamedTuple):
     name: str
     step: int
     order: tuple[float, ...]
-    """The value's place in the order in which the program recorded its values, as a sort key. A value that the reference
-    lacks comes after the value that was recorded before it."""
+    """The value's place in the order in which the program recorded its values, as a sort key. A value that the
+    reference lacks comes after the value that was recorded before it."""
     comparison: Comparison
     actual_line: str = ""
     """The line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""

@@ -213,7 +213,7 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
         floats.VARIABLE: one.floats,
         recording.VARIABLE: str(own.absolute()),
         random.VARIABLE: os.environ.get(random.VARIABLE) or "0",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
     }
     started = time.monotonic()
     with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
@@ -253,7 +253,7 @@ def _kill(process: subprocess.Popen[Any]) -> None:
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    else:  # Windows has no groups to kill, and a command that follows parents to their children
+    else:  # Windows has no process groups, but this command ends the children too
         with suppress(OSError):
             subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, check=False)
         process.kill()

@@ -36,7 +36,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
-    # where nothing is allowed, the excess of all that differ is infinite: of these the element with the largest error
+    # if no error is allowed, the excess of all elements that differ is infinite: then the largest error decides
     place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
     index = tuple(int(i) for i in numpy.unravel_index(place, expected.shape))
     off = int(numpy.count_nonzero(excess > 1.0))

@@ -25,7 +25,7 @@ class BackendName(str):
 
 
 NOWHERE: Final = BackendName("none")
-"""The value of `xd` for a test that no backend of this run may run: the test is not dropped, but reported as skipped."""
+"""The value of `xd` for a test that no backend of this run may run: the test is reported as skipped, not dropped."""
 
 
 def backend_of(item: pytest.Item) -> str | None:

@@ -148,7 +148,7 @@ class _Process:
         self._events.touch()
         task.write_text(json.dumps({"backend": name, "nodeids": nodeids, "events": str(self._events)}))
         command = [sys.executable, "-m", "pytest", f"--xd-child={task}"]
-        if config.pluginmanager.hasplugin("cacheprovider"):  # --lf and its like have chosen already
+        if config.pluginmanager.hasplugin("cacheprovider"):  # --lf and similar options have already chosen the tests
             command.append(f"--override-ini=cache_dir={folder / 'cache'}")
         command += map(str, config.invocation_params.args)
         with self._output.open("w") as output:

@@ -103,7 +103,7 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    with suppress(NotBuiltError, UnsupportedError):  # it cannot be saved, and may be moved all the same
+    with suppress(NotBuiltError, UnsupportedError):  # a model that cannot be saved may be moved nevertheless
         yield from backend.variables(model)
     yield from (("", part) for part in backend.model_parts(model))  # what is not saved: a buffer that is not persistent
 

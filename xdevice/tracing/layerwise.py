@@ -51,7 +51,7 @@ class Divergence(NamedTuple):
     """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
-    """The path, in the expected model, of the layer, or of the layer that follows the gap; empty for a gap at the end."""
+    """The path, in the expected model, of the layer, or of the layer behind the gap; empty for a gap at the end."""
     text: str
     error: float
     """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
@@ -117,7 +117,7 @@ def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
         place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
         other = left.pop(place)
         yield Step(other, call, True, _error(other.inputs, call.inputs, padded=mine.kind == "conv"))
-        # the output of one of the two is that of its activation, which is no call of its own
+        # one of the two layers includes its activation, which is no call of its own: their outputs are not comparable
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
         yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
 
