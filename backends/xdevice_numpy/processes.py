@@ -1,10 +1,10 @@
-"""MPI's collectives between the processes that `mpirun` has started, by mpi4py.
+"""Moves arrays between the processes that `mpirun` has started, with MPI's collectives, by the library mpi4py.
 
-What this engine must keep (measured on mpi4py 4.1.2 with MPICH 5.0.2):
+Facts about MPI that the code depends on (measured on mpi4py 4.1.2 with MPICH 5.0.2):
 
-- Importing `mpi4py.MPI` starts MPI, so it is imported when an engine is made.
-- MPI cannot add bool or bfloat16. Arrays that are only sent go as bytes.
-- MPI's processes are those of `mpirun`: under another launcher each process would be alone.
+- Importing `mpi4py.MPI` starts MPI, so it is imported only when an engine is made.
+- MPI cannot add bool or bfloat16, so these are added in another dtype. Arrays that are only sent are sent as bytes.
+- MPI knows only the processes that `mpirun` has started. Under another launcher each process would be alone.
 """
 
 from __future__ import annotations

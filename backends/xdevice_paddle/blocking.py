@@ -1,4 +1,4 @@
-"""Paddle's switch to wait after each operation."""
+"""Blocking mode for Paddle: its own flag FLAGS_benchmark, which makes it wait after each operation on a GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Paddle's kernels for `xdevice.nn`: `xdevice.contract.nn` says what they are promised.
+"""Paddle's kernels for `xdevice.nn`. `xdevice.contract.nn` says with which arguments the core calls them, and what they
+have to return.
 
-What this must keep, of the CPU's kernels of 3.3.1:
-- `log_softmax` and `cross_entropy` give no logarithm of a probability below -64;
-- a tensor of numbers cannot be multiplied with one of bool.
+What Paddle's own kernels for the CPU do (3.3.1), and the functions here correct:
+- In `log_softmax` and `cross_entropy`, the logarithm of a probability is never below -64.
+- A tensor of numbers cannot be multiplied with a tensor of bools.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def dropout(x: Any, mask: Any, keep: float) -> Any:
 
 
 def _may_be_at_the_bound(losses: Any) -> bool:
-    """Whether a loss may have been cut off at the bound of 64, which computing it exactly, at three times the cost,
-    avoids."""
+    """Whether Paddle's kernel may have cut off one of these losses at its bound of 64. If so, they have to be computed
+    in another way, which is exact and takes three times as long."""
     if not paddle.in_dynamic_mode():
         return True
     if losses.place.is_gpu_place():  # the GPU's kernel has no bound

@@ -1,4 +1,4 @@
-"""Splitting, joining and adding tensors of several devices."""
+"""Splits and joins tensors, makes replicas of parameters, and adds tensors of several devices."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Virtual GPUs: devices that a plugin adds to Paddle, with the host's memory and without kernels.
+"""Virtual GPUs for Paddle: devices that a plugin adds to Paddle, which use the host's memory and have no kernels.
 
-Paddle computes an operation for which a plugin has no kernel on the CPU, and copies operands and results. A plugin is a
-table of C functions. Here the module `machine_code` makes the functions; the place of each in the table is read from
-the header in Paddle's wheel, so that no version is assumed. Paddle must get the table before its import ends, because
-that lists the devices.
+If a plugin has no kernel for an operation, Paddle computes it on the CPU, and copies operands and results. A plugin is
+a table of C functions. The module `machine_code` makes these functions. Where each of them stands in the table is read
+from the header in Paddle's wheel, because it differs between versions. Paddle must get the table before `import paddle`
+ends, because that lists the devices.
 
-What this module must keep: importing it does not import Paddle.
+So importing this module must not import Paddle.
 """
 
 from __future__ import annotations
@@ -59,25 +59,25 @@ _why_not: str | None = _TOO_LATE
 
 
 def registered() -> int:
-    """How many virtual GPUs Paddle was given."""
+    """Returns how many virtual GPUs Paddle was given."""
     return _registered
 
 
 def name_of(device: Device) -> str:
-    """Paddle's name for a device: "cpu", "gpu:1", or "vgpu:1" for a virtual GPU."""
+    """Returns Paddle's name for a device: "cpu", "gpu:1", or "vgpu:1" for a virtual GPU."""
     if device.kind == "cpu":
         return "cpu"
     return f"{KIND}:{device.index}" if device.kind == "gpu" and _registered else str(device)
 
 
 def why_not() -> str | None:
-    """Why Paddle has no virtual GPUs; None if it has some."""
+    """Returns why Paddle has no virtual GPUs; None if it has some."""
     return _why_not
 
 
 @contextmanager
 def importing(n: int) -> Iterator[None]:
-    """The scope in which Paddle is to be imported to have `n` virtual GPUs; with 0 the import is as usual."""
+    """A block around `import paddle`, which gives Paddle `n` virtual GPUs. With 0 it changes nothing."""
     if not n:
         yield
         return
@@ -111,8 +111,8 @@ def _variables() -> dict[str, str]:
 
 @contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """In this scope, variables that are empty or not set have the values `wanted`. Empty ones count as not set, because
-    Paddle leaves such to child processes."""
+    """While this block is open, the environment variables in `wanted` have these values, unless they were set. A
+    variable that is empty counts as not set, because Paddle leaves empty ones to child processes."""
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update({name: value for name, value in wanted.items() if not before[name]})
     try:
@@ -143,7 +143,7 @@ def _register(n: int) -> None:
 
 
 class _Parameters(ctypes.Structure):
-    """CustomRuntimeParams"""
+    """The C struct `CustomRuntimeParams` of Paddle's plugin interface."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -156,7 +156,7 @@ class _Parameters(ctypes.Structure):
 
 
 class _String(ctypes.Structure):
-    """std::string of libstdc++, to be read only"""
+    """A `std::string` as libstdc++ lays it out in memory. C++ may only read it."""
 
     _fields_ = (("text", ctypes.c_char_p), ("length", ctypes.c_size_t), ("short", ctypes.c_char * 16))
 
@@ -166,7 +166,7 @@ def _version(header: str) -> tuple[int, ...]:
 
 
 class _Slots:
-    """The places of the members of `C_DeviceInterface`, counted in words, by name."""
+    """The offset of each member of the C struct `C_DeviceInterface`, by its name, counted in words (pointer sizes)."""
 
     def __init__(self, header: str) -> None:
         body = header.partition("struct C_DeviceInterface {")[2].partition("\n};")[0]
@@ -179,7 +179,7 @@ class _Slots:
 
 
 def _interface(slots: _Slots, n: int) -> int:
-    """The address of a filled `C_DeviceInterface`, which Paddle will own and free."""
+    """Makes and fills a `C_DeviceInterface`, which Paddle will own and free, and returns its address."""
     page = machine_code.Page()
     functions = _functions(page, n)
     page.finish()
@@ -192,11 +192,11 @@ def _interface(slots: _Slots, n: int) -> int:
 
 
 def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
-    """The functions of a device without kernels, by their names in the interface.
+    """Makes the C functions of a device without kernels, and returns their addresses, by the names in the interface.
 
-    Except for `set_device` and `get_device` they ignore the device: all memory is the host's. The current device is each
-    thread's own, as CUDA's is: Paddle sets it in a thread and expects it there. The functions of streams are left out,
-    so that copies are synchronous. Paddle does not need the others that are left out.
+    All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
+    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
+    left out, so that copies are synchronous. Paddle does not need the others that are left out.
     """
     done = page.success()
     set_device, get_device = page.per_thread()
@@ -231,7 +231,7 @@ def _words(*values: int) -> bytes:
 
 
 def _allocate(size: int) -> int:
-    """The address of new memory, filled with zeros, that Paddle can free by `delete`."""
+    """Allocates memory that is filled with zeros and that Paddle can free by `delete`, and returns its address."""
     calloc = ctypes.CDLL(None).calloc
     calloc.argtypes, calloc.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
     address: int = calloc(1, size)

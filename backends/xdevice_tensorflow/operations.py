@@ -1,10 +1,12 @@
-"""The settings of Keras's layers without parameters.
+"""Reads the settings of Keras's layers without parameters, such as activations and pools, in PyTorch's terms. Each
+layer becomes an entry: a `Layer` of `xdevice.contract.layouts`.
 
-What must be kept:
-- the activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer;
-- a ReLU with a slope or a greatest value is another function, and is named so;
-- an average pool leaves padded values out of the mean, and "same" is the only padding;
-- axes are counted with the channels last unless `data_format` says otherwise, but in a softmax as the tensor has them.
+Rules for this module:
+- The activation of a Dense or a convolution gets an entry of its own, as in frameworks where it is a layer.
+- A ReLU with a slope or a greatest value gets the name of the function that it computes, such as "leaky_relu".
+- An average pool leaves padded values out of the mean, and "same" is the only padding that it has.
+- In Keras the channels are the last axis unless `data_format` says otherwise. The axis of a softmax is counted in the
+  tensor as it is.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ _PACKAGES: Final = ("keras", "tensorflow")
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """By the `id` of a layer of a functional model, the name of its row: layers of which each takes the output of the
-    one before, which no other layer takes."""
+    """Returns the row of each layer of a functional model, as the row's name by the `id` of the layer. A row is a chain
+    of layers, each of which takes the output of the one before, while nothing else takes that output."""
     graph = pixels.graph_of(list(pixels.in_order(model)))
     followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
     rows: list[list[Any]] = []
@@ -66,7 +68,7 @@ def _lines(model: Any) -> dict[int, str]:
 
 
 def _is_layer(op: Any) -> bool:
-    """Whether `op` is a layer, not a function, and is called once."""
+    """Whether `op`, a node in the graph of a functional model, is a layer and not a function, and is called once."""
     return isinstance(op, keras.Layer) and len(op._inbound_nodes) == 1
 
 
@@ -96,8 +98,8 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
 
 
 def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
-    """An entry for a Bidirectional that joins its outputs otherwise than by default, which in other frameworks is code
-    of the model."""
+    """Yields an entry for a Bidirectional that does not join the outputs of its two directions in the default way. In
+    other frameworks the model's own code does that."""
     if not isinstance(layer, kl.Bidirectional):
         return
     told = {"merge_mode": layer.merge_mode, "return_sequences": layer.return_sequences}
@@ -107,8 +109,8 @@ def _both_ways(path: str, layer: Any) -> Iterator[Layer]:
 
 
 def _told_by_calls(path: str, layer: Any) -> Iterator[Layer]:
-    """An entry for the arguments beside inputs, such as a mask or training=True, with which a functional model calls a
-    layer; none if there are no such arguments."""
+    """Yields an entry for the arguments, other than inputs, with which a functional model calls a layer, such as a mask
+    or training=True; nothing if there are none."""
     told = {
         f"{name}={value}" if not hasattr(value, "shape") else f"{name}=..."
         for node in getattr(layer, "_inbound_nodes", ())
@@ -164,8 +166,8 @@ def _group_norm(path: str, layer: Any) -> Layer:
 
 
 def _with_axis(found: Layer, layer: Any) -> Layer:
-    """The entry with its axis in PyTorch's order of axes, and with the number of axes, if the layer is part of a
-    functional model, which knows the shapes."""
+    """Returns the entry `found` with its setting `axis` counted in PyTorch's order of axes, and with the number of axes
+    as `ndim`. Without `axis`, or outside of a functional model, which knows the shapes, it is returned unchanged."""
     axis = found.settings.get("axis")
     if not isinstance(axis, int) or len(layer._inbound_nodes) != 1:
         return found
@@ -183,7 +185,7 @@ def _gives_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """The settings of one of Keras's own layers, as text."""
+    """Returns the settings of one of Keras's own layers as text: "name=value, ..."."""
     if isinstance(layer, kl.Lambda):  # its settings contain the user's code
         return ""
     config = layer.get_config()
@@ -191,8 +193,8 @@ def _own_config(layer: Any) -> str:
 
 
 def _by_function(path: str, function: Any) -> Layer:
-    """The entry for an activation function: with its defaults if Keras or TensorFlow has defined it, otherwise only
-    with its name, because nothing says what a user's function computes."""
+    """Returns the entry for an activation function. A function of Keras or TensorFlow is described with the defaults of
+    its arguments, a user's function only by its name, because nothing says what it computes."""
     name = getattr(function, "__name__", type(function).__name__)
     if isinstance(function, keras.Layer):  # a layer may be the activation of a Dense
         return _TABLE.read(path, function) or ops.activation(path, "linear")
@@ -212,7 +214,7 @@ def _by_function(path: str, function: Any) -> Layer:
 
 
 def _called(path: str, layer: Any) -> Layer | None:
-    """The entry for an `Activation` layer."""
+    """Returns the entry for an `Activation` layer; None if its function is the identity."""
     return None if layer.activation is keras.activations.linear else _by_function(path, layer.activation)
 
 

@@ -1,7 +1,8 @@
-"""Watching TensorFlow's transfers.
+"""Sees TensorFlow's transfers: tensors read by the host, and copies between devices.
 
-Every method that reads a tensor calls `_numpy_internal`, but NumPy reads by the buffer protocol. An operation silently
-copies its operands to its own device: callbacks, which TensorFlow keeps per thread, see that afterwards.
+Every method that reads a tensor calls `_numpy_internal`, which is replaced while transfers are watched. NumPy reads by
+the buffer protocol instead, so `numpy.asarray` and `numpy.array` are replaced too. An operation silently copies its
+operands to its own device. A callback, which TensorFlow keeps for each thread, sees that when the operation has ended.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Waiting after each of PyTorch's operations, by a dispatch mode, which is per thread."""
+"""Blocking mode: waits after each of PyTorch's operations, by a dispatch mode, which each thread has for itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _waited = Shared(per_thread=True)
 
 
 def is_blocking() -> bool:
-    """Whether this thread is in a block of `blocking`."""
+    """Whether this thread is inside a `with backend.blocking():` block."""
     return _waited.is_wanted()
 
 

@@ -1,4 +1,4 @@
-"""The state that PyTorch keeps for each thread, carried into tasks."""
+"""Carries the state that PyTorch keeps for each thread, such as `no_grad` and autocast, into the threads of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this adapter replaces in PyTorch, and the private names of PyTorch that it uses."""
+"""Lists the attributes of PyTorch that this adapter replaces, and the private names of PyTorch that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The standard's elementwise functions: a fast way for tensors of one dtype, and promotion for everything else."""
+"""The standard's elementwise functions. Tensors of one dtype go to the kernel at once; other arguments are promoted
+first."""
 
 from __future__ import annotations
 

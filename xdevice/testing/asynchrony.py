@@ -1,4 +1,4 @@
-"""Checks of waiting, streams, graphs, tasks side by side, prefetching, transfers, blocking and memory."""
+"""Checks of waiting, streams, graphs, parallel tasks, prefetching, transfers, blocking and memory."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ class Streams(Suite):
 
 
 class Side(Suite):
-    """Checks of tasks side by side and of prefetching."""
+    """Checks of tasks that run side by side (`xdevice.parallel`) and of prefetching."""
 
     def test_parallel_gives_results_that_are_ready(self) -> None:
         self.needs_kernels()
@@ -470,14 +470,15 @@ def _inside(state: Callable[[], Any], is_on: Callable[[], bool]) -> tuple[bool, 
 
 
 class Seeing(Suite):
-    """Checks of the transfers that are seen, and of memory."""
+    """Checks of the transfers that `xdevice.transfers` sees, and of memory."""
 
     def require_transfers(self) -> None:
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
     def reads(self, x: Any) -> list[Callable[[], object]]:
-        """Functions that read the number in x: `float` among them if the framework's tensors can be given to it."""
+        """Functions that read the number in `x`: `float` is among them if the framework's tensors can be given to
+        it."""
         by_xdevice: list[Callable[[], object]] = [lambda: xdevice.item(x), lambda: xdevice.to_numpy(x)]
         return [*by_xdevice, lambda: float(x)] if hasattr(x, "__float__") else by_xdevice
 

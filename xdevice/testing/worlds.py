@@ -1,6 +1,7 @@
-"""Checks of several processes: every verb in every dtype between two, a step that equals that of one, and failures.
+"""Checks of several processes: every verb in every dtype between two processes, a training step that equals that of one
+process, and failures.
 
-They run in fresh processes, as a launcher starts them, and so beside the suite and not in it::
+They run in fresh processes, as a launcher starts them, and so are not part of `Conformance`::
 
     from xdevice.testing import SeveralProcesses
 
@@ -25,7 +26,8 @@ LATE: Final = 2.0
 
 
 class _Promise(NamedTuple):
-    """The error that the other rank must raise, and within how many seconds."""
+    """What the suite promises to rank 0 when rank 1 fails: which error is raised in rank 0, and within how many
+    seconds."""
 
     error: str
     why: str | None
@@ -48,7 +50,8 @@ FAILURES: Final = {
 
 
 class SeveralProcesses:
-    """Subclass it, name the `backend`, and let pytest collect the tests."""
+    """The checks of an adapter in several processes. Subclass it, name the `backend`, and let pytest collect the
+    tests."""
 
     backend: ClassVar[str] = ""
     """The backend under test."""
@@ -94,7 +97,7 @@ class SeveralProcesses:
 
 
 class _Rank:
-    """One rank, in a process of its own."""
+    """One rank (process) of a check, started as a child process."""
 
     def __init__(self, backend: str, engine: str, rank: int, size: int, port: int, failure: str = "", **more: str):
         place = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size, "ADDRESS": f"127.0.0.1:{port}"}
