@@ -40,12 +40,14 @@ _LOAD: Final = (
     "_ZN3phi20LoadCustomRuntimeLibERK19CustomRuntimeParamsSt10unique_ptrI17C_DeviceInterfaceSt14default_deleteIS4_EE"
     "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPv"
 )
-"""phi::LoadCustomRuntimeLib, of CustomRuntimeParams, std::unique_ptr<C_DeviceInterface>, std::string and void*"""
+"""The mangled name, in Paddle's library, of the function phi::LoadCustomRuntimeLib of CustomRuntimeParams,
+std::unique_ptr<C_DeviceInterface>, std::string and void*."""
 _VERSION: Final = (0, 1, 1)
-"""The version of the plugin interface in which functions take the arguments that `_functions` assumes."""
+"""The version of Paddle's plugin interface in which functions take the arguments that `_functions` assumes."""
 
 _MOST: Final = 16
-"""The greatest number of virtual GPUs: Paddle counts the memory of 16, and allocates none on further ones (3.3.1)."""
+"""The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
+(3.3.1)."""
 _ALIGNMENT: Final = 256
 
 _TOO_LATE: Final = (

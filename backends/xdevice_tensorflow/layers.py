@@ -61,7 +61,7 @@ _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
 _RMS: Final = getattr(kl, "RMSNormalization", None)
-"""None in the first versions of Keras 3."""
+"""Keras's class of RMS norms; None in the first versions of Keras 3, which do not have it."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 

@@ -36,7 +36,8 @@ class Doors(Generic[D]):
         self._make = make
         self._made: dict[str, D] = {}
         self.seen: dict[type, D] = {}
-        """The doors by the types of tensors that came so far: a fast way, valid while a backend's `refusal` is None."""
+        """The doors by the types of the tensors seen so far: a fast lookup, valid while the `refusal` of the backend is
+        None."""
 
     def of(self, backend: Backend) -> D:
         """The `Door` of a backend, made when it is first asked for."""

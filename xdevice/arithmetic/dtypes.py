@@ -28,7 +28,7 @@ WORDS: Final = {
     REAL_FLOATING: "real floats",
     ANY: "numbers or bool",
 }
-"""What an error says that a function takes."""
+"""How an error says what a function takes, by the kinds of dtypes that the function takes."""
 
 
 def kind_of(name: str) -> str:

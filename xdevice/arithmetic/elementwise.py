@@ -30,7 +30,7 @@ ROUNDING: Final = ("ceil", "floor", "round", "trunc")
 """Functions that leave integers as they are."""
 
 TESTING: Final = {"isfinite": True, "isinf": False, "isnan": False}
-"""Functions that test each element, with their answer for any integer."""
+"""Functions that test each element, and the answer that each gives for any integer."""
 
 BINARY: Final = {
     **dict.fromkeys(("add", "multiply", "pow", "subtract"), NUMERIC),

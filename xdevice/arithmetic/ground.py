@@ -45,9 +45,10 @@ class Ground:
         self.mine: set[type] = set()
         """The types seen so far that are tensors of this backend."""
         self.looks = not getattr(self.kernels, ONE_DEVICE, False)
-        """Whether devices are compared before a kernel is called, because it would not raise for tensors on two."""
+        """Whether the tensors' devices are compared before a kernel is called, because the kernel would not raise for
+        tensors on two devices."""
         self._may_be_sparse: set[type] = set()
-        """The types in `mine` of which some tensors are dense and some are not."""
+        """The types in `mine` whose tensors may be sparse, so that each tensor has to be asked."""
         self._names: dict[Any, str] = {}
 
     # tensors

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 MOST: Final = max(32, os.cpu_count() or 1)
-"""How many tasks of a call run at the same time, at most."""
+"""How many tasks of one call of `parallel` run at the same time, at most."""
 
 
 def parallel(*tasks: Callable[[], Any]) -> list[Any]:
@@ -226,11 +226,11 @@ def _name(task: Any) -> str:
 
 
 TURN: Final = 0.0005
-"""Seconds after which a thread must hand over Python's lock while tasks feed GPUs."""
+"""Seconds after which a thread must hand over Python's global lock to another thread while tasks feed GPUs."""
 
 _turns_lock = threading.Lock()
 _turns: list[float] = []
-"""The process's own setting, once for each call of `parallel` under way."""
+"""The interval that `sys.getswitchinterval` gave before `TURN` was set, once for each call of `parallel` under way."""
 
 
 @contextmanager
@@ -371,7 +371,7 @@ class _Pool:
         self._idle: list[_Worker] = []
         self._busy = 0
         self._calls: set[_Call] = set()
-        """The calls under way that threads of the program made, not tasks."""
+        """The calls of `parallel` under way, without those that tasks have made."""
         self._enqueuer: _Worker | None = None
 
     def run(self, call: _Call) -> None:
@@ -397,7 +397,7 @@ class _Pool:
         try:
             yield
         finally:
-            call.drop()  # after Ctrl-C there may be some
+            call.drop()  # after Ctrl-C, tasks may be left
             self._calls.discard(call)
 
     def _start(self, call: _Call, *, is_nested: bool) -> None:

@@ -166,7 +166,7 @@ class _Producer(workers.Worker):
         self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
         self._stopping = False
         self.is_awaited = False
-        """Whether the end of the program waits for this thread."""
+        """True from when the program ends: its exit hook waits for this thread, so `stop` does not."""
 
     # the consumer's side
 
@@ -319,9 +319,9 @@ class _Producer(workers.Worker):
 
 _running: set[_Producer] = set()
 _kept_streams: dict[tuple[str, Device, int], list[Any]] = {}
-"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, which may have replaced
-the real ones. They are used again, because an allocator keeps memory for each stream: with a new stream for each epoch
-it would keep batches of all epochs."""
+"""Streams for copies that no producer uses now, by backend, device, and number of virtual GPUs, because virtual GPUs
+may replace the real ones. The streams are used again, because an allocator keeps memory for each stream: with a new
+stream for each epoch, the allocator would keep the batches of all epochs."""
 
 
 def _end_all() -> None:

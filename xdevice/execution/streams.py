@@ -316,6 +316,6 @@ def here(backend: Backend) -> Device:
     if around is not None:
         return around
     gpus = backend.count("gpu")
-    if gpus > 1 and not backend.virtual:  # virtual GPUs have neither streams nor events, which the next call says
+    if gpus > 1 and not backend.virtual:  # for virtual GPUs the next call raises: they have no streams
         raise DeviceError(f"this could be any of {gpus} GPUs; say which: do it inside `with xdevice.gpu(1):`")
     return devices.of("gpu") if gpus else CPU

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _IDLE = 2e-4
-"""Seconds that waiting for an idle device takes at most, on a busy machine."""
+"""The most seconds that waiting for an idle device takes, even on a busy machine."""
 _MISSED = 0.05
-"""The share of a time that may have been on streams that the events do not see."""
+"""The share of a measured time for which work may have run on streams that the events do not see. If it was more, the
+host's clock is used instead."""
 
 
 class Timer:
@@ -45,7 +46,7 @@ class Timer:
 
     def __init__(self, devices: object = None) -> None:
         self.times: list[float] = []
-        """Seconds of each start to its stop."""
+        """The seconds from each `start` to the `stop` after it."""
         self._targets = _targets(devices)
         self._started: float | None = None
         self.start()
@@ -130,11 +131,11 @@ class Measurement(NamedTuple):
 
     median: float
     spread: float
-    """The interquartile range: the middle half of the times lies within it. 0 for a single time."""
+    """The interquartile range of the times: the middle half of them lies within it. 0 for a single time."""
     times: tuple[float, ...]
-    """Each repeat, in order."""
+    """The time of each repeat, in order."""
     clock: Literal["device", "host"]
-    """What was read: the device's events, or the host's clock."""
+    """Which clock was read: the device's, by events, or the host's."""
 
     def __str__(self) -> str:
         count = f"{len(self.times)} time" + "s" * (len(self.times) > 1)

@@ -241,7 +241,8 @@ _HOOKS = hooks.__file__
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 _is_inner: dict[str, bool] = {}
-"""Whether a file belongs to xdevice, a framework or Python: by name, as the code objects of its functions have it."""
+"""Whether a source file belongs to xdevice, a framework or Python, and not to the user. By the file's name, as code
+objects have it (`co_filename`)."""
 
 
 def _user_frame(frame: FrameType, how: str) -> tuple[FrameType, str]:

@@ -43,14 +43,14 @@ _ALIKE: Final = (
     ("img", "image", "visual", "vision"),
     ("txt", "text", "language"),
 )  # fmt: skip
-"""Words that mean the same and do not begin alike."""
+"""Groups of words that mean the same in the names of layers."""
 _OF_ANY: Final = frozenset(
     {
         *_ALIKE[0], *_ALIKE[1], *_ALIKE[2], "layer", "layers", "block", "blocks", "blk", "stage", "stages", "features",
         "module", "modules", "net", "model", "body", "unit", "cell", "func", "sequential", "seq", "proj", "weight",
     }
 )  # fmt: skip
-"""Words that say what a layer is, and not which one."""
+"""Words that say what a layer is, and not which layer of the model: names are compared without them."""
 _GROUPS: Final = {
     word: {number for number, words in enumerate(_ALIKE) if word in words} for word in chain.from_iterable(_ALIKE)
 }

@@ -32,11 +32,12 @@ _ALONE = (
     "activation", "dropout", "alpha_dropout", "max_pool", "avg_pool", "upsample", "pixel_shuffle", "batch_norm",
     "layer_norm", "rms_norm", "group_norm", "instance_norm", "local_response_norm",
 )  # fmt: skip
-"""Kinds without a counterpart of another kind: where one is missing, nothing takes its place."""
+"""Kinds of layers whose work no layer of another kind does: if only one model has such a layer, the other lacks it."""
 _SORTS = ("pool", "norm")
-"""Ends of kinds: a kind may take the place of another with the same end, as avg_pool that of max_pool."""
+"""Ends of the names of kinds: a layer may take the place of a layer of another kind with the same end, as avg_pool that
+of max_pool."""
 _SET = frozenset(layouts.KINDS) - {"linear", "embedding", "prelu", "same"}
-"""Kinds whose layers are set to something that changes an output."""
+"""Kinds of layers that have settings which change their output."""
 _MISSING = "missing"
 _HINT = "functions are not seen; inputs= runs both models and compares their outputs"
 
@@ -45,7 +46,7 @@ class Difference(NamedTuple):
     """One setting in which two paired layers differ."""
 
     where: str
-    """The layer of the target."""
+    """The layer that has the setting, by its path, or by its kind if the path is empty."""
     name: str
     ours: object
     theirs: object
@@ -60,11 +61,12 @@ class Compared(NamedTuple):
 
     differences: list[Difference]
     settled: set[str]
-    """The layers with parameters, by their paths in the source or the target, whose activation was compared."""
+    """The paths, in the source or the target, of the layers with parameters whose activation was compared."""
     uncompared: tuple[list[Layer], list[Layer]]
     """The layers without a counterpart, of the source and of the target."""
     padded: tuple[Mapping[str, object], ...] = ({}, {})
-    """For the source and for the target: paths of layers, and their padding with that of the layer of zeros before."""
+    """For the source and for the target: by a layer's path, its padding together with that of a separate padding layer
+    before it."""
 
 
 def of_pair(one: Layer, other: Layer, compared: Compared) -> list[Difference]:
@@ -179,7 +181,8 @@ def _without_repeats(found: Iterable[Difference]) -> list[Difference]:
 
 
 Gaps = dict["tuple[int, str]", "list[Layer]"]
-"""The layers without parameters by the number of the pair that they follow, -1 for none, and their kind."""
+"""The layers without parameters, by two things: the number of the pair of layers that they follow (-1 if they come
+before the first pair), and their kind."""
 
 
 def gaps(sequence: Iterable[Layer], numbers: Mapping[str, int]) -> Gaps:
@@ -264,7 +267,7 @@ def compare_gaps(ours: Gaps, theirs: Gaps, sure: Mapping[int, str], holders: Con
                 if mine is not None and yours is not None:
                     differences += _of_operation(mine, yours)
                     settled.update((_holder(mine.path), _holder(yours.path)))
-                elif not _is_inside(mine or yours, holders):  # listed as a setting of its layer
+                elif not _is_inside(mine or yours, holders):  # otherwise it is listed as a setting of that layer
                     differences.append(_lone(sure[gap[0]], mine, yours))
         else:
             left += one

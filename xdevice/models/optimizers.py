@@ -231,7 +231,7 @@ def _number(value: float) -> str:
 
 
 _CODE: Final = ("schedule", "hooks")
-"""Settings that are code, so that nobody can tell whether two of them do the same."""
+"""Settings whose values are code: nobody can tell whether two such values do the same."""
 _NONE: Final = "no setting makes them equal"
 _INTO_THE_LOSS: Final = "weight_decay=0 there, and weight_decay / 2 times the sum of squares added to the loss, does"
 
@@ -298,7 +298,7 @@ class _Pair(NamedTuple):
     parameter: Parameter
     sources: list[Parameter]
     places: Array
-    """For each number of the parameter, its place in the numbers of all sources, one source behind the other."""
+    """For each number of the parameter, its index in the numbers of all sources, one source behind the other."""
 
 
 def _side(kinds: Mapping[str, str], read: _Read, model: Any) -> Side:
@@ -347,7 +347,7 @@ def _places(name: str, origins: Sequence[str], source: Side, target: Side) -> Ar
         return "no layer says what it is; pass kinds= as to convert_state"
     sizes = sum(math.prod(source.variables[origin].shape) for origin in origins)
     places, moved = (_number_elements(layer, part, origins, source, start) for start in (0, sizes))
-    # numbers that are only moved stay what they are: 1,000 more before is 1,000 more behind
+    # if numbers are only moved, and not computed with, adding `sizes` to all of them adds `sizes` to the result
     if (moved - places != sizes).any() or len(np.unique(places)) < places.size:
         return f"it is computed from {' and '.join(origins)}, so it has moments of its own, which these do not give"
     return places
@@ -395,7 +395,8 @@ _PART_OF_STATE: Final = (
     "kind", "momentum", "dampening", "beta1", "beta2", "alpha", "centered", "amsgrad", "initial_accumulator_value",
     "maximize", "gradient_scale", "accumulation", "moving_average",
 )  # fmt: skip
-"""Settings that change what the numbers of a state mean. So does weight decay where it is part of the gradients."""
+"""Settings that change what the numbers in an optimizer's state mean. Weight decay does too, unless it is decoupled
+from the gradients."""
 
 
 def _tell_differences(ours: _Read, theirs: _Read, pairs: list[_Pair]) -> tuple[list[str], list[str]]:

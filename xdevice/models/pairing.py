@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from xdevice.contract.layouts import Layer
 
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
-"""Settings without which the parameters of two layers are not the same ones."""
+"""Settings that shape a layer's parameters: if they differ between two layers, so may the parameters."""
 Signature = tuple[object, ...]
-"""The kind and shape of a layer, which are the same for its counterpart."""
+"""The kind of a layer and the shape of one of its parameters, both the same for its counterpart in the other model."""
 
 _TELLING: Final = ("running_mean", "weight", layouts.NORMED[1], "weight_ih_l0", "out_proj.weight", "")
-"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart: of each layer the first it has."""
+"""The parameters, by PyTorch's names, whose shapes tell layers of one kind apart. Of each layer, the first of these
+that it has is used."""
 
 
 def pair_layers(source: Side, target: Side, renamed: Mapping[str, str]) -> list[tuple[Layer, Layer]]:

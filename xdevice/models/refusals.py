@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .sides import Side
 
 MOST: Final = 1500
-"""Characters that a message may have."""
+"""How many characters an error message may have."""
 _BREAKS: Final = 6
 _A_SIDE: Final = 4
 _NAMED: Final = 3
@@ -77,7 +77,7 @@ def unclear(
             [layer.path for layer, own in zip(left, ours, strict=True) if own == found],
             [layer.path for layer, own in zip(right, theirs, strict=True) if own == found],
         )
-    broken = {name for one in breaks for name in one.paths}  # these come first: of them names= has to tell
+    broken = {name for one in breaks for name in one.paths}  # these come first: names= must say what they are
     return _cut(head, _ways_out(dict(sorted(likely.items(), key=lambda pair: pair[0] not in broken))), lines)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _SAME: Final = 1e-3
-"""How far equal arrays may be apart, as a share of their largest number."""
+"""How much two arrays that count as the same may differ, as a share of their largest number."""
 
 
 class Given(NamedTuple):
@@ -25,7 +25,7 @@ class Given(NamedTuple):
     x: Array
     largest: float
     total: float
-    """The sum of the absolute values."""
+    """The sum of the absolute values in `x`."""
 
 
 def as_given(inputs: Sequence[Array]) -> Given | None:

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LIKELY: Final = 0.8
-"""The least similarity of two inputs that only a setting makes different, such as a pool's padding."""
+"""If two inputs are more similar than this, they count as the same input, which only a setting, such as a pool's
+padding, has made different."""
 _MOST_RUNS: Final = 24
 
 
@@ -54,16 +55,17 @@ class Settled(NamedTuple):
     correspond."""
 
     chosen: dict[str, str]
-    """The source's layer, by the target's."""
+    """The path of each layer's counterpart in the source, by the layer's path in the target."""
     ties: list[tuple[str, frozenset[str]]]
-    """Layers of the target, and for each those layers of the source with its input that no layer had taken before."""
+    """Layers of the target, each with the layers of the source that have the same input, and that no other layer of the
+    target had taken before."""
     apart: list[tuple[str, str]]
-    """Layers of the target whose input is not that of their counterpart, each with the layer that was called before it;
-    "" stands for the outputs of the model."""
+    """Layers of the target that got another input than their counterpart in the source, each with the layer that was
+    called before it; "" in place of a layer stands for the outputs of the model."""
     open: list[str]
-    """Layers of the target for which no counterpart could be told."""
+    """Layers of the target for which no counterpart was found."""
     sure: dict[str, str]
-    """The entries of `chosen` that `names=` gives, or where only that layer of the source has the input."""
+    """The entries of `chosen` that are certain: `names=` gives them, or only one layer of the source has the input."""
     run: Run
 
 
@@ -413,7 +415,7 @@ def _like(x: Array, there: Array, kind: str, ends: tuple[bool | None, bool | Non
     """The source's output `x` in the layout of the target's output `there`. `ends` says, first for the source and then
     for the target, whether channels are last."""
     here, last = ends
-    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # heads have an axis in Keras
+    if kind == "linear" and x.size == there.size and x.ndim < there.ndim:  # Keras has an axis for the heads
         return x.reshape(there.shape)
     if x.ndim < 3 or x.ndim != there.ndim or here is None or last is None or here == last:
         return x

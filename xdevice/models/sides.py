@@ -25,10 +25,10 @@ class Side(NamedTuple):
     layers: list[Layer]
     variables: dict[str, Any]
     unknown: list[str]
-    """The variables of no layer, each under one of its names."""
+    """The variables that belong to no known layer, each by one of its names."""
     sequence: list[Layer] | None = None
-    """All layers of a model, those without parameters too, in the order of their definition. None for a dict, and
-    where the backend cannot list them."""
+    """All layers of a model, also those without parameters, in the order in which the model defines them. None for a
+    dict, or if the backend cannot list them."""
     model: Any = None
 
 

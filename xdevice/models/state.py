@@ -304,10 +304,11 @@ class _Writer:
         if self._device is not None:
             self._device = target.require(self._device)
         self._by_functions: list[str] = []
-        """Lines about an activation that only one layer of a pair has: the other model may call it as a function."""
+        """Lines about activations that only one layer of a pair has: the other model may call the activation as a
+        function."""
         self._made: dict[int, tuple[str, int, str]] = {}
-        """By the id of each variable of the target that has a value: its name, the id of the source's variable, and the
-        path of the source's layer."""
+        """For each variable of the target that has got its value, by the `id` of the variable: its name, the `id` of
+        the source's variable, and the path of the source's layer."""
 
     def put_freely(self, layer: Layer) -> None:
         parts = [

@@ -81,7 +81,7 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
         if held.kind != "model":
             refuse_symbol(held)
             refuse_sparse(held, "all_reduce")
-        owner.backend.device_of(read(held))  # raises for one that is spread over devices
+        owner.backend.device_of(read(held))  # raises for a tensor that is spread over devices
         rows.append(held)
     return rows
 

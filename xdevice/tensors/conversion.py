@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from xdevice.contract import Takes
 
 _SOONER_READ: Final = 32768
-"""Elements up to which `to_numpy` is sooner done than sharing with NumPy, though it may copy."""
+"""For tensors of at most this many elements, `to_numpy` is faster than sharing memory with NumPy, although `to_numpy`
+may copy."""
 
 
 def convert(x: Any, backend: str | Backend, *, copy: bool | None = None) -> Any:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
     Location = tuple[Callable[[], str], Device, str]
-    """How to name a tensor in an error, its device, and a hint."""
+    """A function that returns the name of a tensor for an error, the tensor's device, and a hint for the error."""
 
 
 _names: dict[tuple[str, Any], str] = {}
-"""The name of each dtype that was met, by backend and dtype: `dtype_name` takes 1 us, longer than sharing a tensor."""
+"""The name of each dtype seen so far, by backend and dtype: `dtype_name` takes 1 us, longer than sharing a tensor."""
 
 
 def dtype_of(backend: Backend, x: Any) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 _NARROWER = {"float64": "float32", "complex128": "complex64", **dict.fromkeys(SHORT_FLOATS, "float32")}
-"""What to take for a dtype that a device lacks."""
+"""The dtype that an error suggests instead of a dtype that a device lacks."""
 
 
 def refuse_non_container(x: object, verb: str) -> None:
@@ -108,7 +108,7 @@ def _held(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]]:
 
 
 def _variables(backend: Backend, model: Any) -> Iterator[tuple[str, Any]]:
-    with suppress(NotBuiltError, UnsupportedError):  # it cannot be saved, and may be moved all the same
+    with suppress(NotBuiltError, UnsupportedError):  # a model that cannot be saved may be moved nevertheless
         yield from backend.variables(model)
     yield from (("", part) for part in backend.model_parts(model))  # what is not saved: a buffer that is not persistent
 

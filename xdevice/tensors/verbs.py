@@ -112,7 +112,7 @@ def try_gpu(i: int = 0) -> Device:
     if backend.count("gpu") > i:
         return devices.of("gpu", i)
     if "tpu" in backend.kinds and not backend.count("gpu") and backend.count("tpu") > i:
-        return devices.of("tpu", i)  # else the program would move JAX off what it computes on
+        return devices.of("tpu", i)  # otherwise the program would move work off JAX's TPU
     return CPU
 
 
@@ -180,7 +180,7 @@ def to_device(x: T, device: object, non_blocking: bool = False) -> T:
             if type(target) is Named and here is target.plain and target.word in _movable[type(x)].answered:
                 return x
     except UnsupportedError:
-        pass  # spread over devices, or on one of a kind that is not known, so not there: it moves
+        pass  # on several devices, or on one of an unknown kind, so not on `target`: it is moved
     moved: T = contents.transfer(x, target, leaves.start_move if non_blocking else leaves.move, "move")
     return moved
 
@@ -273,7 +273,7 @@ def same_device(*xs: object) -> bool:
             try:
                 return len(owner.devices_of(cls, xs)) == 1
             except UnsupportedError:
-                pass  # the loop below may decide by the first ones
+                pass  # one is on several devices, but the loop below may decide before it reaches that one
     first = None
     for x in xs:
         probe = _probes.get(type(x))

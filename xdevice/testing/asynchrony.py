@@ -367,7 +367,7 @@ class Side(Suite):
         arrays = self.odd_arrays()
         for target in self.places():
             batches = [{"x": self.make(array, array.dtype.name), "name": name} for name, array in arrays.items()]
-            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, float32 of float64
+            if isinstance(batches[0]["x"], np.ndarray):  # prefetch makes tensors of arrays, and float32 of float64
                 batches = [batch for batch in batches if batch["name"] != "float64"]
                 arrays.pop("float64", None)
             got = list(xdevice.prefetch(batches, target))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from xdevice.contract.samples import Samples
 
 HOMES = ("cpu:0", "gpu:0")
-"""Where the suite runs when a subclass does not say."""
+"""The devices on which the suite runs if a subclass does not set `home`."""
 
 
 class Failure(NamedTuple):
@@ -53,11 +53,13 @@ class Suite:
     backend: ClassVar[str] = ""
     """The backend under test."""
     home: str = ""
-    """Where tensors begin; left empty, the suite runs on cpu:0, and on gpu:0 too where there is one."""
+    """The device on which the checks make their tensors. If it is empty, the suite runs on cpu:0, and also on gpu:0 if
+    there is one."""
     other: str | None = None
-    """A second device; by default another GPU, or else the device that the samples make."""
+    """The second device of checks that need two: by default another GPU, or else the device that the adapter's samples
+    make, or else cpu:0."""
     computes: ClassVar[bool] = True
-    """False where the framework can place and copy but has no kernels for the GPU."""
+    """False if the framework can place and copy tensors on the GPU, but has no kernels to compute there."""
     child_setup: ClassVar[str] = ""
     """Code that child processes run before anything else."""
     patience: ClassVar[float] = 60

@@ -183,7 +183,7 @@ def faults(world: World) -> Iterator[str]:
 
 
 refused: list[str] = []
-"""The checks that the engine has refused, by an error that says so."""
+"""The checks for which the engine raised an error that says it does not support them."""
 
 
 def train(world: World) -> Iterator[str]:

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import pytest
 
 LATE: Final = 2.0
-"""Seconds that a rank may be late in the checks of failures."""
+"""Seconds that the ranks wait for a late rank in the checks of failures (XDEVICE_TIMEOUT)."""
 
 
 class _Promise(NamedTuple):
@@ -46,7 +46,7 @@ FAILURES: Final = {
     "has another operation": _Promise("CollectiveMismatchError", None, 1, "max"),
     "has another order": _Promise("CollectiveMismatchError", None, 1, "broadcast"),
 }
-"""What rank 1 does while rank 0 calls `all_reduce`, and what is promised to rank 0."""
+"""By what rank 1 does while rank 0 calls `all_reduce`: the error that rank 0 is promised."""
 
 
 class SeveralProcesses:
@@ -58,11 +58,11 @@ class SeveralProcesses:
     engine: ClassVar[str] = "auto"
     """The engine that moves the tensors."""
     size: ClassVar[int] = 2
-    """How many processes there are."""
+    """How many processes the check without failures starts."""
     patience: ClassVar[float] = 240
     """Seconds after which a check gives up waiting for a process."""
     damp: ClassVar[float] = 1.5
-    """Seconds beyond a promise that a loaded machine may take."""
+    """Seconds that an error may come later than promised, because the machine may be loaded."""
 
     def test_every_verb_in_every_dtype_and_a_step_that_equals_that_of_one_process(self) -> None:
         ranks = [
