@@ -48,8 +48,9 @@ _PACKAGES: Final = ("keras", "tensorflow")
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """Returns the row of each layer of a functional model, as the row's name by the `id` of the layer. A row is a chain
-    of layers, each of which takes the output of the one before, while nothing else takes that output."""
+    """Returns the name of the row, such as "row 2", to which each layer of a functional model belongs, by the `id` of
+    the layer. A row is a chain of layers, each of which takes the output of the one before, while nothing else takes
+    that output."""
     graph = pixels.graph_of(list(pixels.in_order(model)))
     followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
     rows: list[list[Any]] = []

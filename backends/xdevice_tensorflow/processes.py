@@ -218,6 +218,6 @@ class TensorflowProcesses(Processes):
     def start_engine(self, name: str, group: Group) -> Engine:
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        if not self.virtual:  # virtual GPUs are never counted: their number is set once
+        if not self.virtual:  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
             self._counts.clear()
         return engine

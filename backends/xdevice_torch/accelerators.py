@@ -112,6 +112,6 @@ def _count(name: str) -> int:
     if name == "mps":
         return int(torch.backends.mps.is_available())
     module = getattr(torch, name, None)
-    if module is None:  # the module of a plugin that is not imported, or only partly
+    if module is None:  # a plugin adds its module while it is imported, which it may not be yet
         return 0
     return int(getattr(module, "device_count", torch.accelerator.device_count)())

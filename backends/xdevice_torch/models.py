@@ -258,7 +258,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
             value = x.value() if x.done() else None
             return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
         return []
-    # `untyped_storage()` would warn that it is deprecated
+    # the public `TypedStorage.untyped()` warns that typed storages are deprecated
     storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 

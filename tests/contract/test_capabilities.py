@@ -20,7 +20,18 @@ LACKS = {
     "paddle": ["Graphs", "Compiling"],
     "mxnet": ["Processes", "Streams", "Graphs", "Compiling"],
     "jax": ["Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs"],
-    "numpy": ["Gradients", "Models", "Layers", "Operations", "Calls", "Optimizers", "Streams", "Graphs", "Compiling", "Parallel"],
+    "numpy": [
+        "Gradients",
+        "Models",
+        "Layers",
+        "Operations",
+        "Calls",
+        "Optimizers",
+        "Streams",
+        "Graphs",
+        "Compiling",
+        "Parallel",
+    ],  # fmt: skip
 }
 
 

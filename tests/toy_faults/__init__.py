@@ -9,10 +9,10 @@ from __future__ import annotations
 from . import (  # noqa: F401  # which fill the list
     arithmetic,
     asynchrony,
+    compiling,
     conversion,
     devices,
     gradients,
-    compiling,
     graphs,
     layers,
     models,

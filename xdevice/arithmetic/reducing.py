@@ -96,7 +96,7 @@ class Reducing:
     # statistics
 
     def reduced(self, function: str, x: Any, axis: Axis, dtype: Any, keepdims: bool) -> Any:
-        """Computes `sum` or `prod`. Bools and integers are added as int64, or as uint64 if they are unsigned."""
+        """Computes `sum` or `prod`. Bools and integers are computed as int64, or as uint64 if they are unsigned."""
         ground = self._ground
         x = ground.cast(x, self._accumulated(function, x, dtype))
         axes = ground.axes(axis, len(x.shape), function)

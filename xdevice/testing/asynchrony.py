@@ -270,7 +270,7 @@ class Streams(Suite):
         def double(x: Any) -> list[Any]:
             return [self.samples.add(x, x), "and", x]
 
-        for place in (self.home, self.here()):
+        for place in (xdevice.device(self.home), self.here()):
             for factor in (1, 3):
                 x = xdevice.to_device(self.make(plain("float32") * factor), place)
                 made = double(x)
