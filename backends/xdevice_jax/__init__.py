@@ -43,6 +43,7 @@ with importing():
 
     from . import accelerators, staging, unstarted
     from .blocking import JaxBlocking
+    from .compiling import JaxCompiling
     from .conversion import JaxConversion, held, require_values
     from .gradients import JaxGradients
     from .parallel import JaxParallel
@@ -61,7 +62,15 @@ if TYPE_CHECKING:
 
 
 class JaxBackend(
-    JaxConversion, JaxGradients, JaxReplicas, JaxProcesses, JaxParallel, JaxBlocking, JaxTransfers, Backend
+    JaxConversion,
+    JaxGradients,
+    JaxReplicas,
+    JaxProcesses,
+    JaxCompiling,
+    JaxParallel,
+    JaxBlocking,
+    JaxTransfers,
+    Backend,
 ):
     name = "jax"
     modules = ("jax", "jaxlib")

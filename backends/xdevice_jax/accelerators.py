@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _WORDS: Final = {"cuda": ("cuda",), "rocm": ("rocm", "hip"), "oneapi": ("xpu", "oneapi"), "METAL": ("mps", "metal")}
 _NO_GPU: Final = ("cpu", "tpu", "interpreter")
 _LACKS: Final = {"tpu": ("float64", "complex128"), "METAL": ("float64", "complex64", "complex128")}
-"""A TPU would make two float32 of a float64, which hold fewer digits and no larger numbers; the rest is an error."""
+"""The dtypes that each kind of device lacks. A TPU would make two float32 of a float64, which hold fewer digits and no
+larger numbers; the other dtypes raise an error there."""
 
 
 def platforms() -> dict[str, Any]:

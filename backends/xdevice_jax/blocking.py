@@ -76,7 +76,7 @@ def _caches() -> list[Callable[[], None]] | None:
 
 class JaxBlocking(Blocking):
     _blocks: bool
-    """Whether JAX was told before its start to compute synchronously."""
+    """Whether JAX was told to compute synchronously before it was started."""
 
     def blocking(self) -> AbstractContextManager[Any]:
         if self._blocks and self.count("gpu") == self.virtual and not self.count("tpu"):

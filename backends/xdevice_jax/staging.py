@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 TO_HOST: Final = 64 << 10
 TO_GPU: Final = 16 << 20
-"""The sizes in bytes from which the ring is faster, to the host and to a GPU."""
+"""The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than JAX's own: `TO_HOST` for
+copies to the host, `TO_GPU` for copies to a GPU."""
 _NOT_COPIED: Final = 64 << 10
-"""The size in bytes from which waiting until JAX has read an array is faster than giving JAX a copy of the array, into
+"""For arrays of at least this many bytes, waiting until JAX has read the array is faster than giving JAX a copy into
 which nobody writes."""
 _COMPILED_AT_ONCE: Final = 256 << 20
-"""The size in bytes from which the ring is faster even if JAX has to compile for the shape first."""
+"""The size in bytes from which a copy by the ring is faster even if JAX must compile for the shape of the array
+first."""
 _ORDINARY: Final = (None, "allow", "log")
 
 _seen: set[Hashable] = set()
 _ahead = threading.local()
-"""For each thread but the main one, memory for its next array, allocated ahead."""
+"""For each thread but the main thread: GPU memory for the next array of the thread, allocated ahead."""
 
 
 def is_read(x: jax.Array) -> bool:

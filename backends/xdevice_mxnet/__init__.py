@@ -70,7 +70,8 @@ if TYPE_CHECKING:
     from .samples import MxnetSamples
 
 _CPUS = 16
-"""`kMaxDevID` in MXNet's base.h, the "maximal device index". All CPU devices are the same cores and memory."""
+"""How many CPU devices there are: `kMaxDevID` in MXNet's base.h, the "maximal device index". All of them are the same
+cores and memory."""
 
 _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
 _LONG = 2**31

@@ -29,7 +29,7 @@ TAKES = Takes(strides="compact", labels={"bool": (1, 1)})
 
 
 _SHARED = ("float16", "float32", "float64", "int32", "int64", "uint8", "int8")
-"""The dtypes that MXNet exports as such: bool is exported as uint8 of 1 bit, and bfloat16 cannot be exported."""
+"""The dtypes that MXNet exports correctly by DLPack: it exports bool as uint8 of 1 bit, and cannot export bfloat16."""
 
 
 class MxnetConversion(Conversion):

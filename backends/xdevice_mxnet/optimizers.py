@@ -83,7 +83,7 @@ def _parameter(optimizer: Any, kind: str, shared: Mapping[str, Any], index: int,
     }
     variable = dict(models.variables(parameter))[""]
     half = optimizer.multi_precision and str(parameter.dtype) == "float16"
-    slots = {} if half else _slots(optimizer, kind)  # the state of a 16-bit parameter is that of its copy in 32 bits
+    slots = {} if half else _slots(optimizer, kind)  # a 16-bit parameter has the state of its 32-bit copy
     return terms.Parameter(variable, settings, {slot: f"{index}.{own}" for slot, own in slots.items()})
 
 

@@ -44,11 +44,12 @@ class _Thread:
 
     def __init__(self, is_settled: bool = False) -> None:
         self.is_settled = is_settled
-        """Whether `creating` has nothing more to do: the program or xdevice has called `set_np`, or must not."""
+        """Whether `creating` has nothing more to do in this thread, because the program or xdevice has called `set_np`
+        here, or because xdevice must not call it."""
         self.is_ours = False
-        """Whether xdevice has called `set_np` here."""
+        """Whether xdevice has called `set_np` in this thread."""
         self.has_entered = False
-        """Whether this thread has asked for arithmetic."""
+        """Whether this thread has asked xdevice for arithmetic before."""
 
 
 class _Here(threading.local):
@@ -72,14 +73,15 @@ class _Calls:
 
 _here: Final = _Here()
 _calls: Final = _Calls(mx.util._set_np_array_logged)
-"""Knows whether the program has called `set_np` in this process, even before this import: then it is not a legacy
-program."""
+"""Notices whether the program has called `set_np` in this process, even before this module was imported: such a program
+is not a legacy program."""
 mx.util._set_np_array_logged = _calls
 mx.util._set_np_shape_logged = True
 
 _lock = threading.Lock()
 _legacy: str | None = None
-"""The kind of legacy things that the program had made when `_legacy_things` was first called; None for none."""
+"""The legacy objects (arrays or blocks) that the program had made when `_legacy_things` was first called, in words;
+None if it had made none."""
 _is_decided = False
 _told: set[str] = set()
 

@@ -24,8 +24,8 @@ _get_context = ctypes.PyDLL(mx.base._LIB._name).MXNDArrayGetContext
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
 _CPU = mx.Context.devstr2type["cpu"]
-"""MXNet's number for the host's memory. That of "cpu_pinned" is not checked: a key-value store passes pinned arrays and
-those of devices together."""
+"""MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" are not checked, because a key-value store passes
+them to an operator together with arrays on devices."""
 
 
 def refuse_mixed_devices() -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _LAUNCHED: Final = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
-"""Environment variables, of which one is set if a launcher of MPI has started this process."""
+"""Environment variables of MPI launchers: at least one is set if such a launcher has started this process."""
 _REDUCED_AS: Final = {"bool": "uint8", "float16": "float32", "bfloat16": "float32"}
 
 

@@ -49,7 +49,7 @@ def described(x: paddle.Tensor) -> str:
 
 class PaddleConversion(Conversion):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def shares(self, device: Device) -> bool:
         # sharing memory was tried on CPUs and on GPUs of NVIDIA and AMD only

@@ -109,8 +109,8 @@ def _kind(layer: Any) -> tuple[str, Mapping[str, object]] | None:
     if isinstance(layer, norm._BatchNormBase | nn.BatchNorm):
         settings = {"eps": layer._epsilon, "momentum": 1 - layer._momentum, "activation": getattr(layer, "_act", None)}
         always = getattr(layer, "_use_global_stats", None)
-        # None goes by the layer's mode, as in other frameworks; in the older nn.BatchNorm, which has another base
-        # class, False does too
+        # with None, the layer's mode decides, as in other frameworks; in the older nn.BatchNorm, which has another base
+        # class, with False too
         by_mode = always is None or (not always and not isinstance(layer, norm._BatchNormBase))
         return "batch_norm", settings | ({} if by_mode else {"use_global_stats": always})
     if isinstance(layer, nn.Embedding):
@@ -201,7 +201,7 @@ def _padding(layer: Any, axes: int) -> object:
         return layouts.same_padding(layer._kernel_size, layouts.per_axis(layer._stride, axes), (1,) * axes)
     if isinstance(padding, list | tuple) and not isinstance(
         padding[0], int
-    ):  # pairs, those of batch and channels among them
+    ):  # a pair for each axis, also for batch and channels
         padding = padding[1:-1] if layer._data_format.endswith("C") else padding[2:]
     return layouts.sides(padding, axes)
 

@@ -28,7 +28,7 @@ def _counts_virtual() -> bool:
 
 class PaddleMemory(Primitives):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def memory(self, device: Device) -> Memory:
         if device.kind != "gpu":

@@ -48,7 +48,8 @@ _KEPT: Final = (
     "_accumulators", "_master_weights", "_accumulators_holder", "_learning_rate_map", "_default_dict",
     "_parameter_list", "_param_groups",
 )  # fmt: skip
-"""Attributes in which optimizers keep state, parameters and settings; settings are numbers, or tensors on the host."""
+"""The attributes in which Paddle's own optimizers keep state, parameters and settings (numbers, or tensors on the
+host). An optimizer that keeps tensors in other attributes is refused."""
 
 
 def _tensors(value: Any) -> Iterator[paddle.Tensor]:

@@ -18,7 +18,7 @@ from xdevice.contract.hooks import unseen
 Pair = tuple[int, int]
 
 _NO_LABEL = -100
-"""The label that Paddle's kernel ignores; the core passes no label below 0."""
+"""The label that Paddle's kernel is told to ignore. No label has this value, because the core passes none below 0."""
 
 relu = functional.relu
 sigmoid = functional.sigmoid
@@ -34,7 +34,7 @@ def cross_entropy(logits: Any, labels: Any) -> Any:
     losses = _losses(logits, labels)
     if not _may_be_at_the_bound(losses):
         return paddle._C_ops.mean_all(losses) if paddle.in_dynamic_mode() else paddle.mean(losses)
-    # the loss against the most probable classes, which is never near the bound, and the difference to the labels'
+    # the loss for the most probable classes, which is never near the bound, plus how far the labels' logits are off
     top = paddle.argmax(logits, 1, keepdim=True)
     apart = paddle.index_sample(logits, top) - paddle.index_sample(logits, paddle.unsqueeze(labels, 1))
     return functional.cross_entropy(logits, top) + paddle.mean(apart)

@@ -67,7 +67,8 @@ _NAMES: Final = {
     "amsgrad": "_amsgrad", "alpha": "_rho", "centered": "_centered",
     "initial_accumulator_value": "initial_accumulator_value",
 }  # fmt: skip
-"""The attribute of each setting; the argument of the class has the same name without the underscore."""
+"""The attribute of an optimizer that holds each setting. The argument of the optimizer's class has the same name,
+without the underscore."""
 _COMMON_NAMES: Final = {"lr": "learning_rate", "weight_decay": "weight_decay"}
 _CLIP: Final = {"clip": "grad_clip takes a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"}
 _DECAY: Final = {"decay": "paddle.optimizer.Adam couples it, and paddle.optimizer.AdamW does not"}
@@ -156,7 +157,7 @@ class PaddleOptimizers(Optimizers):
         for name in (
             "_already_create_accumulator",
             "_already_create_accumulater",
-        ):  # the latter in 2.6
+        ):  # the second is 2.6's
             if hasattr(twin, name):
                 setattr(twin, name, set())
         _make(twin, [p for number, p in enumerate(_parameters(optimizer)) if str(number) in asked - known])

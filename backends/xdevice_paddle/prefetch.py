@@ -77,7 +77,7 @@ class _Workers(loaders._DataLoaderIterMultiProcess):  # type: ignore[misc]
 
 class PaddlePrefetch(Prefetch):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def stage(self, x: Any, device: Device) -> paddle.Tensor:
         if self._gpu != "gpu":

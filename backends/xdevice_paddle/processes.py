@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from xdevice.contract.processes import Group
 
 _KINDS: Final = {"nccl": "ProcessGroupNCCL", "gloo": "ProcessGroupGloo"}
-"""Paddle's class for each engine, the best engine first; a build has only the classes of its devices."""
+"""Paddle's class for each engine, the best engine first. A build of Paddle only has the classes for its devices."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _REDUCED_AS: Final = {"float16": "float32", "bfloat16": "float32", "int16": "int32", "bool": "uint8"}
 _GLOO_GIVES_UP: Final = 30.0
@@ -48,7 +48,7 @@ _GLOO_GIVES_UP: Final = 30.0
 
 class PaddleProcesses(Processes):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     def engines(self) -> Sequence[str]:
         has_gpus = self._gpu == "gpu" and self.count("gpu") > 0

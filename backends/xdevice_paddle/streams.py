@@ -102,7 +102,7 @@ def _let_go() -> None:
 
 class PaddleStreams(Streams):
     _gpu: str
-    """Paddle's name for the kind of device that `gpu:i` is."""
+    """Paddle's own name for the kind of device that xdevice calls `gpu`."""
 
     stream_reach = "process"
 

@@ -40,12 +40,14 @@ _LOAD: Final = (
     "_ZN3phi20LoadCustomRuntimeLibERK19CustomRuntimeParamsSt10unique_ptrI17C_DeviceInterfaceSt14default_deleteIS4_EE"
     "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEEPv"
 )
-"""phi::LoadCustomRuntimeLib, of CustomRuntimeParams, std::unique_ptr<C_DeviceInterface>, std::string and void*"""
+"""The mangled name, in Paddle's library, of the function phi::LoadCustomRuntimeLib of CustomRuntimeParams,
+std::unique_ptr<C_DeviceInterface>, std::string and void*."""
 _VERSION: Final = (0, 1, 1)
-"""The version of the plugin interface in which functions take the arguments that `_functions` assumes."""
+"""The version of Paddle's plugin interface in which functions take the arguments that `_functions` assumes."""
 
 _MOST: Final = 16
-"""The greatest number of virtual GPUs: Paddle counts the memory of 16, and allocates none on further ones (3.3.1)."""
+"""The greatest number of virtual GPUs: Paddle counts the memory of 16 devices, and allocates no memory on further ones
+(3.3.1)."""
 _ALIGNMENT: Final = 256
 
 _TOO_LATE: Final = (
@@ -193,8 +195,8 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
     """Makes the C functions of a device without kernels, and returns their addresses, by the names in the interface.
 
     All except `set_device` and `get_device` ignore the device, because all memory is the host's. The current device is
-    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are left
-    out, so that copies are synchronous. Paddle does not need the others that are left out.
+    each thread's own, as CUDA's is: Paddle sets it in a thread, and expects it there. The functions for streams are
+    left out, so that copies are synchronous. Paddle does not need the others that are left out.
     """
     done = page.success()
     set_device, get_device = page.per_thread()

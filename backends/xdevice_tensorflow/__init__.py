@@ -44,6 +44,7 @@ with importing():
     from . import accelerators, models, staging
     from .blocking import TensorflowBlocking
     from .calls import TensorflowCalls
+    from .compiling import TensorflowCompiling
     from .conversion import COMPOSITES, TensorflowConversion
     from .gradients import TensorflowGradients
     from .layers import TensorflowLayers
@@ -77,6 +78,7 @@ class TensorflowBackend(
     TensorflowLayers,
     TensorflowOperations,
     TensorflowCalls,
+    TensorflowCompiling,
     TensorflowOptimizers,
     TensorflowReplicas,
     TensorflowProcesses,
@@ -300,7 +302,7 @@ class TensorflowBackend(
     def memory(self, device: Device) -> Memory:
         try:
             found = tf.config.experimental.get_memory_info(self.to_native(device)[1:])
-        except ValueError:  # for a CPU TensorFlow counts only with the allocators of oneDNN and BFC
+        except ValueError:  # on a CPU, memory is counted only by the allocators of oneDNN and BFC
             return Memory(None, None, None, None)
         return Memory(None, None, found["current"], found["peak"])
 
@@ -402,7 +404,7 @@ def _give_copies_a_gradient() -> None:
     """Registers a gradient for TensorFlow's operations that copy tensors. `tf.custom_gradient` would do the same, but
     takes 100 us a call, ten times as long as the copy."""
     for op in ("DeepCopy", "Snapshot"):
-        with suppress(KeyError):  # a later TensorFlow may have registered one
+        with suppress(KeyError):  # a later TensorFlow may have registered a gradient
             tf.RegisterGradient(op)(lambda op, gradient: gradient)
 
 

@@ -37,7 +37,8 @@ _ACTIVATED: Final = (
     kl.DepthwiseConv1D, kl.DepthwiseConv2D,
 )  # fmt: skip
 _followed: Final[list[list[tuple[Any, Callable[[Any], None]]]]] = []
-"""For each open block of `calls`: the outputs of layers, each with a function that is given its gradient."""
+"""For each open block of `calls`: the outputs of layers, each with a function that is called with the gradient of the
+output."""
 
 
 def _asking_for_more(original: Any) -> Any:

@@ -4,14 +4,15 @@ PyTorch's.
 Facts about Keras that the code depends on:
 - The kernel of a convolution has the axes of the window first, then those of inputs and outputs, also with
   `data_format="channels_first"`.
-- A variable has the name that the module `names` gives it, and is looked up there by its identity.
+- Keras's own names of variables are not unique: the module `names`, beside this one, gives each variable a name, which
+  is looked up by the `id` of the variable.
 - An LSTM or RNN has one bias where PyTorch has two. A GRU has its gates in the order z, r, n, and computes PyTorch's
   formula only with `reset_after=True`, the default.
 - An EinsumDense that sums over the first axes of its kernel is a Linear whose features have several axes.
 - A MultiHeadAttention contains four EinsumDense layers, whose kernels have the axis of inputs first, then that of
   heads. Its heads may be of any size.
 - Keras's `momentum` is the weight of the old value, PyTorch's is that of the new one.
-- Next to a Flatten or Reshape of an image, Keras counts features by rows, columns, channels, and other frameworks by
+- Next to a Flatten or Reshape of an image, Keras orders features by rows, columns, channels, and other frameworks by
   channels, rows, columns (module `pixels`).
 """
 
@@ -61,7 +62,7 @@ _DEPTHWISE: Final = (kl.DepthwiseConv1D, kl.DepthwiseConv2D)
 
 
 _RMS: Final = getattr(kl, "RMSNormalization", None)
-"""None in the first versions of Keras 3."""
+"""Keras's class of RMS norms; None in the first versions of Keras 3, which do not have it."""
 _RECURRENT: Final = {kl.SimpleRNN: "rnn", kl.LSTM: "lstm", kl.GRU: "gru"}
 _PROJECTIONS: Final = {"q": "query", "k": "key", "v": "value"}
 

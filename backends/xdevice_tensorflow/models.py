@@ -49,7 +49,7 @@ TYPES = (
     tf.Variable, tf.Module, tf.random.Generator,
     keras.Layer, keras.Variable, keras.optimizers.Optimizer, keras.Metric,
 )  # fmt: skip
-"""The types that are models: what owns variables and moves in place."""
+"""The types whose objects xdevice treats as models: they own variables, and are moved in place."""
 
 _OWNING = (
     tf.__internal__.tracking.AutoTrackable, keras.Operation, keras.Variable, keras.optimizers.Optimizer, keras.Metric,

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _NO_STATE = (keras.optimizers.Optimizer, keras.Metric, keras.random.SeedGenerator)
-"""Parts of a Keras model that are not in its state dict, as in no other framework's."""
+"""Types of parts of a Keras model whose variables are left out of the model's state dict, because no other framework
+has them there."""
 _Named = tuple[str, Any]
 
 

@@ -30,25 +30,27 @@ if TYPE_CHECKING:
     from xdevice.contract.layouts import Layer
 
 _INTERPOLATIONS: Final = {"bicubic": "bicubic of Keys (a = -0.5)"}
-"""Names of interpolations that differ from those of the same name in PyTorch, whose bicubic has a = -0.75."""
+"""The names for interpolations of Keras that differ from PyTorch's of the same name: PyTorch's bicubic has a =
+-0.75."""
 _NOTHING: Final = (
     kl.InputLayer, kl.Flatten, kl.Reshape, kl.Identity, kl.Add, kl.Subtract, kl.Multiply, kl.Average,
     kl.Maximum, kl.Minimum, kl.Concatenate, kl.Dot, keras.Sequential, keras.Model,
 )  # fmt: skip
-"""Layers without settings, or in whose place other frameworks have functions."""
+"""Layers that are not listed, because they have no settings, or because other frameworks have functions instead."""
 _CONTAINERS: Final = (*_NOTHING, kl.Wrapper, kl.RNN)
-"""Layers around others that get no entry of their own: they only call the layers inside, or `_both_ways` and the
-recurrent layers describe what they add."""
+"""Layers around other layers. They get no entry of their own, because they only call the layers inside them, or because
+what they add is in the entries of `_both_ways` and of the recurrent layers."""
 _TAKES: Final = {"negative_slope": "slope", "alpha": "alpha", "axis": "axis"}
-"""The parameters of activation functions, and the settings of which they are the value."""
+"""Parameters of Keras's activation functions, and the setting that each stands for."""
 _PACKAGES: Final = ("keras", "tensorflow")
 """Packages whose functions compute what their names say. The defaults may still differ: `keras.ops.gelu` approximates,
 `keras.activations.gelu` does not."""
 
 
 def _lines(model: Any) -> dict[int, str]:
-    """Returns the row of each layer of a functional model, as the row's name by the `id` of the layer. A row is a chain
-    of layers, each of which takes the output of the one before, while nothing else takes that output."""
+    """Returns the name of the row, such as "row 2", to which each layer of a functional model belongs, by the `id` of
+    the layer. A row is a chain of layers, each of which takes the output of the one before, while nothing else takes
+    that output."""
     graph = pixels.graph_of(list(pixels.in_order(model)))
     followers = {id(op): after[0] for op in graph.ops if len(after := list(graph.after(op))) == 1}
     rows: list[list[Any]] = []
@@ -84,7 +86,7 @@ def _operations(model: Any, backend: Operations) -> Iterator[Layer]:
                 yield ops.own_code(path, layer)
             yield from _both_ways(path, layer)
             yield from _told_by_calls(path, layer)
-            function = getattr(layer, "activation", None)  # a Bidirectional has none: those of its cells do
+            function = getattr(layer, "activation", None)  # a Bidirectional has none: its layers have
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_by_function(f"{path}.activation", function), layer)
         elif not (layer.weights or list(layer._layers)):

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     Shape = tuple[Any, ...]
 
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
-"""Names of layers and of functions of `keras.ops`; the classes that stand for the functions are private."""
+"""The class names of layers that reshape, and of the objects that stand for such functions of `keras.ops`. They are
+known by name, because Keras's classes for functions are private."""
 CONVS: Final = (
     kl.Conv1D, kl.Conv2D, kl.Conv3D, kl.Conv1DTranspose, kl.Conv2DTranspose, kl.Conv3DTranspose,
     kl.DepthwiseConv1D, kl.DepthwiseConv2D, kl.SeparableConv1D, kl.SeparableConv2D,
 )  # fmt: skip
 MAKERS: Final = (*CONVS, kl.Dense, kl.EinsumDense, kl.Embedding, kl.RNN, kl.Bidirectional, kl.MultiHeadAttention)
-"""Layers that make new features, in an order of their own."""
+"""Layers that compute new features, in an order of their own."""
 _KEEPERS: Final = (kl.BatchNormalization, kl.LayerNormalization, kl.PReLU)
 """Layers that keep the features of their input, and have a parameter for each."""
 
@@ -44,7 +45,7 @@ class Order(NamedTuple):
 
     why: str
     outputs: bool
-    """Whether the outputs are; if not, the inputs are."""
+    """True if the outputs are in Keras's order; False if the inputs are."""
 
 
 class _Fold(NamedTuple):
@@ -52,11 +53,11 @@ class _Fold(NamedTuple):
 
     op: Any
     shape: Shape
-    """The axes of the image; () if they are not known."""
+    """The lengths of the image's axes; () if they are not known."""
     size: int | None
-    """The number of features; None if it is not known."""
+    """The number of features of the flat side; None if it is not known."""
     opens: bool
-    """Whether the image is the output."""
+    """True if the image is the output of `op`; False if it is the input."""
 
 
 def in_order(model: Any) -> Iterator[Any]:

@@ -22,7 +22,7 @@ def placed(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(kernel)
     def run(x: Any, *rest: Any) -> Any:
-        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # a traced tensor has none
+        if _is_one_device() or (place := getattr(x, "backing_device", None)) is None:  # traced tensors have no device
             return kernel(x, *rest)
         with tf.device(place):
             made = kernel(x, *rest)

@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
 _ALL: Final = 1000
-"""The key of the group of all processes; those of pairs are greater. TensorFlow's own strategies count from 1."""
+"""TensorFlow's key for the group of all processes; the groups of two processes have greater keys. TensorFlow's own
+strategies count their keys from 1."""
 
 As = tuple[str | None, str | None]
-"""How a dtype is sent: the dtype that its bits are taken for, and the dtype to which the result is then cast."""
+"""How tensors of a dtype are sent: the dtype as which their bits are read, and the dtype to which they are then cast.
+None leaves out the step."""
 _PLAIN: Final[As] = (None, None)
 _SMALL: Final[dict[str, As]] = dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (None, "int32"))
 _REDUCED_AS: Final[dict[str, As]] = {
@@ -63,9 +65,9 @@ _MOVED_AS: Final[dict[str, As]] = {
 }
 
 _cluster: list[tuple[int, int]] = []
-"""The rank and the number of processes, once TensorFlow knows the cluster."""
+"""The rank of this process and the number of processes, once TensorFlow knows the cluster; empty before."""
 _calls: Counter[int] = Counter()
-"""The number of calls so far, by the key of the group."""
+"""How many collectives this process has called so far, by the key of the group."""
 
 
 def names(gpus: int) -> tuple[str, ...]:
@@ -216,6 +218,6 @@ class TensorflowProcesses(Processes):
     def start_engine(self, name: str, group: Group) -> Engine:
         require_fit(self, name, group.device)
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
-        if not self.virtual:  # the counts of virtual GPUs are set once, and never counted
+        if not self.virtual:  # TensorFlow sees other GPUs now; the number of virtual ones is set by the program
             self._counts.clear()
         return engine

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 TO_HOST: Final = 64 << 20
 TO_GPU: Final = 16 << 20
 MOVED: Final = 64 << 20
-"""The sizes in bytes from which the ring is faster: for reading a tensor, for making a tensor on a GPU from an array
-(`TO_GPU`), and for moving a tensor from the host to a GPU."""
+"""The sizes in bytes from which a copy by the ring (of page-locked buffers) is faster than TensorFlow's own: `TO_HOST`
+for reading a tensor, `TO_GPU` for making a tensor on a GPU from an array, `MOVED` for moving a tensor from the host to
+a GPU."""
 _ON_GPUS: Final = frozenset(("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64"))
-"""The dtypes of which `Empty` makes tensors on a GPU (2.21)."""
+"""The dtypes of which the operation `Empty` can make tensors on a GPU (TensorFlow 2.21)."""
 
 
 def is_read(x: Any, backend: Conversion) -> bool:

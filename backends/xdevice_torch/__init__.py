@@ -57,9 +57,10 @@ if TYPE_CHECKING:
 _CPU = devices.CPU
 _HOST = torch.device("cpu")
 _QUICK = ("cuda", "cpu")
-"""The devices to which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
+"""The types of devices for which `from_numpy` and `to` were measured to be faster than `torch.tensor`."""
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-"""The types whose `is_cpu`, which is faster than `device`, agrees with it: a subclass may define its own `device`."""
+"""The types of tensors whose `is_cpu`, which is read faster than `device`, always agrees with `device`: a subclass may
+define its own `device`."""
 _NONE: frozenset[str] = frozenset()
 _device = attrgetter("device")
 

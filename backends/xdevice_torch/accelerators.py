@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 _BUILT_IN: Final = ("cuda", "xpu", "mps")
 STREAMS: Final = ("cuda", "xpu")
-"""Whose streams and events are known to be those of `torch.cuda`."""
+"""The accelerators whose streams and events are known to work as those of `torch.cuda`."""
 _LACKS: Final = {
     "cuda": frozenset[str](),
     "mps": frozenset(("float64", "complex128", *SHORT_FLOATS)),
     "hpu": frozenset(("float64", "complex64", "complex128")),
 }
-"""What PyTorch's source says of MPS, which takes complex128 and then cannot compute, and Gaudi's documents of HPU."""
+"""The dtypes that an accelerator lacks: MPS by PyTorch's source (MPS takes complex128, and then cannot compute with
+it), HPU by the documents of Gaudi."""
 
 
 def detect() -> tuple[str, int]:
@@ -94,7 +95,7 @@ def lazy() -> str | None:
     try:
         private: Any = torch._C._lazy
         private._get_default_device_type()
-    except RuntimeError:  # it is imported, and not started
+    except RuntimeError:  # the lazy backend is imported, but not started
         return None
     return "lazy"
 
@@ -102,7 +103,7 @@ def lazy() -> str | None:
 def _current() -> str | None:
     try:
         current = torch.accelerator.current_accelerator()
-    except RuntimeError:  # 2.6 says so where there is none
+    except RuntimeError:  # raised by PyTorch 2.6 if there is no accelerator
         return None
     return None if current is None else current.type
 
@@ -111,6 +112,6 @@ def _count(name: str) -> int:
     if name == "mps":
         return int(torch.backends.mps.is_available())
     module = getattr(torch, name, None)
-    if module is None:  # the name of a plugin that is not imported, or not whole
+    if module is None:  # a plugin adds its module while it is imported, which it may not be yet
         return 0
     return int(getattr(module, "device_count", torch.accelerator.device_count)())

@@ -46,9 +46,9 @@ class _Wait(TorchDispatchMode):
 class TorchBlocking(Blocking):
     _gpus: int
     _blocks: bool
-    """Whether CUDA blocks by itself, because CUDA_LAUNCH_BLOCKING was set before its start."""
+    """Whether CUDA blocks by itself, because CUDA_LAUNCH_BLOCKING was set before CUDA was started."""
     _refuse_lazy: Callable[[], None]
-    """Raises where PyTorch's lazy device has been started, which nobody can wait for."""
+    """Raises an error if PyTorch's lazy device was started: nobody can wait for its work."""
 
     def blocking(self) -> AbstractContextManager[Any]:
         self._refuse_lazy()

@@ -72,7 +72,7 @@ def is_alias(new: torch.Tensor, x: torch.Tensor) -> bool:
         return True
     both = type(new), type(x)
     if x.is_meta or not all(map(is_plain, both)) or any(issubclass(cls, _STAND_INS) for cls in both):
-        return False  # it has no memory of its own that could be compared
+        return False  # there is no memory of its own that could be compared
     return x.numel() > 0 and new.device == x.device and new.data_ptr() == x.data_ptr()
 
 
@@ -94,13 +94,13 @@ def why_not_numpy(x: torch.Tensor) -> str | None:
 
 class TorchConversion(Conversion):
     _gpu: str
-    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def takes(self) -> Takes | None:
         return TAKES
 
     def shares(self, device: Device) -> bool:
-        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # others were never tried
+        return device is devices.CPU or (device.kind == "gpu" and self._gpu == "cuda")  # other devices were never tried
 
     def detached(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 _NAME: Final = _EXTRA_STATE_KEY_SUFFIX
-"""What PyTorch calls, in a state dict, the result of a module's `get_extra_state()`."""
+"""The last part of the name under which a state dict has the result of a module's `get_extra_state()`."""
 
 
 def lost(model: Module, names: Mapping[str, object]) -> str | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 _one_at_a_time = threading.Lock()
-"""PyTorch allows one recording in a process."""
+"""Held while a graph is recorded: PyTorch allows only one recording at a time in a process."""
 
 _failed: list[Any] = []
 """Graphs whose recording failed. They are kept until the process ends, because PyTorch still calls them."""

@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from xdevice.contract.primitives import Primitives
 
 _KEPT = frozenset(vars(Module()))
-"""The attributes that every module has."""
+"""The names of the attributes that every `Module` has."""
 _CACHES: Final = "transformers.cache_utils"
-"""The module with the caches of Hugging Face's models, which are plain objects inside of the models' outputs."""
+"""The Python module that defines the caches of Hugging Face's models. Such a cache is a plain object in the output of a
+model."""
 
 _EXPORTED: Final = "torch.export.exported_program"
 _INSTEAD_OF_EXPORTED: Final = (
@@ -160,7 +161,7 @@ def _refuse_script(model: Module, native: torch.device) -> None:
 
 
 def _refuse_meta(model: Module, native: torch.device) -> None:
-    if native.type == "meta" or "to" in vars(model):  # accelerate says by a `to` of its own where the values are
+    if native.type == "meta" or "to" in vars(model):  # accelerate sets its own `to`, which says where the values are
         return
     for name, x in (*model.named_parameters(), *model.named_buffers()):
         if x.is_meta:
@@ -220,7 +221,7 @@ def _refuse_outside_of_state(optimizer: torch.optim.Optimizer) -> None:
     """Raises `UnsupportedError` for an optimizer that has tensors, or another optimizer, as attributes, because these
     would not be moved."""
     parameters = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    known = ("state", "param_groups", "defaults")  # a learning rate may be a tensor, which stays
+    known = ("state", "param_groups", "defaults")  # a learning rate in them may be a tensor, which is not moved
     own = {name: value for name, value in vars(optimizer).items() if name not in known}
     for x in _pytree.tree_leaves(own):
         if isinstance(x, torch.Tensor | torch.optim.Optimizer) and id(x) not in parameters:
@@ -257,7 +258,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
             value = x.value() if x.done() else None
             return [(f".value(){_pytree.keystr(path)}", one) for path, one in _pytree.tree_flatten_with_path(value)[0]]
         return []
-    # `untyped_storage()` would warn that it is deprecated
+    # the public `TypedStorage.untyped()` warns that typed storages are deprecated
     storage = x._untyped_storage if isinstance(x, torch.TypedStorage) else x
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 

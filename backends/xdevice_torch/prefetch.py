@@ -23,7 +23,7 @@ def _tensor(x: torch.Tensor, native: torch.device) -> torch.Tensor:
     if native.type != "cuda" or x.layout is not torch.strided or x.requires_grad:
         return x.to(native, copy=True)
     if x.device.type != "cpu":
-        if x.is_cuda:  # so that its memory is not given away before it is copied, if its owner drops it
+        if x.is_cuda:  # its owner may drop it: its memory must not be reused before the copy
             x.record_stream(torch.cuda.current_stream(x.device))
         return x.to(native, copy=True)
     staged = staging.moved(x, native)

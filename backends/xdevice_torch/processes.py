@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from xdevice.contract.processes import Group
 
 _c10d: Any = dist
-"""`torch.distributed` without its types, which lack some of its names."""
+"""`torch.distributed`, typed as `Any`, because PyTorch's type hints lack some of its names."""
 _STEP: Final = timedelta(seconds=0.1)
 _DEADLINE: Final = timedelta(days=7)
-"""The deadline that PyTorch is given: long, because xdevice's own control connection notices lost ranks."""
+"""The timeout that PyTorch is given. It is long, because xdevice's own control connection notices lost ranks."""
 
 _AS: Final = {
     torch.bool: torch.uint8,
@@ -42,10 +42,11 @@ _AS: Final = {
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-"""The dtypes in which tensors are summed whose own dtype gloo or NCCL does not sum. A sum of wider integers has the
-same low bits; a complex number is a pair of floats."""
+"""For each dtype that gloo or NCCL does not sum: the dtype in which its tensors are summed. A sum of wider integers has
+the same low bits; a complex number is summed as a pair of floats."""
 _KEYS: Final = {torch.float32: torch.int32, torch.float64: torch.int64}
-"""The integers as which floats are compared, because gloo ignores NaN: its max of 0, NaN and 2 on three ranks is 0."""
+"""The integers as which floats are compared for max and min, because gloo does not handle NaN: its max of 0, NaN and 2
+on three ranks is 0."""
 _OPS: Final = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -62,8 +63,8 @@ class TorchEngine(Engine):
     `kind` is "nccl"."""
 
     in_steps = frozenset({"all_reduce", "broadcast", "all_gather", "reduce_scatter"})
-    """Without `send` and `recv`: to wait for them in steps, a timeout is needed, which would close gloo's
-    connections."""
+    """The methods that wait in short steps. `send` and `recv` do not: to wait for them in steps, a timeout is needed,
+    which would close gloo's connections."""
     orders_nan = True
 
     def __init__(self, kind: str, group: Group, native: torch.device) -> None:
@@ -144,7 +145,7 @@ class TorchEngine(Engine):
     def abort(self) -> None:
         group = self._nccl
         if group is not None and hasattr(group, "abort"):
-            threading.Thread(target=group.abort, daemon=True).start()  # it may wait for ever for a kernel
+            threading.Thread(target=group.abort, daemon=True).start()  # `abort` may wait for a kernel for ever
 
     # the tensors that gloo or NCCL are given
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 TO_GPU: Final = 24 << 20
 TO_HOST: Final = 32 << 20
-"""Bytes from which on the ring is faster. For less, malloc gives host memory that was touched before."""
+"""The size in bytes from which a copy to the host by the ring (of page-locked buffers) is faster than PyTorch's own.
+For smaller tensors, malloc returns host memory that was touched before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -207,4 +208,4 @@ def _arriving_type() -> type[Arriving]:
 _ABOUT: Final = frozenset(
     getattr(torch.Tensor, name).__get__ for name in ("device", "dtype", "shape", "layout", "requires_grad", "is_meta")
 )
-"""Attributes that can be read without waiting for the values."""
+"""The getters of the attributes of a tensor that can be read without waiting for the tensor's values."""

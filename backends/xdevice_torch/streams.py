@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class TorchStreams(Streams):
     _gpu: str
-    """The type that `torch.device` gives `gpu:i`, such as "cuda"."""
+    """The `type` of the `torch.device` that xdevice calls `gpu:i`, such as "cuda"."""
 
     def new_stream(self, device: Device) -> Any:
         return self._streams(device, "streams").Stream(self.to_native(device))

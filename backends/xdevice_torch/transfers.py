@@ -38,12 +38,13 @@ READS = (
 _aten = torch.ops.aten
 _ONE_VALUE = {_aten._local_scalar_dense.default, _aten.equal.default}
 _A_SIZE = {_aten.nonzero.default, _aten.masked_select.default}
-"""Operations whose result has a shape that depends on values, so that the host has to read a count."""
+"""Operations whose result has a shape that depends on the values of the input, so that the host has to read a count."""
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 
 
 _watched = Shared(per_thread=True)
-"""One mode for each thread, however many blocks are open there, because each further mode would report again."""
+"""The mode that reports transfers. A thread has only one, however many blocks are open in the thread, because each
+further mode would report every transfer again."""
 
 
 class _Watch(Mode):

@@ -378,7 +378,7 @@ class TorchVirtualGpus(VirtualGpus):
         self._synchronize = accelerators.waiter(NAME)
         self._places.clear()
         self._natives.clear()
-        devices.spell(NAME, devices.of("gpu"))  # as "cuda" is: what `device.type` gives goes back in
+        devices.spell(NAME, devices.of("gpu"))  # as "cuda" does: xdevice takes what `device.type` gives
         for index in range(n):
             devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
 

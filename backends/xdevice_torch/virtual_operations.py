@@ -38,11 +38,11 @@ _FROM_HOST = {
     **dict.fromkeys((_aten.index, *_INDEX_PUTS), ("indices",)),
     _aten.ctc_loss: ("input_lengths", "target_lengths"),
 }
-"""Arguments that an operation on a GPU takes from the host."""
+"""The names of the arguments that an operation on a GPU may take from the host."""
 
 _NOTHING: dict[int, Any] = {}
 _templates: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
-"""An empty tensor of each device and dtype."""
+"""An empty tensor for each device and dtype, from which new tensors are made."""
 _there: set[torch.device] = set()
 """The virtual GPUs that are known to exist."""
 _is_forked = False
@@ -100,7 +100,8 @@ def new_storage(memory: torch.UntypedStorage, device: torch.device) -> Any:
 
 
 _set_storage = _aten.set_.source_Storage_storage_offset._handle.redispatch_boxed
-"""Sets the fields of a tensor, past the kernel that virtual GPUs have for the operation."""
+"""Sets the storage, offset, sizes and strides of a tensor, without calling the kernel that virtual GPUs have for this
+operation."""
 
 
 def on_host(x: torch.Tensor, is_own: bool = True) -> torch.Tensor:
@@ -197,7 +198,7 @@ def run(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 _NoOverrides = _private.DisableTorchFunctionSubclass
-"""Inside of it, nothing calls the `__torch_function__` of a user's tensor class."""
+"""A block in which PyTorch does not call the `__torch_function__` of a user's tensor class."""
 
 
 def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -364,7 +365,7 @@ def _placed_sparse(host: torch.Tensor, device: torch.device) -> torch.Tensor:
         raise _unsupported(str(host.layout).removeprefix("torch."))
     parts = [placed(part, device) for part in (host._indices(), host._values())]
     about = {"dtype": host.dtype, "layout": host.layout, "device": device, "is_coalesced": host.is_coalesced()}
-    with getattr(torch, NAME).device(device):  # PyTorch takes the current one
+    with getattr(torch, NAME).device(device):  # PyTorch makes it on the current device
         new: torch.Tensor = _make_sparse(_SPARSE, host.sparse_dim(), host.dense_dim(), host.size(), *parts, **about)
     return new
 
@@ -478,7 +479,7 @@ def _kernel_by_name(name: str) -> Callable[..., Any]:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         nonlocal op
-        if op is None:  # finding it takes PyTorch half a second for all of them
+        if op is None:  # not earlier: finding all operations takes half a second
             op = getattr(getattr(_aten, packet), overload or "default")
         return run(op, *args, **kwargs)
 

@@ -338,7 +338,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         panel.margins(x=0.15)
         panel.set_title(name, fontsize=10, loc="left")
         panel.set_xlabel("seconds", fontsize=8)
-        if group[0]["unit"] == "GB/s":  # logarithmic: from a few across the bus to thousands in a GPU
+        if group[0]["unit"] == "GB/s":  # logarithmic: a bus has a few GB/s, a GPU thousands
             panel.set_xscale("log")
             panel.set_xlabel("GB/s", fontsize=8)
     if lines is not None:

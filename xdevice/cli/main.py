@@ -239,7 +239,7 @@ def parity(
         raise click.UsageError("--overwrite needs --save")
     if save is not None:
         _prepare(save, overwrite)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels leaves no process behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # if a CI cancels the run, no process is left behind
     names = [process.name for process in plan.processes()]
     with tempfile.TemporaryDirectory() as scratch, show(names) as watcher:
         folder = save or Path(scratch)
@@ -444,7 +444,7 @@ def _tour_in_child(name: str, *options: str, **variables: str) -> dict[str, Any]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.json"
         command = [sys.executable, "-m", "xdevice", "tour", "--backend", name, "--result", str(path), *options]
-        # the part on several devices is a child of a child under --all, and ends with the group of its parent
+        # with --all, the part on several devices (--several) is a child of a child: it ends with its parent's group
         status = _run(command, alone="--several" not in options, env={**os.environ, **variables}).returncode
         if path.exists():
             outcome: dict[str, Any] = json.loads(path.read_text())

@@ -12,6 +12,7 @@ when the adapter is loaded. A capability is a part of the contract that an adapt
 | `replicas.Replicas` | several devices in one process |
 | `processes.Processes` | engines for several processes |
 | `streams.Streams`, `graphs.Graphs` | streams and events; recorded work |
+| `compiling.Compiling` | functions as programs of the framework |
 | `parallel.Parallel`, `prefetch.Prefetch` | tasks in threads; copies in the background |
 | `blocking.Blocking`, `transfers.Transfers` | waiting after each operation; seeing what crosses the bus |
 | `virtual_gpus.VirtualGpus` | several devices on a machine with one |
@@ -28,6 +29,7 @@ from xdevice.errors import ContractError
 
 from .arithmetic import Arithmetic
 from .blocking import Blocking
+from .compiling import Compiling
 from .conversion import Conversion
 from .gradients import Gradients
 from .graphs import Graphs
@@ -56,6 +58,7 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
     Processes,
     Streams,
     Graphs,
+    Compiling,
     Parallel,
     Prefetch,
     Blocking,
@@ -66,7 +69,7 @@ CAPABILITIES: Final[tuple[type[Primitives], ...]] = (
 
 class Backend(
     Arithmetic, Gradients, Operations, Calls, Layers, Optimizers, Models, Conversion, Replicas, Processes, Streams,
-    Graphs, Parallel, Prefetch, Blocking, Transfers, VirtualGpus,
+    Graphs, Compiling, Parallel, Prefetch, Blocking, Transfers, VirtualGpus,
 ):  # fmt: skip
     """One framework, as xdevice sees it. The class of an adapter inherits from `Backend`, and usually also from classes
     of the adapter's own, one for each capability (optional part of the contract) that the framework has."""

@@ -293,8 +293,8 @@ class Primitives(ABC):
         return True
 
     def is_host_bound(self, x: Any) -> bool:
-        """Whether a tensor can be on the host only, as a tensor of texts. When a container is moved, such a tensor
-        stays on the host."""
+        """Whether a tensor cannot leave the host: a tensor of texts, for example. When a container is moved, such a
+        tensor stays on the host."""
         return False
 
     # memory

@@ -31,9 +31,10 @@ from typing import Any, Final
 
 SLOT: Final = 4 << 20
 SLOTS: Final = 16
-"""64 MB in all."""
+"""How many buffers of `SLOT` bytes the ring has: 64 MB in all."""
 _PER_THREAD: Final = 2
-"""CUDA's handle for the default stream of the calling thread, which means nothing in the ring's threads."""
+"""CUDA's handle for the default stream of the calling thread. In the ring's own threads it would mean another
+stream, so copies on it are left to the framework."""
 _THREADS_TO_GPU: Final = 12
 _LEAST_CORES: Final = 4
 _PORTABLE: Final = 1

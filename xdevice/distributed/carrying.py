@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OPS: Final = ("sum", "mean", "max", "min")
 _MOST: Final = sys.float_info.max
 _WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
-"""The dtypes in which 16-bit floats are summed."""
+"""The dtype in which floats of each 16-bit dtype are summed."""
 
 
 def check_op(held: Operand, op: str) -> None:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 _known: set[tuple[type, Any, str]] = set()
-"""Types and dtypes that passed the checks of a verb in a world of one, where the checks take most of the time."""
+"""The types of tensors, dtypes and operations that have passed the checks of a collective in a world of one rank. They
+are not checked again, because in such a world the checks take most of the time."""
 
 
 def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:

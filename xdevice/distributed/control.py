@@ -34,9 +34,10 @@ SOCKET: Final = "XDEVICE_SOCKET"
 """The variable with the number of a listening socket that rank 0 inherits from the process that started it."""
 
 _EXPLAINED: Final = 1.5
-"""How many seconds after an engine's error the hub may still name a failed rank as its reason."""
+"""How many seconds `raise_reason` waits, after an engine's error, for the hub to name a failed rank as the reason."""
 _listeners: dict[tuple[str, int | None, str], socket.socket] = {}
-"""The sockets that rank 0 listens on. They are kept until the process ends, because its next world uses them too."""
+"""The sockets that rank 0 listens on. They are kept until the process ends, because the next world of this process
+uses them too."""
 _worlds = 0
 
 
@@ -49,7 +50,7 @@ class Line:
         """The address at which the other ranks reach this process."""
         self.started = 0
         self.is_first_busy = False
-        """Whether rank 0 is in a block of `first`, which may take as long as it likes."""
+        """Whether this rank is rank 0 and runs a block of `World.first`, which may take any time."""
         self.failure: PeerError | CollectiveMismatchError | None = None
         """The error that every verb raises from now on."""
         self.signs = Signs()
@@ -60,7 +61,8 @@ class Line:
         self._clock = Clock(4 * self._beat)
         self._heard = 0.0
         self._lock = threading.RLock()
-        """Held by the thread that reads the connection: the program's, or the engine's while the engine starts."""
+        """Held by the thread that reads the connection: the program's thread, or, while the engine starts, the
+        engine's."""
         self._poll = _poller(self._vote)
         self._answers = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
@@ -138,7 +140,7 @@ class Line:
             if kind == b"E":
                 error = self.end(_error(json.loads(text)))
                 if any(kind == b"M" for kind, _ in frames):
-                    break  # an earlier error says more; this one is for the next call
+                    break  # this call raises the mismatch, which says more; the next call raises `error`
                 raise error
         if not self._vote.is_open and not any(kind == b"G" for kind, _ in frames):
             raise self.end(PeerError("rank 0 has died: its process has ended without a word", 0, "died"))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 PATIENCE: Final = 5
-"""Seconds that the exit hooks of other packages have, if the program has caught the error and ends by itself."""
+"""Seconds that the exit hooks (`atexit`) of other packages may take, if the program has caught the error and ends by
+itself."""
 
 _armed_in: int | None = None
 _status: int | None = None

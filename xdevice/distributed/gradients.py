@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 MOST: Final = 25 * 2**20
-"""The most bytes in a bucket. A longer gradient has a bucket to itself."""
+"""The most bytes in a bucket. A gradient with more bytes has a bucket to itself."""
 
 
 class Gradient(NamedTuple):

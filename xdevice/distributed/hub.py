@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 LEAVE: Final = "leave the block"
-"""The call by which a rank says that it leaves the block without an error."""
+"""The text of the call by which a rank says that it leaves the block of `processes` without an error."""
 
 _HANDSHAKE: Final = 10.0
-"""Seconds that a new connection has for the handshake."""
+"""Seconds within which a new connection must have completed the handshake."""
 _LINGER: Final = 2.0
-"""Seconds for which the hub stays after the end, so that all ranks can read its last frames."""
+"""Seconds for which the hub's thread goes on at most after the world has ended, so that all ranks can read its last
+frames."""
 _log: Final = logging.getLogger("xdevice")
 
 
@@ -39,10 +40,11 @@ class Terms(NamedTuple):
     """The values that must be equal in all processes of a world. The hub checks them when a process connects."""
 
     key: str
-    """The secret; empty if none was set, which is allowed on loopback."""
+    """The secret in the variable XDEVICE_TOKEN; empty if none was set, which is allowed if rank 0 listens on
+    loopback."""
     run: str
     world: int
-    """The number of this world among those that the processes make one after the other."""
+    """The number of this world, from 1: the processes can make several worlds, one after the other."""
     size: int
 
 
@@ -50,7 +52,7 @@ class Pending(NamedTuple):
     """The call of one rank, which waits in the hub for the calls of the other ranks."""
 
     kind: bytes
-    """b"V": a vote of all ranks; b"P": a vote of two; b"S": a call of the engine that takes long."""
+    """b"V": a vote of all ranks; b"P": a vote of two ranks; b"S": a call of the engine that takes long."""
     number: int
     call: str
     payload: str
@@ -65,9 +67,9 @@ class Peer:
         self.pulse: Conn | None = None
         self.pending: Pending | None = None
         self.quiet: float | None = None
-        """The time since which nothing was seen to move in this rank; None while nobody waits for it."""
+        """The time since which this rank has shown no sign of life; None while no other rank waits for it."""
         self.answered = False
-        """Whether the rank has answered since `quiet`."""
+        """Whether the rank has answered a question of the hub since other ranks began to wait for it."""
         self.at = ""
         self.pid = ""
 
@@ -124,12 +126,12 @@ class Hub(threading.Thread):
         self._strangers: list[_Stranger] = []
         self._joined = False
         self._waiting: dict[int, Peer] = {}
-        """The ranks whose call has no answer yet."""
+        """The ranks whose call the hub has not answered yet."""
         self._slow: set[int] = set()
-        """Those of the waiting ranks whose engine takes long."""
+        """Those of the waiting ranks that have reported a call of the engine that takes long."""
         self._left: Peer | None = None
         self._all_here = 0.0
-        """The time since which every rank has called something."""
+        """The time since which all ranks are in a call, at least one of them in a slow call of the engine."""
         self._waiting_since: float | None = None
         self._said = timeout
 
@@ -347,7 +349,7 @@ class Hub(threading.Thread):
             if told.get("moved") or is_past:
                 peer.quiet = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            self._hear(peer)  # the other connection may hold the reason why it ends
+            self._hear(peer)  # its other connection may hold the reason why this one was closed
         if not peer.pulse.is_open and not self.ended:
             self._end(peer.rank, "died", f"rank {peer.rank} has died: its process has ended without a word")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 _FIRST_PORT: Final = 20000
 _PORTS: Final = 12768
-"""How many ports there are to choose from, up to 32767: from 32768 on, systems hand out ports by themselves."""
+"""How many ports rank 0 can choose from. The last is 32767: operating systems assign the ports from 32768 on."""
 _TRIES: Final = 16
 
 
@@ -38,9 +38,10 @@ class Launch(NamedTuple):
     host: str
     """The host at which the other ranks reach rank 0; "127.0.0.1" if all are on one machine."""
     port: int | None
-    """The port that rank 0 listens on, if a variable says so; else those of `ports` are tried."""
+    """The port that rank 0 listens on, if an environment variable gives it; otherwise rank 0 tries those of
+    `ports()`."""
     run: str
-    """A text that no other run on the same machines has."""
+    """A text that identifies this run: no other run on the same machines has the same."""
 
     def ports(self) -> list[int]:
         """The ports that rank 0 tries to listen on, in this order."""
@@ -87,7 +88,8 @@ def place() -> Launch | None:
 class _Said(NamedTuple):
     launcher: str
     rank: tuple[str, int]
-    """The name of a variable and the number in it, like the three that follow."""
+    """The name of an environment variable and the number in it; `size`, `local_rank` and `local_size` are such pairs
+    too."""
     size: tuple[str, int]
     local_rank: tuple[str, int] | None
     local_size: tuple[str, int] | None
@@ -165,7 +167,7 @@ def _tensorflow() -> _Said | None:
 
 def _srun() -> _Said | None:
     if _text("SLURM_STEP_NUM_TASKS") is None:
-        return None  # this is a job's script or a shell in it, which srun has not started
+        return None  # this process is a Slurm job's script, or a shell in one: srun has not started it
     nodes = _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
     said = _numbers(
         "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "", _first_node(nodes),

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
 RANKS: Final = (
-    "XDEVICE_LOCAL_RANK",  # xdevice launch, and who sets it by hand
+    "XDEVICE_LOCAL_RANK",  # xdevice launch, or whoever sets it by hand
     "LOCAL_RANK",  # torchrun, and launchers that imitate it (accelerate, deepspeed)
-    "FLAGS_selected_gpus",  # paddle.distributed.launch: the GPU itself, which --gpus 2,3 makes another than the rank
-    "PADDLE_LOCAL_RANK",  # the same where it has chosen no GPU
+    "FLAGS_selected_gpus",  # paddle.distributed.launch: the GPU's index, not the rank, if --gpus 2,3 chooses GPUs
+    "PADDLE_LOCAL_RANK",  # paddle.distributed.launch, if it has chosen no GPU
     "OMPI_COMM_WORLD_LOCAL_RANK",  # mpirun of Open MPI
     "MPI_LOCALRANKID",  # mpiexec of MPICH and Intel MPI (Hydra)
     "MV2_COMM_WORLD_LOCAL_RANK",  # MVAPICH2
     "SLURM_LOCALID",  # srun; last, because other launchers are often started inside of a Slurm job
 )
-"""The variables in which launchers tell a process its local rank. The first that is set counts, which is that of the
-inner one of two launchers."""
+"""The variables in which launchers tell a process its local rank. The first variable that is set counts: if one
+launcher was started by another, it is that of the inner launcher."""
 
 _VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 

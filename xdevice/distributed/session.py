@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 NO_WEIGHT: Final = "the weights of all ranks are 0, and a mean of nothing is not a number"
 
 _SLOWEST: Final = 10e6
-"""Bytes per second that an engine moves at least: a call may take the time for its bytes, and the timeout."""
+"""The speed in bytes per second that is expected of the slowest engine: a call may take the time that its bytes need at
+this speed, plus the timeout."""
 _COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
-"""The verbs of engines that all ranks call, which count as collectives."""
+"""The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call at the same time. Their
+calls are numbered; those of `send` and `recv` are not."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
 
 _failed: BaseException | None = None

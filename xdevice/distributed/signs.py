@@ -15,9 +15,10 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 BUSY: Final = 0.01
-"""The share of a core above which the other threads and the child processes together count as working."""
+"""If the other threads and the child processes together use more than this share of a core, they count as working."""
 _STILL: Final = 5e-6
-"""Seconds of processor time above which the thread has moved: waiting uses less, one turn of a sleeping loop more."""
+"""If the thread has used more processor time than this since the last look, in seconds, it has moved: a blocked thread
+uses less, one turn of a loop that sleeps uses more."""
 
 
 class _Reading(NamedTuple):
@@ -33,9 +34,9 @@ class Signs:
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
-        """The thread that calls the verbs."""
+        """The thread of the program that calls the collectives."""
         self.ours: list[threading.Thread] = []
-        """xdevice's own threads, whose work is no sign of life of the program."""
+        """xdevice's own threads: that they work is no sign that the program does."""
         self._last: _Reading | None = None
 
     def has_moved(self) -> bool:

@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PATIENCE: Final = 3.0
-"""Seconds between the signal that asks a process to end and SIGKILL."""
+"""Seconds between the signal that asks a process to end, and SIGKILL, which ends it."""
 _ECHO: Final = 0.25
-"""Seconds after the first failure in which others are collected: a rank that failed because of another may be noticed
-before that other."""
+"""Seconds after the first failure in which further failures are collected: a rank that failed because of another rank
+may be noticed before that rank."""
 _UPDATE: Final = 1.0
-"""Seconds between two states that are shown of a line that its program overwrites, such as a progress bar."""
+"""A line that a program keeps overwriting, such as a progress bar, is shown again only after this many seconds."""
 _KEPT: Final = 400
 """How many of the last lines of a rank's standard error are kept, to be shown again at the end."""
 _SHOWN: Final = 5
-"""How many of these lines are shown if there is no traceback among them."""
+"""How many of the kept lines are shown if there is no traceback among them."""
 _LONGEST: Final = 2**16
 """The most bytes in a line: output without line breaks, such as a dump of bytes, is shown in pieces of this length."""
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _DERIVED: Final = "PeerError: "
-"""What a rank prints if it ends because another one has failed."""
+"""The text in the error of a rank that ends only because another rank has failed."""
 _HAS_GROUPS: Final = hasattr(os, "killpg")
 _ASKS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER: Final = 36
-"""The constant of this name in linux/prctl.h."""
+"""The constant PR_SET_CHILD_SUBREAPER of linux/prctl.h."""
 _NOTHING: Final = 0
-"""The signal that does nothing but tell whether the group has a process."""
+"""Signal 0, which does nothing: sending it only tells whether a process group still has a process."""
 _GUARD: Final = f"""
 import os, signal, sys, time
 def end(number):
@@ -71,9 +71,9 @@ class Failure(NamedTuple):
 
     rank: int
     status: int
-    """As `subprocess` counts: negative for a signal."""
+    """The exit status as `subprocess` gives it: -n if signal n ended the process."""
     last_lines: Sequence[str]
-    """Its traceback, or the last lines that it wrote to standard error."""
+    """The traceback of the process, or the last lines that the process wrote to standard error."""
 
 
 def launch(command: Sequence[str], size: int, host: str, variables: Mapping[str, str]) -> int:
@@ -126,7 +126,7 @@ def _usual(size: int) -> dict[str, str]:
     out."""
     usual = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size)),  # else each rank starts a thread for every core
     }
     return {name: text for name, text in usual.items() if name not in os.environ}
@@ -171,7 +171,8 @@ class _Ranks:
         self._failed: dict[int, int] = {}
         self._asked = 0
         self._events: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
-        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that has come."""
+        """("ended", rank, status) for a rank that has ended, ("signal", number, 0) for a signal that this process
+        received."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -179,7 +180,7 @@ class _Ranks:
         _adopt_orphans()
         before = {number: signal.getsignal(number) for number in _ASKS}
         for number in before:
-            if before[number] is signal.SIG_IGN:  # nohup, for one, has SIGHUP ignored, which stays so
+            if before[number] is signal.SIG_IGN:  # by nohup, for example: it stays ignored
                 continue
             signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
         try:
@@ -292,7 +293,7 @@ def _send(process: int, number: int) -> bool:
     try:
         if _HAS_GROUPS:
             os.killpg(process, number)
-        else:  # Windows has no groups to kill, and a command that follows parents to their children
+        else:  # Windows has no process groups, but this command ends the children too
             done = subprocess.run(["taskkill", "/T", "/F", "/PID", str(process)], capture_output=True, check=False)
             return done.returncode == 0
     except (ProcessLookupError, PermissionError):  # macOS raises PermissionError for zombies

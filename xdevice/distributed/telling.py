@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xdevice.replicas.operands import Operand
 
 _LONGEST: Final = 60
-"""The length of the longest number or text that is sent in full; a longer one is sent as a digest."""
+"""Numbers and texts of at most this many characters are sent in full, longer ones as a digest."""
 
 
 def signatures(tensors: list[Operand], but_lengths: Sequence[bool] = ()) -> str:
@@ -83,6 +83,6 @@ def describe(error: BaseException) -> str:
     place = f" ({where.tb_frame.f_code.co_filename}:{where.tb_lineno})" if where is not None else ""
     try:
         text = str(error)[:2000]
-    except Exception as unsaid:  # an error whose text cannot be had must be told all the same
+    except Exception as unsaid:  # an error whose str() fails must be reported nevertheless
         text = f"its text cannot be had: {type(unsaid).__name__}"
     return f"{type(error).__name__}: {text}{place}"

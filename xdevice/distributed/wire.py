@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 GREETING: Final = b"xdevice control 1 "
 NONCE: Final = 32
-"""Hexadecimal digits of a nonce."""
+"""How many hexadecimal digits a nonce has (the random text that the other side must answer in the handshake)."""
 MOST: Final = 64 * 2**20
-"""Bytes of a frame, at most."""
+"""The most bytes that a frame (a message on the control connection) may have."""
 MOST_BEFORE: Final = 4096
-"""The same before the other side has proved that it knows the token."""
+"""The most bytes that a frame may have before the other side has proved that it knows the token."""
 
 _HEAD: Final = struct.Struct("!Ic")
 _open: weakref.WeakSet[Conn] = weakref.WeakSet()

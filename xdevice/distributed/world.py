@@ -211,8 +211,8 @@ class World:
     def send(self, x: Any, to: int) -> None:
         """Sends a tensor, or a container of tensors, to the rank `to`, which must call `recv` with the same structure.
 
-        The two ranks compare dtypes and shapes first, even with `check=False`; the other ranks do not take part.
-        Numbers and texts in a container are not sent and must be the same on both ranks.
+        The two ranks compare dtypes and shapes first, even in a world that was opened with `check=False`; the other
+        ranks do not take part. Numbers and texts in a container are not sent and must be the same on both ranks.
         """
         collectives.send(self._session, x, to)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LISTED: Final = 20
 """How many parameters without a counterpart a message names."""
 _LONGEST: Final = 1100
-"""How many characters the lines about them may take together."""
+"""How many characters the lines about such parameters may take in a message, all together."""
 _WHAT_IS_WHAT: Final = (
     "\n  note      names= and kinds= of convert_state say what is what: "
     "assert_parity(convert_state(actual, backend, like=expected, names=..., kinds=...), expected)"

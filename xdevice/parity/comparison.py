@@ -22,14 +22,15 @@ class Comparison(NamedTuple):
 
     ok: bool
     problem: Problem | None
-    """What differs. Values are compared only where all else agrees, and the settings of models only where values do."""
+    """What differs. Values are compared only if structure, shapes, dtypes and devices agree, and the settings of models
+    only if the values agree too."""
     leaf: str
     """The path of the leaf in the value: `['x'][1]`, `0.weight`; empty if the value itself is a tensor."""
     worst: tuple[int, ...] | None
     """The index of the worst element."""
     actual: Any
     expected: Any
-    """The worst element's values, or the shapes, dtypes or devices that differ."""
+    """`actual` and `expected` are the two values of the worst element, or the shapes, dtypes or devices that differ."""
     abs: float | int | None
     rel: float | None
     ulp: int | None
@@ -40,9 +41,10 @@ class Comparison(NamedTuple):
     """The worst element's error as a multiple of what is allowed: 1 is the limit."""
     off: int
     total: int
-    """How many elements of the leaf are off, and how many it has."""
+    """`off` is how many elements of the leaf are off; `total` is how many elements the leaf has."""
     text: str
-    """The result in words. If all is equal, it only names what was left out: a count of batches that one side lacks."""
+    """The result in words. If all is equal, the text only names what was not compared: a count of batches that only one
+    side has."""
 
     def __bool__(self) -> bool:
         return self.ok

@@ -141,9 +141,11 @@ def _row(kind: str, headings: Sequence[str], cells: Sequence[str]) -> str:
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BOTTOM, _TOP = 640, 260, 66, 626, 52, 14
 _INSET: Final = 14
-"""The space left of the first step and right of the last."""
+"""The space, in pixels, between the left edge of the plot and the first step, and between the last step and the right
+edge."""
 _APART: Final = 4
-"""How far the markers of two backends lie apart, so that equal values do not cover each other."""
+"""How many pixels the markers of two backends are shifted apart, so that the markers of equal values do not cover each
+other."""
 
 
 def plot(name: str, series: Mapping[str, list[Finding]]) -> str:
@@ -231,7 +233,7 @@ def _line(axes: _Axes, backend: str, findings: list[Finding], number: int, lines
 
 
 _MOST_MARKS: Final = 200
-"""The length of the longest series that is drawn with markers."""
+"""A series of at most this many steps is drawn with markers, a longer one as a line only."""
 _DASHED: Final = 'fill="none" stroke="#c62828" stroke-width="1.5" stroke-dasharray="5 4"'
 _SHAPES: Final = (
     "M-3.5,0 a3.5,3.5 0 1,0 7,0 a3.5,3.5 0 1,0 -7,0 z",

@@ -35,10 +35,10 @@ class Pair(NamedTuple):
     actual: list[Reading]
     expected: list[Reading]
     unmapped: dict[str, str]
-    """By the path of each parameter without a counterpart in the other model, the reason."""
+    """Why a parameter has no counterpart in the other model, by the path of each such parameter."""
     settings: list[str] = []  # noqa: RUF012  # a NamedTuple's default, which nobody changes
-    """Lines about settings of the two models that differ or could not be compared: with them, equal parameters may give
-    different outputs."""
+    """Lines about settings of the two models that differ, or that could not be compared: because of them, the models
+    may give different outputs although their parameters are equal."""
 
 
 class _Model(NamedTuple):

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from .recording import RecordedCall
 
     Noise = Mapping[tuple[str, int], Mapping[str, float]]
-    """The noise of each leaf, by name and step of the recorded value and then by the leaf's path."""
+    """The noise of each leaf: by the name and step of the recorded value, and then by the path of the leaf in it."""
 
 VARIANTS: Final = (floats.FLOAT64, *(f"{floats.JITTER}{number}" for number in (1, 2, 3, 4)))
-"""The further runs of the reference, each as the value of XDEVICE_FLOATS that asks for it."""
+"""The values of XDEVICE_FLOATS for the further runs of the reference backend: one run for each."""
 
 
 def measure(reference: Sequence[RecordedCall], variants: Mapping[str, Sequence[RecordedCall]]) -> Noise:

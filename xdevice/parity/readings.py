@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xdevice.contract import Backend
 
 NUMBERS = (bool, int, float, complex)
-"""Python's own numbers, which have no dtype and take that of the tensor they are compared with."""
+"""The types of Python's own numbers. A number has no dtype: it takes the dtype of the tensor it is compared with."""
 
 
 class Reading(NamedTuple):
@@ -29,11 +29,11 @@ class Reading(NamedTuple):
     value: Any
     """A NumPy array, which may share the tensor's memory; or the object itself, if it is no tensor."""
     dtype: str
-    """`float32`; the name of the type, such as `float`, of what is no tensor."""
+    """The dtype, such as `float32`; for an object that is no tensor, the name of its type, such as `float`."""
     device: str | None
-    """`cpu:0`; None of what is no tensor."""
+    """The tensor's device, such as `cpu:0`; None for an object that is no tensor."""
     owner: str
-    """`torch 2.13.0`; `Python` of what is no tensor."""
+    """The tensor's framework with its version, such as `torch 2.13.0`; `Python` for an object that is no tensor."""
     origin: str = ""
     """The parameter's name in its own model, if it is compared under the name that the other model has for it."""
 
@@ -88,7 +88,7 @@ def read_tensor(backend: Backend, path: str, x: Any) -> Reading:
 def _place(backend: Backend, x: Any) -> str:
     try:
         return str(backend.device_of(x))
-    except UnsupportedError as error:  # on several devices, or of an unknown kind
+    except UnsupportedError as error:  # the tensor is on several devices, or on one of an unknown kind
         return f"no one device ({error})"
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .readings import Reading
 
 VARIABLE: Final = "XDEVICE_RECORD"
-"""The folder to record into; `xdevice parity` sets it for each backend's process."""
+"""The environment variable with the folder to record into; `xdevice parity` sets it for each backend's process."""
 FORMAT: Final = 1
 INDEX: Final = "index.jsonl"
 ARRAYS: Final = "arrays.npy"
@@ -187,7 +187,7 @@ def _read(leaf: Leaf) -> Iterable[Reading]:
         return readings.read_leaf(leaf.path, leaf.value)
     try:
         state = convert_state(leaf.value, "numpy")
-    except XDeviceError:  # such as an optimizer; what cannot be read raises below
+    except XDeviceError:  # not convertible, such as an optimizer; if it cannot be read, the next line raises
         return readings.read_leaf(leaf.path, leaf.value)
     whole = list(readings.read_leaf(leaf.path, leaf.value))
     if state.unmapped or not state:
@@ -288,9 +288,10 @@ class RecordedCall:
         self.name = name
         self.step = step
         self.time = time
-        """Seconds since 1970."""
+        """The time of the call, in seconds since 1970."""
         self.where = where
-        """The line that called `record`, `/home/ann/train.py:41`; empty in a recording of an earlier xdevice."""
+        """The line that called `record`, such as `/home/ann/train.py:41`; empty if an earlier version of xdevice, which
+        did not store it, wrote the recording."""
         self._leaves = leaves
         self._arrays = arrays
 
@@ -339,7 +340,8 @@ class Recording:
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']!r}, this xdevice reads {FORMAT}")
             self.header: dict[str, Any] = {**header, "versions": dict(header["versions"]), "backend": header["backend"]}
-            """What wrote the recording: xdevice, Python and the loaded backends with versions; the selected backend."""
+            """What wrote the recording: the versions of xdevice, Python and the loaded backends, and the name of the
+            selected backend."""
             self.entries: list[RecordedCall] = [
                 RecordedCall(
                     str(line["name"]),
@@ -393,4 +395,4 @@ def _from_environment() -> Recorder | None:
 
 
 _recorder: Recorder | None = _from_environment()
-"""The recorder that `record` writes with; None outside of a parity run."""
+"""The recorder that `record` writes with; None if nothing is to be recorded."""

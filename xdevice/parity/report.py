@@ -32,11 +32,11 @@ class Finding(NamedTuple):
     name: str
     step: int
     order: tuple[float, ...]
-    """Where the program recorded the value, for sorting. A value that the reference lacks comes after the value that
-    was recorded before it."""
+    """The value's place in the order in which the program recorded its values, as a sort key. A value that the
+    reference lacks comes after the value that was recorded before it."""
     comparison: Comparison
     actual_line: str = ""
-    """The line that recorded the backend's value, `/home/ann/train.py:41`; empty if there is none."""
+    """The line that recorded the backend's value, such as `/home/ann/train.py:41`; empty if none is known."""
     expected_line: str = ""
 
 
@@ -68,10 +68,10 @@ class Row:
     backend: str
     state: State
     reference: str = ""
-    """The backend that this one was compared with."""
+    """The name of the backend that this backend was compared with."""
     version: str | None = None
     seconds: float | None = None
-    """How long the whole process took, imports included."""
+    """How many seconds the backend's process took, imports included; None if that is not known."""
     records: int = 0
     error: str = ""
     """Why the backend did not run."""

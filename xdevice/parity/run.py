@@ -41,19 +41,20 @@ if TYPE_CHECKING:
 RUN: Final = "run.json"
 """The file that says which backend is the reference, and how each backend's process ended."""
 CALIBRATION: Final = "calibration"
-"""The folder of the reference's further runs, which measure what rounding alone does."""
+"""The name of the folder, in a run's folder, for the further runs of the reference, which measure what rounding alone
+does."""
 _INTERRUPTED: Final = "was interrupted"
 _TRACING: Final = ["-m", "xdevice.parity.traced"]
 _SHORT: Final = ("float32", "complex64")
 _NAMED: Final = 4
-"""How many values a note names at most."""
+"""How many recorded values a note in the report names at most."""
 _CALIBRATED: Final = "calibrated: float32 is allowed 8 times what rounding alone does in {} to each value"
 _UNMOVED: Final = (
     "calibrating has moved nothing that is recorded: the script takes its numbers from elsewhere than xdevice.tensor, "
     "random, load and convert_state, so only the run in float64 says what rounding does"
 )
 _SHOWN: Final = 6
-"""How many of the last lines of a process's errors are shown."""
+"""How many of the last lines that a failed process wrote to standard error are shown."""
 
 
 class Plan(NamedTuple):
@@ -68,11 +69,11 @@ class Plan(NamedTuple):
     timeout: float
     jobs: int = 1
     is_traced: bool = False
-    """Whether the layers of the script's models are kept too."""
+    """Whether the values that the layers of the script's models compute are kept too."""
     floats: str = ""
-    """The value of XDEVICE_FLOATS in every process."""
+    """The value of XDEVICE_FLOATS in the usual run of each backend; calibration runs have values of their own."""
     calibrates: bool = False
-    """Whether the reference runs again, to measure what rounding does."""
+    """Whether the script is run several more times on the reference, to measure what rounding alone does."""
 
     def processes(self) -> list[Process]:
         """The processes to run, in order: one for each backend, and the calibration runs of the reference, if asked
@@ -89,7 +90,7 @@ class Process(NamedTuple):
     name: str
     backend: str
     place: str
-    """The process's folder, inside the folder of the run."""
+    """The path of the process's folder, relative to the folder of the run."""
     floats: str
 
 
@@ -102,7 +103,7 @@ class Ended(NamedTuple):
 
     backend: str
     seconds: float | None
-    """Of the whole process, importing included; None where only the recording is known."""
+    """How many seconds the process took, imports included; None if only its recording is known."""
     error: str
     python: str
 
@@ -212,7 +213,7 @@ def _run_one(plan: Plan, one: Process, folder: Path, watcher: Watcher, running: 
         floats.VARIABLE: one.floats,
         recording.VARIABLE: str(own.absolute()),
         random.VARIABLE: os.environ.get(random.VARIABLE) or "0",
-        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then tells its line
+        "PYTHONFAULTHANDLER": "1",  # a segmentation fault then prints the line of Python
     }
     started = time.monotonic()
     with (own / "stdout.txt").open("wb") as out, (own / "stderr.txt").open("wb") as err:
@@ -252,7 +253,7 @@ def _kill(process: subprocess.Popen[Any]) -> None:
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-    else:  # Windows has no groups to kill, and a command that follows parents to their children
+    else:  # Windows has no process groups, but this command ends the children too
         with suppress(OSError):
             subprocess.run(["taskkill", "/T", "/F", "/PID", str(process.pid)], capture_output=True, check=False)
         process.kill()
@@ -285,7 +286,7 @@ class Run(NamedTuple):
     recordings: Mapping[str, Recording]
     traces: Mapping[str, Traces]
     calibration: Mapping[str, Recording]
-    """The recordings of the reference's further runs, by their value of XDEVICE_FLOATS."""
+    """The recordings of the reference's further runs, by the value of XDEVICE_FLOATS that each run had."""
 
     def has(self, backend: str) -> int:
         """How many values a backend has recorded, plus how many calls of models were traced on it."""

@@ -37,13 +37,15 @@ TOLERANCES: Final = {
     "float16": Tolerance(8e-3, 2e-3, 0.0),
     "bfloat16": Tolerance(6e-2, 1.6e-2, 0.0),
 }
-"""From the finest dtype to the coarsest. A complex dtype has the tolerance of its parts; ints and bools are exact."""
+"""The tolerance of each float dtype, from the finest dtype to the coarsest. A complex dtype has the tolerance of its
+real and imaginary parts; ints and bools must be equal."""
 
 _PYTHON: Final = ("float", "complex")
 _NOISES: Final = 8.0
-"""The factor by which an error may exceed what rounding alone does: 4 was the least without a false alarm."""
+"""If the noise of a leaf was measured, an error may be this many times the noise. 4 was the smallest factor without a
+false alarm."""
 _FLOOR: Final = 2 * 2.0**-23
-"""What is allowed where rounding did nothing, as a share of max|expected|."""
+"""The error that is allowed beside the noise, even if the noise is 0, as a share of max|expected|."""
 _DOES: Final = " that rounding alone does up to this step"
 
 
@@ -58,9 +60,9 @@ class Rule(NamedTuple):
     pythons: Literal["float32", "float64"] = "float32"
     """The dtype by whose tolerance two Python floats are compared."""
     float64_as: Literal["float32", "float64"] = "float64"
-    """The dtype whose tolerance float64 has: in a run in float64, that of float32 from the second step of a name."""
+    """The dtype whose tolerance float64 values get: in a run in float64, float32 from the second step of a name on."""
     noise: Mapping[str, float] | None = None
-    """By each leaf's path, the error that rounding alone was seen to make; see `xdevice.parity.noise`."""
+    """The error that rounding alone was seen to make in each leaf, by the leaf's path; see `xdevice.parity.noise`."""
 
     def check(self) -> Rule:
         """Raises `ArgumentError` for a wrong tolerance; otherwise returns this `Rule`."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 FOLDER: Final = "trace"
 RUNS: Final = "runs.jsonl"
 FIRST: Final = 3
-"""How many calls with inputs of one shape are traced in any case."""
+"""The first calls with inputs of one shape are always traced: this many of them."""
 
 
 class _Pending(NamedTuple):

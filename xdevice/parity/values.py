@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from .tolerances import Allowed, Rule
 
 _ROUNDING: Final = 3.0
-"""Up to this multiple of what is allowed, rounding alone may be the cause: correct runs of deep models reached 2.3."""
+"""An error of up to this multiple of what is allowed may be due to rounding alone: correct runs of deep models reached
+2.3."""
 _DIGITS: Final = {"float16": 5, "bfloat16": 4, "float32": 9, "complex64": 9, "error": 3}
 
 
@@ -35,7 +36,7 @@ def compare_values(actual: Reading, expected: Reading, rule: Rule, noise: float 
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
-    # where nothing is allowed, the excess of all that differ is infinite: of these the element with the largest error
+    # if no error is allowed, the excess of all elements that differ is infinite: then the largest error decides
     place = int(numpy.where(excess == excess.max(), error, -1.0).argmax())
     index = tuple(int(i) for i in numpy.unravel_index(place, expected.shape))
     off = int(numpy.count_nonzero(excess > 1.0))

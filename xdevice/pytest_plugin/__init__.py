@@ -91,7 +91,7 @@ def _named(text: str) -> tuple[str, ...]:
 
 
 _BODY, _FIXTURES = 0, 1
-"""The seeds of what tests draw, and of what the fixtures for them draw."""
+"""The seeds of random numbers: of those that a test itself draws, and of those that its fixtures draw."""
 
 _settings: Final = pytest.StashKey[Settings]()
 _guarded: Final = pytest.StashKey[bool]()
@@ -303,7 +303,7 @@ def _tell_kernels(item: pytest.Item, when: Literal["ENTER", "LEAVE"]) -> None:
 
     for backend in registry.list_loaded():
         if backend.name == backend_of(item):
-            with suppress(UnsupportedError):  # a thread that cannot be made fit, or no kernels
+            with suppress(UnsupportedError):  # no kernels, or this thread cannot be prepared for them
                 getattr(backend.namespace(), getattr(arithmetic, when), _nothing)()
 
 
@@ -401,7 +401,7 @@ def xd_other_device(xd: Backend, xd_device: Device) -> Device:
     The test is skipped if there is no such device. TensorFlow and JAX get their second CPU device when they are loaded.
     """
     for device in (*_gpus(xd), _second_device(xd), devices.CPU):
-        # torch's "meta" holds no values, so a test that compares some cannot use it
+        # tensors on torch's "meta" hold no values, so a test that compares values cannot use it
         if device is not None and device is not xd_device and device.kind != "meta":
             return device
     pytest.skip(f"{xd.name} has one device here that holds values: {xd_device}")

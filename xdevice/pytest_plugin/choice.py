@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _DEVICE_FIXTURES: Final = {"xd_device", "xd_devices", "xd_other_device"}
 
 placed: Final[pytest.StashKey[dict[str, Device]]] = pytest.StashKey()
-"""What `xd_device` has been, by backend."""
+"""By the name of each backend: the device that the fixture `xd_device` has given to tests on it."""
 
 
 class BackendName(str):
@@ -25,7 +25,7 @@ class BackendName(str):
 
 
 NOWHERE: Final = BackendName("none")
-"""The parameter of a test that no backend of this run may run: it is skipped, and seen."""
+"""The value of `xd` for a test that no backend of this run may run: the test is reported as skipped, not dropped."""
 
 
 def backend_of(item: pytest.Item) -> str | None:

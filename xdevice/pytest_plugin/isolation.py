@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 _POLL: Final = 0.05
-"""Seconds between two looks at what a child has written."""
+"""Seconds between two looks at the file that a child process writes."""
 _TAIL: Final = 40
-"""How many lines of a crashed child's output are shown."""
+"""How many of the last lines of a crashed child process's output are shown."""
 
 
 # the parent
@@ -148,7 +148,7 @@ class _Process:
         self._events.touch()
         task.write_text(json.dumps({"backend": name, "nodeids": nodeids, "events": str(self._events)}))
         command = [sys.executable, "-m", "pytest", f"--xd-child={task}"]
-        if config.pluginmanager.hasplugin("cacheprovider"):  # --lf and its like have chosen already
+        if config.pluginmanager.hasplugin("cacheprovider"):  # --lf and similar options have already chosen the tests
             command.append(f"--override-ini=cache_dir={folder / 'cache'}")
         command += map(str, config.invocation_params.args)
         with self._output.open("w") as output:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from xdevice.parity.recording import RecordedCall, Recorder
 
 WITHOUT_BACKEND: Final = "without-backend"
-"""The folder of a test that does not ask for `xd`."""
+"""The name of the recording's folder, instead of a backend's name, if a test does not use `xd`."""
 _ACTUAL: Final = "assert_parity.actual"
 _EXPECTED: Final = "assert_parity.expected"
 
 seen: Final = pytest.StashKey[int]()
-"""How many values of a test were kept, or compared."""
+"""How many values of a test were recorded, to be kept or compared."""
 
 
 class Recordings:

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _MOST = 300
-"""Characters of a message of a framework."""
+"""How many characters of a framework's error message are quoted."""
 IMAGES = ("conv", "conv_transpose", "batch_norm", "prelu", "instance_norm", "group_norm")
-"""The kinds of layers that tell that an input of three axes has an axis of channels, and is no sequence."""
+"""Kinds of layers that take images: an input of three axes that is given to one has an axis of channels, and is not a
+sequence."""
 
 
 class Run(NamedTuple):

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _ROUNDING: Final = 1 / 500
-"""The share of the limit below which errors are all taken for rounding when the greatest step is looked for."""
+"""In the search for the step where the error grows most, errors below this share of the limit count as rounding."""
 _GRADIENTS: Final = 10
-"""A gradient may be off by this many times what an output may."""
+"""A gradient may be off by this many times the limit for outputs."""
 _LISTED: Final = 6
 
 
@@ -44,17 +44,17 @@ class Traced(NamedTuple):
     """The name of the backend, such as `torch`."""
     calls: Sequence[LayerCall]
     outputs: Sequence[Array]
-    """What the model returned, with its channels where the other run has them, so that elements can be compared."""
+    """The tensors that the model returned, with their channels on the axis where the other run has them."""
 
 
 class Divergence(NamedTuple):
     """The first place where two runs differ: a layer, or a gap between layers."""
 
     path: str
-    """The path of the layer of the expected model, or of the layer behind the gap; empty for a gap at the end."""
+    """The path, in the expected model, of the layer, or of the layer behind the gap; empty for a gap at the end."""
     text: str
     error: float
-    """A share of the largest value; infinite if shapes differ."""
+    """How far off the values are, as a share of the largest expected value; infinite if the shapes differ."""
 
 
 class Step(NamedTuple):
@@ -64,7 +64,7 @@ class Step(NamedTuple):
     expected: LayerCall
     is_input: bool
     error: float | None
-    """None if the two arrays cannot be compared."""
+    """The distance between the arrays of the two runs (`distances`); None if they cannot be compared."""
 
 
 class _Gap(NamedTuple):
@@ -117,7 +117,7 @@ def steps(actual: Traced, expected: Traced, pairs: Sequence[tuple[Layer, Layer]]
         place = next((n for n, one in enumerate(left) if _is_same(one.inputs, call.inputs, most)), 0) if left[1:] else 0
         other = left.pop(place)
         yield Step(other, call, True, _error(other.inputs, call.inputs, padded=mine.kind == "conv"))
-        # the output of one of the two is that of its activation, which is no call of its own
+        # one of the two layers includes its activation, which is no call of its own: their outputs are not comparable
         hidden = mine.kind == "batch_norm" and mine.settings.get("activation") != theirs.settings.get("activation")
         yield Step(other, call, False, None if hidden else _error(other.outputs, call.outputs))
 

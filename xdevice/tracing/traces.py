@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Array = numpy.ndarray[Any, Any]
 
 _SHOWN: Final = 60
-"""How many calls a table shows; of more, those at both ends."""
+"""How many calls a table shows at most. Of a longer trace, it shows the first and the last calls."""
 _NOTHING: Final = "no layer was called in this thread or task, or a compiler has hidden them"
 _HEADINGS: Final = ("layer", "type", "output", "mean", "std", "gradient")
 
@@ -32,16 +32,16 @@ class LayerCall(NamedTuple):
     """
 
     path: str
-    """The path to the layer from the model, as in the names of its variables: `features.0`."""
+    """The path from the model to the layer, as in the names of the layer's variables: `features.0`."""
     number: int
-    """How many times it was called before."""
+    """How many earlier calls of the same layer the trace has."""
     type: str
-    """The name of its class; of a function, for the activation that a Keras layer has inside, its own."""
+    """The name of the layer's class. The activation inside a Keras layer is a function: for it, the function's name."""
     inputs: tuple[Array, ...]
-    """The tensors among its arguments, in containers too."""
+    """The tensors among the arguments of the call, also those in containers."""
     outputs: tuple[Array, ...]
     gradients: tuple[Array | None, ...]
-    """For each output the gradient that has reached it; None if none did."""
+    """For each output, the gradient that has reached this output; None if none did."""
 
 
 class Trace:

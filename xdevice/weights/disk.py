@@ -95,7 +95,7 @@ def replacing(target: str) -> Iterator[str]:
             _flush(new)
             os.chmod(new, _permissions(target, own))
             os.replace(new, target)
-    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
+    if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
         with path_errors(f"{target!r:.1000} is written, but may not be on the disk"):
             _flush(folder, os.O_RDONLY)
 

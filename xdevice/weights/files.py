@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _WRITABLE: Final = frozenset(DTYPES.values())
 _LONE: Final = "tensor"
-"""The name in a file of a tensor that was saved by itself."""
+"""The name that a tensor gets in the file if it is saved by itself, and not in a container or model."""
 
 
 class _Variable(NamedTuple):

@@ -30,13 +30,14 @@ DTYPES: Final = {
 }  # fmt: skip
 """The dtypes of the format that NumPy has a name for, by their code in the header."""
 SMALL: Final = 1 << 14
-"""Bytes up to which a copy is cheaper than memory of a tensor's own."""
+"""Tensors of at most this many bytes are copied, because that is cheaper than reading each into memory of its own."""
 _BLOCK: Final = 1 << 20
 _FEW: Final = 32
-"""How many axes an array may have in every version of NumPy."""
+"""The number of axes that an array may have in all versions of NumPy; newer versions allow more."""
 RESERVED: Final = "__metadata__"
 SHARED: Final = "xdevice.shared"
-"""The key of xdevice's own entry in a file's metadata: the further names of its tensors, as a JSON object."""
+"""The key of xdevice's own entry in a file's metadata. Its value is a JSON object with the further names of tensors
+that have several."""
 
 
 class Entry(NamedTuple):
@@ -126,7 +127,7 @@ def _entries(header: Mapping[str, Any], start: int) -> dict[str, Entry]:
         code, shape = about["dtype"], tuple(about["shape"])
         if code not in DTYPES:
             raise DTypeError(f"{name} is {code}, which NumPy has no dtype for; known are {', '.join(DTYPES)}")
-        if len(shape) > _FEW or 0 in shape:  # others are no larger than the file, which NumPy can hold
+        if len(shape) > _FEW or 0 in shape:  # a shape without 0 has no more bytes than the file
             _require_array(name, host_dtype(DTYPES[code]), shape)
         begin, end = about["data_offsets"]
         entries[name] = Entry(DTYPES[code], shape, start + begin, end - begin)
@@ -152,7 +153,7 @@ def pause_collector() -> Iterator[None]:
 
 def _require_array(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     try:
-        np.broadcast_to(np.zeros((), dtype), shape)  # NumPy's limits of axes and sizes; allocates nothing
+        np.broadcast_to(np.zeros((), dtype), shape)  # raises beyond NumPy's limits of axes and sizes; allocates nothing
     except ValueError as error:
         raise ValueError(f"{name} has a shape of {len(shape)} axes that no array can have: {error}") from error
 
@@ -209,7 +210,7 @@ def _fill(buffer: np.ndarray[Any, Any], file: FileIO, start: int) -> np.ndarray[
     rest = buffer.data
     while rest:
         with path_errors(f"{file.name!r:.1000} cannot be read"):
-            got = file.readinto(rest)  # 2 GB at most
+            got = file.readinto(rest)  # reads 2 GB at most
         if not got:
             raise FileFormatError(f"{file.name!r:.1000} was cut off while it was read; load it again")
         rest = rest[got:]
