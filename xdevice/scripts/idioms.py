@@ -70,6 +70,7 @@ CALLS: Final[dict[str, Idiom]] = {
         tensorflow.config.list_physical_devices tensorflow.config.experimental.list_physical_devices
         tensorflow.config.list_logical_devices jax.devices
     """),
+    **_calls("XD102", "count", "xdevice.num_gpus()", "jax.device_count"),
     # move, wait, read, time, split, memory
     **_calls("XD103", "put", "xdevice.to_device", "jax.device_put"),
     **_calls("XD105", "wait", "xdevice.sync", """
@@ -133,7 +134,7 @@ CALLS: Final[dict[str, Idiom]] = {
         tensorflow.config.set_visible_devices tensorflow.config.set_logical_device_configuration
         tensorflow.config.get_visible_devices tensorflow.config.experimental.set_virtual_device_configuration
         tensorflow.config.experimental.list_logical_devices mxnet.test_utils.list_gpus jax.local_devices
-        jax.device_count jax.local_device_count
+        jax.local_device_count
     """, "lists or configures devices in the framework's own way"),
     **_calls("XD156", "none", "", """
         torch.cuda.is_bf16_supported torch.cuda.get_device_properties torch.cuda.get_device_name

@@ -1070,6 +1070,8 @@ class Inference:
                 return of(atom) if isinstance(node.slice, ast.Slice) else union(NOTHING, *atom[1])
             if sort == "ext" and atom[1] == "os.environ":
                 return STR
+            if sort in ("device", "none", "int", "float", "bool"):
+                return NOTHING  # it raises
             if sort == "instance":
                 return self._item_of(of(atom), node)
             return UNKNOWN

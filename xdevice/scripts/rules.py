@@ -241,12 +241,10 @@ class Rules:
             and len(argument.values) == 2
             and _literal(argument.values[0]) == "cuda:"
         ):
-            part = argument.values[1]
-            if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
-                inner = self.module.segment(part.value) if self._is_exact(part.value) else None
-                if inner is not None and not self._has_sites(part.value):
-                    edits = self._replace(node, f"xdevice.native.gpu({inner})")
-                    return self._index_grade(part.value, edits)
+            index = self._filled_in(argument.values[1])
+            if index is not None:
+                edits = self._replace(node, f"xdevice.native.gpu({self.module.segment(index)})")
+                return self._index_grade(index, edits)
         if isinstance(argument, ast.IfExp) and self._is_choice(argument):
             return self._rewrite(
                 "proven", "the usual choice", self._replace(node, "xdevice.native.try_gpu()"), argument
@@ -299,18 +297,41 @@ class Rules:
         return self._rewrite("safe", "the index is not proven to be a number", edits, code="XD161")
 
     def _scope(self, node: ast.Call, idiom: Idiom) -> Finding:
-        if not isinstance(self.parents.get(node), ast.withitem):
+        is_entered = isinstance(self.parents.get(node), ast.withitem)
+        if not idiom.text:
+            return self._scope_of_text(node, is_entered)
+        if not is_entered:
             return _open("TensorFlow's helper gives a scope, where a neutral device is needed", "XD164")
-        if idiom.text:
-            return self._rewrite("proven", "a scope, as a neutral device is", self._name(node, idiom.text))
-        text = _literal(node.args[0]) if len(node.args) == 1 and not node.keywords else None
+        return self._rewrite("proven", "a scope, as a neutral device is", self._name(node, idiom.text))
+
+    def _scope_of_text(self, node: ast.Call, is_entered: bool) -> Finding:
+        """The verdict on `tf.device("/GPU:1")`. Where there is no such GPU, TensorFlow takes another device: so a GPU
+        stays a description in `tf.device`, which no block of xdevice is."""
+        argument = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        index, text = None, _literal(argument) if argument is not None else None
+        if isinstance(argument, ast.JoinedStr) and len(argument.values) == 2:
+            before = _literal(argument.values[0]) or ""
+            index = self._filled_in(argument.values[1]) if before.endswith(":") else None
+            text = f"{before}0" if index is not None else None
         match = re.fullmatch(r"/?(?:device:)?([CG])PU(?::(\d+))?", text or "", re.IGNORECASE)
-        if match is None:
+        if match is None or argument is None:
             return _open("not a text that names one device", "XD165")
         maker = "cpu" if match[1] in "cC" else "gpu"
-        return self._rewrite(
-            "proven", "a text that names it", self._replace(node, f"xdevice.{maker}({match[2] or ''})")
-        )
+        if index is not None:
+            return self._index_grade(
+                index, self._replace(argument, f"xdevice.native.{maker}({self.module.segment(index)})")
+            )
+        if is_entered and maker == "cpu":
+            edits = self._replace(node, f"xdevice.cpu({match[2] or ''})")
+        else:
+            edits = self._replace(argument, f"xdevice.native.{maker}({match[2] or ''})")
+        return self._rewrite("proven", "a text that names it", edits)
+
+    def _filled_in(self, part: ast.expr) -> ast.expr | None:
+        """What an f-string fills in, if it can be written elsewhere as it stands."""
+        if not isinstance(part, ast.FormattedValue) or part.conversion != -1 or part.format_spec is not None:
+            return None
+        return part.value if self._is_exact(part.value) and not self._has_sites(part.value) else None
 
     def _list(self, node: ast.Call, idiom: Idiom) -> Finding:
         wanted = _literal(node.args[0]) if len(node.args) == 1 and not node.keywords else None
@@ -331,6 +352,13 @@ class Rules:
             edits = (self._edit(parent, start, begin, "xdevice.native.gpu("), self._edit(parent, end, stop, ")"))
             return self._rewrite("proven", "one of the list", edits)
         return _open("a list of the framework's own objects", "XD155")
+
+    def _count(self, node: ast.Call, idiom: Idiom) -> Finding:
+        if len(node.args) != 1 or node.keywords or _literal(node.args[0]) not in ("gpu", "cuda"):
+            return _open("counts the devices of the default kind, CPUs too", "XD155")
+        if isinstance(self.parents.get(node), ast.Expr):
+            return _open("only asks whether JAX raises an error", "XD163")
+        return self._rewrite("proven", "only their number is asked", self._replace(node, idiom.text))
 
     def _put(self, node: ast.Call, idiom: Idiom) -> Finding:
         if len(node.args) != 2 or node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
