@@ -211,6 +211,33 @@ def test_tensorflow_is_asked_for_the_device_that_it_would_take_itself():
     )
 
 
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        ("scatter(x, devices)", "xdevice.split_batch(x, devices, even=False)"),
+        ("scatter(x, (devices))", None),
+        ("scatter(x, devices,)", None),
+        ("scatter(x, [0, 1])", None),
+        ("scatter(unknown, devices)", None),
+        ("scatter(x, unknown)", None),
+    ],
+)
+def test_tensors_are_scattered_to_devices_and_nothing_else_is(call, after):
+    text = f"{TENSOR}devices = [torch.device(f'cuda:{{i}}') for i in range(2)]\ny = torch.nn.parallel.{call}\n"
+    assert body(text).endswith(f"y = {after or f'torch.nn.parallel.{call}'}\n")
+
+
+@pytest.mark.parametrize("text", ['"gpu:{}".format(i[0])', '"gpu:%d" % i[0]', 'f"gpu:{i[0]}"'])
+def test_a_text_that_is_filled_in_names_a_device(text):
+    assert f"xdevice.set_device({text})" in ported(f"import paddle\npaddle.set_device({text})\n")
+    other = text.replace("gpu:", "gpus ")
+    assert f"paddle.set_device({other})" in ported(f"import paddle\npaddle.set_device({other})\n")
+
+
+def test_what_is_compared_by_identity_stays():
+    assert "d is torch.device('cpu')" in ported(f"{TENSOR}print(d is torch.device('cpu'))\n")
+
+
 def test_jax_counts_cpus_too_where_no_kind_is_named():
     text = "import jax\nn = jax.device_count('gpu')\nm = jax.device_count()\njax.device_count('gpu')\n"
     assert ported(text).endswith("n = xdevice.num_gpus()\nm = jax.device_count()\njax.device_count('gpu')\n")

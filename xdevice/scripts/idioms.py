@@ -91,6 +91,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD109", "split", "xdevice.split_batch", """
         d2l.torch.split_batch d2l.mxnet.split_batch d2l.paddle.split_batch
     """),
+    **_calls("XD109", "scatter", "xdevice.split_batch", "torch.nn.parallel.scatter"),
     **_calls("XD110", "memory", "allocated", """
         torch.cuda.memory_allocated paddle.device.cuda.memory_allocated torch.accelerator.memory_allocated
     """),
@@ -113,7 +114,7 @@ CALLS: Final[dict[str, Idiom]] = {
     """, "xdevice pins memory by itself"),
     **_calls("XD153", "none", "", """
         torch.nn.DataParallel torch.nn.parallel.DataParallel torch.nn.parallel.DistributedDataParallel
-        torch.nn.parallel.scatter torch.nn.parallel.gather torch.nn.parallel.replicate
+        torch.nn.parallel.gather torch.nn.parallel.replicate
         torch.nn.parallel.parallel_apply torch.nn.parallel.data_parallel
         torch.nn.parallel.DistributedDataParallelCPU torch.distributed.fsdp.fully_shard
         torch.distributed.fsdp.FullyShardedDataParallel torch.distributed.tensor.parallel.parallelize_module

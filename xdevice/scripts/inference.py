@@ -610,8 +610,7 @@ class Inference:
         for part in node.values:
             self.expr(part, env, frame)
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
-        is_device = SPELLING.fullmatch(pattern) and any(not isinstance(p, ast.Constant) for p in node.values)
-        return of(("spelling", pattern, node)) if is_device else STR
+        return _filled(pattern, node)
 
     def _format(self, node: ast.FormattedValue, env: Env, frame: Frame) -> Value:
         self.expr(node.value, env, frame)
@@ -738,6 +737,8 @@ class Inference:
         if sort == "array":
             return FLOAT if name == "item" else ARRAY
         if sort in ("str", "spelling"):
+            if name == "format":
+                return _filled(_pattern(node.func.value), node)  # type: ignore[attr-defined]
             return {"split": UNKNOWN, "startswith": BOOL, "endswith": BOOL, "isdigit": BOOL}.get(name, STR)
         if sort == "made":
             return self._method_of_made(owner, name, node, values)
@@ -1091,7 +1092,9 @@ class Inference:
             whole = not isinstance(op, ast.Div) and not may_be(left | right, ("float",))
             return INT if whole else FLOAT
         if only(left, ("str", "spelling")):
-            return STR
+            return (
+                _filled(_pattern(node.left), node) if isinstance(op, ast.Mod) and isinstance(node, ast.BinOp) else STR
+            )
         if only(left, ("array", *_NUMBERS)) and only(right, ("array", *_NUMBERS)):
             return ARRAY
         if only(left, ("list", "tuple")) and (only(right, ("list", "tuple", "int"))):
@@ -1295,6 +1298,17 @@ def _join(one: Env | None, other: Env | None) -> Env | None:
     if one is other:
         return one
     return {name: union(one.get(name, NOTHING), other.get(name, NOTHING)) for name in {**one, **other}}
+
+
+def _pattern(node: ast.expr) -> str:
+    """A text that is filled in by `format` or `%`, with a star for each value."""
+    text = node.value if isinstance(node, ast.Constant) else ""
+    return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
+
+
+def _filled(pattern: str, node: ast.AST) -> Value:
+    """What a text with values filled in is: a device's name if it can be one."""
+    return of(("spelling", pattern, node)) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
 
 
 def _denies_gpu(test: ast.expr) -> bool:

@@ -96,6 +96,8 @@ class Rules:
         where = node.value if isinstance(node, ast.keyword) else node
         if finding.edits and not self._is_located(where):
             finding = _open("inside an f-string whose parts this version of Python cannot locate", "XD165")
+        if finding.edits and idiom.code == "XD101" and self._is_identified(where):
+            finding = _open("compared by identity, which another object of the same device may pass", "XD169")
         if finding.edits and self._is_printed(where):
             finding = _open("an f-string with = prints the expression itself", "XD169")
         if finding.edits and self._is_scripted(where):
@@ -241,10 +243,10 @@ class Rules:
             and len(argument.values) == 2
             and _literal(argument.values[0]) == "cuda:"
         ):
-            index = self._filled_in(argument.values[1])
-            if index is not None:
-                edits = self._replace(node, f"xdevice.native.gpu({self.module.segment(index)})")
-                return self._index_grade(index, edits)
+            filled = self._filled_in(argument.values[1])
+            if filled is not None:
+                edits = self._replace(node, f"xdevice.native.gpu({self.module.segment(filled)})")
+                return self._index_grade(filled, edits)
         if isinstance(argument, ast.IfExp) and self._is_choice(argument):
             return self._rewrite(
                 "proven", "the usual choice", self._replace(node, "xdevice.native.try_gpu()"), argument
@@ -308,7 +310,8 @@ class Rules:
         """The verdict on `tf.device("/GPU:1")`. Where there is no such GPU, TensorFlow takes another device: so a GPU
         stays a description in `tf.device`, which no block of xdevice is."""
         argument = node.args[0] if len(node.args) == 1 and not node.keywords else None
-        index, text = None, _literal(argument) if argument is not None else None
+        index: ast.expr | None = None
+        text = _literal(argument) if argument is not None else None
         if isinstance(argument, ast.JoinedStr) and len(argument.values) == 2:
             before = _literal(argument.values[0]) or ""
             index = self._filled_in(argument.values[1]) if before.endswith(":") else None
@@ -411,6 +414,21 @@ class Rules:
         if only(data, ("tensor",)) or not may_be(data, ("array", "list", "tuple")):
             return self._rewrite("proven", "what MXNet splits, and a list of its devices", tuple(edits))
         return self._rewrite("safe", "the batch is not proven to be a tensor", tuple(edits), code="XD162")
+
+    def _scatter(self, node: ast.Call, idiom: Idiom) -> Finding:
+        if len(node.args) != 2 or node.keywords or not self._is_list_of_devices(_means(node.args[1])):
+            return _open("not the form scatter(tensor, devices)", "XD166")
+        if not only(_means(node.args[0]), ("tensor",)):
+            return _open("what is scattered is not proven to be a tensor", "XD162")
+        end = self._span(node)[1] - 1
+        if self._span(node.args[1])[1] != end:
+            return _open("brackets or a comma behind the arguments", "XD166")
+        edits = (*self._name(node, idiom.text), self._edit(node, end, end, ", even=False"))
+        return self._rewrite("proven", "a tensor, and a list of devices", edits)
+
+    def _is_list_of_devices(self, means: Value) -> bool:
+        items = [self.inference.get(("items", atom[1])) for atom in means if kind(atom) == "list"]
+        return only(means, ("list",)) and all(only(item, _DEVICES) for item in items)
 
     def _split(self, node: ast.Call, idiom: Idiom) -> Finding:
         parent = self.parents.get(node)
@@ -782,6 +800,10 @@ class Rules:
                 return re.match(rb"\s*=\s*[}!:]", rest) is not None
             inner = around
         return False
+
+    def _is_identified(self, node: ast.AST) -> bool:
+        parent = self.parents.get(node)
+        return isinstance(parent, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in parent.ops)
 
     def _is_scripted(self, node: ast.AST) -> bool:
         for around in self._around(node):
