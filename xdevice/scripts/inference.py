@@ -378,6 +378,7 @@ class Inference:
     def _import(self, node: ast.Import, env: Env, frame: Frame) -> Env:
         for alias in node.names:
             full = alias.name if alias.asname else alias.name.split(".")[0]
+            self._module(alias.name, frame.unit)  # `import a.b` runs a.b, too
             self._bind_name(alias.asname or full, self._module(full, frame.unit), env, frame)
         return env
 
@@ -388,13 +389,16 @@ class Inference:
             return of(("project", found))
         return of(("ext", full))
 
-    def _know(self, one: Unit, other: Unit) -> None:
+    def _know(self, one: Unit, other: Unit | None) -> None:
+        if other is None or other is one:
+            return
         self.imports.setdefault(one, set()).add(other)
         self.imports.setdefault(other, set()).add(one)
 
     def _import_from(self, node: ast.ImportFrom, env: Env, frame: Frame) -> Env:
         full = self.project.relative(node, frame.unit)
         found = self.project.find(full, frame.unit) if full else None
+        self._know(frame.unit, found)
         for alias in node.names:
             if alias.name == "*":
                 if found is not None:
@@ -408,8 +412,8 @@ class Inference:
 
     def _from(self, full: str, found: Unit | None, name: str, asker: Unit) -> Value:
         inner = self.project.find(f"{full}.{name}" if full else name, asker)
+        self._know(asker, inner)
         if found is not None and found is not asker:
-            self._know(asker, found)
             value = self.get((found, name))
             if value or inner is None:
                 return value
