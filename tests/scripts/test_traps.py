@@ -238,6 +238,12 @@ def test_what_is_compared_by_identity_stays():
     assert "d is torch.device('cpu')" in ported(f"{TENSOR}print(d is torch.device('cpu'))\n")
 
 
+@pytest.mark.parametrize("use", ["x.numpy().decode()", "{1: 2}[x.numpy()]", "unknown[x.numpy()]"])
+def test_tensorflows_scalars_are_texts_and_keys(use):
+    text = f"import tensorflow as tf\nx = tf.constant(1)\ny = {use}\nz = [1, 2][x.numpy()]\n"
+    assert ported(text).endswith(f"y = {use}\nz = [1, 2][xdevice.to_numpy(x)]\n")
+
+
 def test_jax_counts_cpus_too_where_no_kind_is_named():
     text = "import jax\nn = jax.device_count('gpu')\nm = jax.device_count()\njax.device_count('gpu')\n"
     assert ported(text).endswith("n = xdevice.num_gpus()\nm = jax.device_count()\njax.device_count('gpu')\n")

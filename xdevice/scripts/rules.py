@@ -619,6 +619,8 @@ class Rules:
             return Finding("neutral", "it is on the host already")
         if isinstance(self.parents.get(node), ast.Subscript) and isinstance(self.parents[node].ctx, ast.Store):  # type: ignore[attr-defined]
             return _open("writes into the memory of the tensor", "XD163")
+        if self._is_scalar_in_tensorflow(node):
+            return _open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
         begin, end = self._span(node)
         edits = (
             self._edit(node, begin, begin, f"{word or idiom.text}("),
@@ -633,6 +635,15 @@ class Rules:
         return self._rewrite(
             "safe", "the receiver is not proven to be a tensor; anything else raises", edits, code="XD162"
         )
+
+    def _is_scalar_in_tensorflow(self, node: ast.Call) -> bool:
+        """Whether `x.numpy()` is used as what only a scalar can be: a text, or a key."""
+        parent = self.parents.get(node)
+        if "tensorflow" not in self.uses or not isinstance(node.func, ast.Attribute) or node.func.attr != "numpy":
+            return False
+        if isinstance(parent, ast.Subscript):
+            return parent.slice is node and not only(_means(parent.value), ("tensor", "array", "list", "tuple", "str"))
+        return isinstance(parent, ast.Attribute) and parent.attr in ("decode", "startswith", "endswith", "split")
 
     def _is_mxnets(self, method: str) -> bool:
         """Whether no other framework that this module imports has a method of this name."""
