@@ -96,6 +96,8 @@ class Rules:
         where = node.value if isinstance(node, ast.keyword) else node
         if finding.edits and not self._is_located(where):
             finding = _open("inside an f-string whose parts this version of Python cannot locate", "XD165")
+        if finding.edits and len(self.uses) > 1 and _asks_the_selected(idiom):
+            finding = _open("several frameworks in this file: the selected one would be asked", "XD168")
         if finding.edits and idiom.code == "XD101" and self._is_identified(where):
             finding = _open("compared by identity, which another object of the same device may pass", "XD169")
         if finding.edits and self._is_printed(where):
@@ -148,6 +150,8 @@ class Rules:
         idiom = idioms.METHODS[node.func.attr]
         receiver = _means(node.func.value)
         if full and (framework_of(full) is None or not may_be(receiver, ("ext",))):
+            return None
+        if isinstance(node.func.value, ast.Name) and node.func.value.id in idioms.MODULES:
             return None
         if may_be(receiver, ("ext", "project", "class", "dict", "list", "tuple", "namespace")):
             foreign = idiom.way not in ("none", "listed_values")
@@ -374,9 +378,12 @@ class Rules:
 
     def _place(self, node: ast.Call, idiom: Idiom) -> Finding:
         is_alone = isinstance(self.parents.get(node), ast.Expr)
-        if is_alone and len(node.args) == 1 and not node.keywords and only(_means(node.args[0]), _DEVICES):
-            return self._rewrite("proven", "the argument is a device", self._name(node, idiom.text))
-        return _open("its result is used, or the argument is not proven to be a device")
+        means = _means(node.args[0]) if len(node.args) == 1 and not node.keywords else NOTHING
+        if not is_alone or not only(means, _DEVICES):
+            return _open("its result is used, or the argument is not proven to be a device")
+        if any(kind(atom) == "spelling" and ":" not in atom[1] and atom[1].lower() != "cpu" for atom in means):
+            return _open("without an index, Paddle takes the GPU that was given to the process")
+        return self._rewrite("proven", "the argument is a device", self._name(node, idiom.text))
 
     def _wait(self, node: ast.Call, idiom: Idiom) -> Finding:
         if not isinstance(self.parents.get(node), ast.Expr):
@@ -905,6 +912,11 @@ def _imports_of(unit: Unit, inference: Inference) -> set[str]:
             root = inference.project.relative(node, unit)
             found |= {root, *(f"{root}.{alias.name}" for alias in node.names)}
     return found
+
+
+def _asks_the_selected(idiom: Idiom) -> bool:
+    """Whether the neutral word of an idiom asks the selected backend; the others have a tensor to ask."""
+    return idiom.code in ("XD101", "XD102", "XD108", "XD110", "XD111", "XD151") or idiom.way == "wait"
 
 
 def _literal(node: ast.AST) -> str | None:
