@@ -121,3 +121,16 @@ def test_no_framework_and_no_numpy_is_loaded():
     read = f"from xdevice.scripts import engine; engine.examine([{str(Path(__file__).parent)!r}])"
     code = f"import sys; {read}; sys.exit('numpy' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "line", ["from pkg import moving", "import pkg.moving", "from .moving import *", "from . import moving"]
+)
+def test_a_package_is_read_from_the_folder_that_it_lies_in(line, tmp_path):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "setting.py").write_text(f"import torch\n{line}\ntorch.cuda.set_device(1)\n")
+    (package / "moving.py").write_text("import torch\nx = torch.ones(1).cuda()\n")
+    made = engine.examine([package])
+    assert [(site.file, site.code) for site in made.sites if site.idiom == ".cuda()"] == [("pkg/moving.py", "XD151")]
