@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, sampled
+from support import FRAMEWORKS, ROOT, sampled
 
 import xdevice
 from xdevice import optim
@@ -151,3 +152,12 @@ def test_what_is_refused_by_name(xd):
         optim.sgd(params, params, state | {"momentum": [*params, *params]}, lr=0.1)
     with pytest.raises(xdevice.errors.ArgumentError, match="a norm above 0"):
         optim.clip_by_global_norm(params, 0)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_example_of_the_page_prints_what_it_shows(name, capsys):
+    page = (ROOT / "docs" / "reference" / "optim.md").read_text(encoding="utf-8")
+    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL).groups()
+    with xdevice.use(name):
+        exec(compile(code, "optim.md", "exec"), {})
+    assert capsys.readouterr().out == shown
