@@ -67,8 +67,9 @@ def examine(
     """All files under the paths as one project, with a verdict for each site.
 
     `only` is the level of `port`; `root` is where imports resolve and paths are shown from (by default the folder that
-    all paths share); `backend` is what is written into `set_backend`, by default the one framework that a file uses.
-    The path "-" is a script on the standard input. A file that cannot be read is told in `unreadable`.
+    all paths share, or if that is a package, the folder around it); `backend` is what is written into `set_backend`, by
+    default the one framework that a file uses. The path "-" is a script on the standard input. A file that cannot be
+    read is told in `unreadable`.
     """
     wanted = [Path(path) for path in paths]
     root = root or _common_folder(wanted)
@@ -152,5 +153,10 @@ def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
 
 
 def _common_folder(paths: list[Path]) -> Path:
+    """The folder that all paths share; of a package the folder around it, because its modules import each other by the
+    package's name."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
-    return Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
+    shared = Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
+    while (shared / "__init__.py").is_file() and shared != shared.parent:
+        shared = shared.parent
+    return shared

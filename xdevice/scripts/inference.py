@@ -707,6 +707,8 @@ class Inference:
         if isinstance(func, ast.Attribute):
             owner = self.expr(func.value, env, frame)
             func.means = union(NOTHING, *(self._attribute_of(atom, func.attr, func) for atom in owner))  # type: ignore[attr-defined]
+            if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
+                owner -= NONE
             results = [self._method(atom, func.attr, node, values, named, frame) for atom in owner]
             return union(NOTHING, *results)
         return self._call_all(self.expr(func, env, frame), node, values, named, frame)
@@ -766,6 +768,9 @@ class Inference:
             if name == "parameters":
                 self.put(("items", node), TENSOR)
                 return of(("list", node))
+            if name == "register_buffer" and len(values) > 1 and isinstance(node.args[0], ast.Constant):
+                self.put(("attr", self.family(cls), node.args[0].value), values[1])
+                return NONE
         return self._call_all(found, node, values, named, frame)
 
     def _method_of_tensor(self, name: str, node: ast.Call, values: list[Value]) -> Value:
@@ -837,6 +842,8 @@ class Inference:
             return values[0] if len(values) == 1 else tuple_of(values)
         if name == "asnumpy":
             return ARRAY
+        if owner[1] == "decord.VideoReader" and name == "get_batch":
+            return self.get(("bridge", "decord")) or of(knowledge.DECORDS_ARRAY)
         if owner[1] == "tensorflow.GradientTape" and name == "gradient":
             return self._like(values[1]) if len(values) > 1 else UNKNOWN
         self._escape(union(NOTHING, *values))
@@ -916,6 +923,8 @@ class Inference:
             return of(("device", CHOOSERS[full], node))
         if full == "argparse.ArgumentParser":
             return of(("parser", node))
+        if full == "decord.bridge.set_bridge":
+            self.put(("bridge", "decord"), UNKNOWN)  # from now on, decord gives tensors of a framework
         if full in knowledge.LOADERS:
             dataset = values[0] if values else named.get("dataset", UNKNOWN)
             collated = named.get("collate_fn", named.get("batchify_fn"))

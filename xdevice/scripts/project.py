@@ -186,7 +186,7 @@ class Project:
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
-    while folder in packages:
+    while folder in packages and folder.name:  # the root has no name, and is its own parent
         parts.insert(0, folder.name)
         folder = folder.parent
     return ".".join(parts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from . import idioms
 from .inference import SPELLING, is_model
-from .knowledge import IN_PLACE, framework_of
+from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, framework_of
 from .project import Scope
 from .sites import Edit, Grade, Site, Verdict
 from .values import NOTHING, Value, is_known, kind, may_be, only
@@ -434,6 +434,8 @@ class Rules:
             edits = (*edits, self._close(node, first))
         if only(means, _DEVICES) or wrap:
             return self._use("proven", node, edits)
+        if node.func.attr in idioms.ONLY_MXNET and not is_known(means) and self._is_mxnets(node.func.attr):  # type: ignore[attr-defined]
+            return self._use("proven", node, edits, "only arrays of MXNet have this method, and it takes a device")
         if (
             means
             and all(kind(atom) in ("str", "dtype", "float", "tensor", "module", "array") for atom in means)
@@ -580,7 +582,9 @@ class Rules:
         )
         if only(means, ("tensor",)):
             return self._rewrite("proven", "the receiver is a tensor", edits)
-        if node.func.attr in idioms.ONLY_MXNET and self._is_mxnets(node.func.attr):
+        if means == {DECORDS_ARRAY}:
+            return Finding("not a device", "an array of decord, which is on the host")
+        if node.func.attr in idioms.ONLY_MXNET and (means == {GLUONS_OUTPUT} or self._is_mxnets(node.func.attr)):
             return self._rewrite("proven", "only arrays of MXNet have this method", edits)
         if is_known(means) and not may_be(means, ("tensor", "made", "array")):
             return Finding("not a device", "the receiver is something else")
