@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,7 @@ class Examined:
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
+@sources.without_collecting()
 def examine(
     paths: Iterable[Path | str], only: Grade = "proven", root: Path | None = None, backend: str | None = None
 ) -> Examined:
@@ -79,6 +81,7 @@ def examine(
     return made
 
 
+@sources.without_collecting()
 def judge(made: Examined) -> None:
     """Fills in the verdict of each site of the files that were read."""
     project = Project([module for source in made.sources for module in source.modules])
@@ -135,11 +138,9 @@ def _after(source: Source, site: Site) -> str:
 
 def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
     """The modules that set the current device, and all that are connected with one of them by imports."""
-    import ast
-
     setting = set()
     for unit in units:
-        for node in ast.walk(unit.tree):
+        for node in unit.nodes:
             if isinstance(node, ast.Call) and inference.full(node.func) in SETS_CURRENT:
                 setting.add(unit)
     waiting = list(setting)

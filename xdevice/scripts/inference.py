@@ -93,6 +93,7 @@ class Inference:
         self._families: dict[Class, Class] = {}
         self._attributes: dict[Class, set[str]] = {}
         self._now: Unit | Function | None = None
+        self._ends: dict[ast.AST, Env] = {}  # for each loop: what was known at its end
         self.imports: dict[Unit, set[Unit]] = {}  # for each module, those that it imports and those that import it
         self.rounds = 0
 
@@ -100,6 +101,8 @@ class Inference:
         for unit in self.project.units:
             self._schedule(unit)
         self._drain()
+        for key in [key for key, value in self._cells.items() if isinstance(key[0], Unit) and not value]:
+            self.put(key, UNKNOWN)  # a name that the module takes from where nothing is known of it
         for function in self.functions.values():
             if function.is_open or not function.has_callers:
                 self._open(function)
@@ -117,7 +120,7 @@ class Inference:
     def put(self, key: Any, value: Value) -> None:
         if key[0] == "attr" and key[1] is not None:
             self._attributes.setdefault(key[1], set()).add(key[2])
-        old = self._cells.get(key, NOTHING)
+        old = self._cells.setdefault(key, NOTHING)
         new = old if value <= old else union(old, value)
         if new != old:
             self._cells[key] = new
@@ -299,7 +302,7 @@ class Inference:
             self.bind(node.target, items, env, frame)
             return self.block(node.body, env, frame)
 
-        after = self._loop(env, body, frame)
+        after = self._loop(node, env, body, frame)
         return self.block(node.orelse, after, frame)
 
     def _while(self, node: ast.While, env: Env, frame: Frame) -> Env | None:
@@ -307,10 +310,16 @@ class Inference:
             self.expr(node.test, env, frame)
             return self.block(node.body, self._narrow(node.test, env, True), frame)
 
-        after = self._loop(env, body, frame)
+        after = self._loop(node, env, body, frame)
         return self.block(node.orelse, after, frame)
 
-    def _loop(self, env: Env, body: Callable[[Env], Env | None], frame: Frame) -> Env:
+    def _loop(self, node: ast.AST, env: Env, body: Callable[[Env], Env | None], frame: Frame) -> Env:
+        """What is known where a loop ends: its body is read until that no longer changes, beginning with what was known
+        when the loop was read the last time, so that a loop inside of it is mostly read once."""
+        env = self._ends[node] = self._rounds(_join(env, self._ends.get(node)) or env, body, frame)
+        return env
+
+    def _rounds(self, env: Env, body: Callable[[Env], Env | None], frame: Frame) -> Env:
         for _ in range(5):
             frame.loops.append([])
             ends = [body(dict(env)), *frame.loops[-1]]
@@ -485,7 +494,7 @@ class Inference:
         for keyword in node.keywords:
             self.expr(keyword.value, env, frame)
         if bases != cls.bases:
-            cls.bases = bases
+            cls.inherit(bases)
             for atom in bases:
                 if kind(atom) == "class":
                     self._unite(cls, atom[1])
@@ -630,8 +639,8 @@ class Inference:
             if function is not None and node.id in function.locals:
                 return self.get((function, "local", node.id))
         found = self.get((frame.unit, node.id))
-        if found or (frame.function is None and frame.owner is None and node.id in _BUILTINS):
-            return found if found else of(("ext", f"builtins.{node.id}"))
+        if (frame.unit, node.id) in self._cells:
+            return found  # nothing, if what the module binds the name to is not known yet
         if node.id in _BUILTINS:
             return of(("ext", f"builtins.{node.id}"))
         star = self.get((frame.unit, "*"))
@@ -706,10 +715,11 @@ class Inference:
         named = {k.arg: self.expr(k.value, env, frame) for k in node.keywords}
         if isinstance(func, ast.Attribute):
             owner = self.expr(func.value, env, frame)
-            func.means = union(NOTHING, *(self._attribute_of(atom, func.attr, func) for atom in owner))  # type: ignore[attr-defined]
+            found = {atom: self._attribute_of(atom, func.attr, func) for atom in owner}
+            func.means = union(NOTHING, *found.values())  # type: ignore[attr-defined]
             if len(owner) > 1:  # `None` has no methods: what may be None, too, gives what the rest gives
                 owner -= NONE
-            results = [self._method(atom, func.attr, node, values, named, frame) for atom in owner]
+            results = [self._method(atom, found[atom], node, values, named, frame) for atom in owner]
             return union(NOTHING, *results)
         return self._call_all(self.expr(func, env, frame), node, values, named, frame)
 
@@ -719,13 +729,14 @@ class Inference:
         return union(NOTHING, *(self._call(atom, node, values, named, frame) for atom in callee))
 
     def _method(
-        self, owner: Atom, name: str, node: ast.Call, values: list[Value], named: dict[str | None, Value], frame: Frame
+        self, owner: Atom, found: Value, node: Any, values: list[Value], named: dict[str | None, Value], frame: Frame
     ) -> Value:
-        sort = kind(owner)
+        """What the call of a method gives; `found` is what the attribute of that name is."""
+        sort, name = kind(owner), node.func.attr
         if sort in ("ext", "project", "class", "super"):
-            return self._call_all(self._attribute_of(owner, name, node.func), node, values, named, frame)
+            return self._call_all(found, node, values, named, frame)
         if sort == "instance":
-            return self._method_of_instance(owner, name, node, values, named, frame)
+            return self._method_of_instance(owner, found, node, values, named, frame)
         if sort == "tensor":
             return self._method_of_tensor(name, node, values)
         if sort == "module" or owner == "optimizer":
@@ -754,14 +765,14 @@ class Inference:
         return UNKNOWN
 
     def _method_of_instance(
-        self, owner: Atom, name: str, node: ast.Call, values: list[Value], named: dict[str | None, Value], frame: Frame
+        self, owner: Atom, found: Value, node: Any, values: list[Value], named: dict[str | None, Value], frame: Frame
     ) -> Value:
         cls: Class = owner[1]
+        name = node.func.attr
         if name == "save_hyperparameters" and frame.function is not None:
             for arg in frame.function.args[1:]:
                 self.put(("attr", self.family(cls), arg.arg), self.get((frame.function, arg.arg)))
             return NONE
-        found = self._attribute_of(owner, name, node.func)
         if cls.method(name) is None and is_model(owner):
             if name in knowledge.MODULE_METHODS:
                 return of(owner)
@@ -1301,7 +1312,12 @@ def _join(one: Env | None, other: Env | None) -> Env | None:
         return one if other is None else other
     if one is other:
         return one
-    return {name: union(one.get(name, NOTHING), other.get(name, NOTHING)) for name in {**one, **other}}
+    joined = dict(one)
+    for name, value in other.items():
+        mine = joined.get(name, NOTHING)
+        if mine != value:
+            joined[name] = union(mine, value)
+    return joined
 
 
 def _denies_gpu(test: ast.expr) -> bool:

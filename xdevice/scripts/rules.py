@@ -36,6 +36,8 @@ _LOOSE: Final = (
     ast.Assert,
 )
 """The nodes around an expression in which a comparison needs no brackets; nor does it as an argument of a call."""
+_USES: Final = (ast.Call, ast.keyword, ast.IfExp, ast.Compare, ast.Attribute)
+"""The kinds of nodes that may be sites."""
 _TELLS: Final = {"print", "str", "repr", "format"}
 _LOGS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
 
@@ -69,20 +71,18 @@ class Rules:
         self.inference = inference
         self.text_origins = text_origins
         self.sets_current = sets_current
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self.order: list[ast.AST] = []
-        _walk(unit.tree, self.parents, self.order)
+        self.parents = unit.parents
         names = _imports_of(unit, inference)
         self.uses = {framework for name in names if (framework := framework_of(name)) is not None}
-        names |= {node.id for node in self.order if isinstance(node, ast.Name)}
+        names |= {node.id for node in unit.nodes if isinstance(node, ast.Name)}
         self.others = {name.split(".")[0] for name in names} & idioms.OTHER_ARRAYS
         self.consumed: set[ast.AST] = set()
 
     def sites(self) -> Iterator[Site]:
         if not self.uses:
             return
-        for node in self.order:
-            if node in self.consumed:
+        for node in self.unit.nodes:
+            if not isinstance(node, _USES) or node in self.consumed:
                 continue
             found = self._idiom(node)
             if found is None:
@@ -792,7 +792,7 @@ def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
                     found.update(a[2] for a in value if kind(a) in _DEVICES and a[2] is not None)
 
     for unit in units:
-        for node in ast.walk(unit.tree):
+        for node in unit.nodes:
             if isinstance(node, ast.FormattedValue):
                 if not SPELLING.fullmatch(str(getattr(node.value, "value", ""))):
                     collect(node.value)
@@ -823,17 +823,6 @@ def origins_in_text(units: list[Unit], inference: Inference) -> set[ast.AST]:
 _NO_IDIOM: Final = idioms.Idiom("", "", "")
 
 
-def _walk(node: ast.AST, parents: dict[ast.AST, ast.AST], order: list[ast.AST]) -> None:
-    """Notes the parent of each node, and all nodes with the outer ones first."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        order.append(current)
-        for child in ast.iter_child_nodes(current):
-            parents[child] = current
-            stack.append(child)
-
-
 def _means(node: ast.AST) -> Value:
     return getattr(node, "means", NOTHING)
 
@@ -841,7 +830,7 @@ def _means(node: ast.AST) -> Value:
 def _imports_of(unit: Unit, inference: Inference) -> set[str]:
     """The full names of what a module imports, anywhere in it."""
     found = set()
-    for node in ast.walk(unit.tree):
+    for node in unit.nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
