@@ -10,6 +10,7 @@ calls get "anything" as arguments.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
@@ -63,7 +64,8 @@ _TRANSPARENT: Final = {
     "torch.jit.ignore", "override", "typing.override",
 }  # fmt: skip
 _FORWARD: Final = ("__call__", "forward", "call")
-_END_OF_PROGRAM: Final = {"sys.exit", "exit", "quit", "os._exit"}
+_END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
+_ENDS: Final = {name.rpartition(".")[2] for name in _END_OF_PROGRAM}
 
 
 class Frame:
@@ -92,7 +94,7 @@ class Inference:
         self._queued: set[Unit | Function] = set()
         self._families: dict[Class, Class] = {}
         self._attributes: dict[Class, set[str]] = {}
-        self._now: Unit | Function | None = None
+        self._now: Any = None  # the module or function that is interpreted
         self._ends: dict[ast.AST, Env] = {}  # for each loop: what was known at its end
         self.imports: dict[Unit, set[Unit]] = {}  # for each module, those that it imports and those that import it
         self.rounds = 0
@@ -111,21 +113,27 @@ class Inference:
     # cells
 
     def get(self, key: Any) -> Value:
-        if key[0] == "attr" and key[1] is not None:
-            self._attributes.setdefault(key[1], set()).add(key[2])
-        if self._now is not None:
-            self._readers.setdefault(key, set()).add(self._now)
+        readers = self._readers.get(key)
+        if readers is None:
+            readers = self._readers[key] = set()
+            self._note_attribute(key)
+        readers.add(self._now)
         return self._cells.get(key, NOTHING)
 
     def put(self, key: Any, value: Value) -> None:
-        if key[0] == "attr" and key[1] is not None:
-            self._attributes.setdefault(key[1], set()).add(key[2])
-        old = self._cells.setdefault(key, NOTHING)
+        old = self._cells.get(key)
+        if old is None:
+            old = self._cells[key] = NOTHING
+            self._note_attribute(key)
         new = old if value <= old else union(old, value)
         if new != old:
             self._cells[key] = new
             for reader in self._readers.get(key, ()):
                 self._schedule(reader)
+
+    def _note_attribute(self, key: Any) -> None:
+        if key[0] == "attr" and key[1] is not None:
+            self._attributes.setdefault(key[1], set()).add(key[2])
 
     def _schedule(self, item: Unit | Function) -> None:
         if item not in self._queued:
@@ -211,8 +219,9 @@ class Inference:
 
     def _expression(self, node: ast.Expr, env: Env, frame: Frame) -> Env | None:
         self.expr(node.value, env, frame)
-        ends = isinstance(node.value, ast.Call) and self.full(node.value.func) in _END_OF_PROGRAM
-        return None if ends else env
+        called = node.value.func if isinstance(node.value, ast.Call) else None
+        last = getattr(called, "attr", None) or getattr(called, "id", None)
+        return None if last in _ENDS and self.full(called) in _END_OF_PROGRAM else env  # type: ignore[arg-type]
 
     def _assign(self, node: ast.Assign, env: Env, frame: Frame) -> Env:
         value = self.expr(node.value, env, frame)
@@ -642,7 +651,7 @@ class Inference:
         if (frame.unit, node.id) in self._cells:
             return found  # nothing, if what the module binds the name to is not known yet
         if node.id in _BUILTINS:
-            return of(("ext", f"builtins.{node.id}"))
+            return _BUILTINS[node.id]
         star = self.get((frame.unit, "*"))
         for atom in star:
             if kind(atom) == "project":
@@ -651,7 +660,7 @@ class Inference:
 
     def _attribute(self, node: ast.Attribute, env: Env, frame: Frame) -> Value:
         owner = self.expr(node.value, env, frame)
-        return union(NOTHING, *(self._attribute_of(atom, node.attr, node) for atom in owner))
+        return union(NOTHING, *[self._attribute_of(atom, node.attr, node) for atom in owner])
 
     def _attribute_of(self, atom: Atom, name: str, node: ast.expr) -> Value:
         sort = kind(atom)
@@ -689,8 +698,7 @@ class Inference:
 
     def _of_class(self, atom: Atom, name: str) -> Value:
         cls: Class = atom[1]
-        lineage = cls.lineage()[1 if kind(atom) == "super" else 0 :]
-        method = next((c.methods[name] for c in lineage if name in c.methods), None)
+        method = cls.method(name, 1 if kind(atom) == "super" else 0)
         held = self.get(("attr", self.family(cls), name))
         if method is not None:
             if kind(atom) == "class":
@@ -726,7 +734,7 @@ class Inference:
     def _call_all(
         self, callee: Value, node: ast.Call, values: list[Value], named: dict[str | None, Value], frame: Frame
     ) -> Value:
-        return union(NOTHING, *(self._call(atom, node, values, named, frame) for atom in callee))
+        return union(NOTHING, *[self._call(atom, node, values, named, frame) for atom in callee])
 
     def _method(
         self, owner: Atom, found: Value, node: Any, values: list[Value], named: dict[str | None, Value], frame: Frame
@@ -1290,7 +1298,7 @@ _BUILTIN_RESULTS: Final[dict[str, Value]] = {
     **dict.fromkeys(("bool", "isinstance", "hasattr", "callable"), BOOL), "round": union(INT, FLOAT), "float": FLOAT,
     "print": NONE, "type": UNKNOWN,
 }  # fmt: skip
-_BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
+_BUILTINS: Final = {name: of(("ext", f"builtins.{name}")) for name in dir(builtins)}
 _KINDS: Final = {
     "list": {"list"},
     "tuple": {"tuple"},

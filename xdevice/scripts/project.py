@@ -89,8 +89,12 @@ class Class:
         atoms = {atom for c in self.lineage() for atom in c.bases}
         return {atom[1] if atom[0] == "ext" else "?" for atom in atoms if atom == "?" or atom[0] != "class"}
 
-    def method(self, name: str) -> Function | None:
-        return next((c.methods[name] for c in self.lineage() if name in c.methods), None)
+    def method(self, name: str, first: int = 0) -> Function | None:
+        """The method of this name; with `first` 1 that of a base."""
+        for cls in self.lineage()[first:]:
+            if name in cls.methods:
+                return cls.methods[name]
+        return None
 
 
 @dataclass(eq=False)
