@@ -141,3 +141,16 @@ def test_the_root_may_be_a_package_itself(tmp_path):
     (tmp_path / "main.py").write_text("import torch\nprint(torch.ones(1).item())\n")
     made = engine.examine([tmp_path], root=tmp_path)
     assert [site.file for site in made.sites] == ["main.py"]
+
+
+@pytest.mark.parametrize(
+    "line", ["from pkg import moving", "import pkg.moving", "from .moving import *", "from . import moving"]
+)
+def test_a_package_is_read_from_the_folder_that_it_lies_in(line, tmp_path):
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "setting.py").write_text(f"import torch\n{line}\ntorch.cuda.set_device(1)\n")
+    (package / "moving.py").write_text("import torch\nx = torch.ones(1).cuda()\n")
+    made = engine.examine([package])
+    assert [(site.file, site.code) for site in made.sites if site.idiom == ".cuda()"] == [("pkg/moving.py", "XD151")]

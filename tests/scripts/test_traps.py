@@ -225,6 +225,72 @@ def test_lists_of_devices_may_only_be_counted():
     assert ported(text).endswith("n = xdevice.num_gpus()\nds = tf.config.list_physical_devices('GPU')\n")
 
 
+def test_what_cannot_be_indexed_gives_no_item():
+    text = (
+        "import paddle\n\n\ndef gpus():\n"
+        "    found = [paddle.CUDAPlace(i) for i in range(2)]\n    return found if found else paddle.CPUPlace()\n\n\n"
+        "paddle.device.cuda.synchronize(gpus()[0])\n"
+    )
+    assert "xdevice.sync(gpus()[0])" in ported(text)
+
+
+def test_tensorflow_is_asked_for_the_device_that_it_would_take_itself():
+    text = (
+        "import tensorflow as tf\nwith tf.device('/CPU:0'), tf.device('/GPU:1'):\n    pass\n"
+        "scopes = [tf.device(f'/device:gpu:{i}') for i in range(2)]\n"
+        "a, b = tf.device(f'/GPU:1{i}'), tf.device(f'/job:0/GPU:{i}')\n"
+    )
+    assert ported(text).endswith(
+        "with xdevice.cpu(0), tf.device(xdevice.native.gpu(1)):\n    pass\n"
+        "scopes = [tf.device(xdevice.native.gpu(i)) for i in range(2)]\n"
+        "a, b = tf.device(f'/GPU:1{i}'), tf.device(f'/job:0/GPU:{i}')\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        ("scatter(x, devices)", "xdevice.split_batch(x, devices, even=False)"),
+        ("scatter(x, (devices))", None),
+        ("scatter(x, devices,)", None),
+        ("scatter(x, [0, 1])", None),
+        ("scatter(unknown, devices)", None),
+        ("scatter(x, unknown)", None),
+    ],
+)
+def test_tensors_are_scattered_to_devices_and_nothing_else_is(call, after):
+    text = f"{TENSOR}devices = [torch.device(f'cuda:{{i}}') for i in range(2)]\ny = torch.nn.parallel.{call}\n"
+    assert body(text).endswith(f"y = {after or f'torch.nn.parallel.{call}'}\n")
+
+
+@pytest.mark.parametrize("text", ['"gpu:{}".format(i[0])', '"gpu:%d" % i[0]', 'f"gpu:{i[0]}"'])
+def test_a_text_that_is_filled_in_names_a_device(text):
+    assert f"xdevice.set_device({text})" in ported(f"import paddle\npaddle.set_device({text})\n")
+    other = text.replace("gpu:", "gpus ")
+    assert f"paddle.set_device({other})" in ported(f"import paddle\npaddle.set_device({other})\n")
+
+
+def test_what_is_compared_by_identity_stays():
+    assert "d is torch.device('cpu')" in ported(f"{TENSOR}print(d is torch.device('cpu'))\n")
+
+
+@pytest.mark.parametrize("use", ["x.numpy().decode()", "{1: 2}[x.numpy()]", "unknown[x.numpy()]"])
+def test_tensorflows_scalars_are_texts_and_keys(use):
+    text = f"import tensorflow as tf\nx = tf.constant(1)\ny = {use}\nz = [1, 2][x.numpy()]\n"
+    assert ported(text).endswith(f"y = {use}\nz = [1, 2][xdevice.to_numpy(x)]\n")
+
+
+def test_jax_counts_cpus_too_where_no_kind_is_named():
+    text = "import jax\nn = jax.device_count('gpu')\nm = jax.device_count()\njax.device_count('gpu')\n"
+    assert ported(text).endswith("n = xdevice.num_gpus()\nm = jax.device_count()\njax.device_count('gpu')\n")
+
+
+@pytest.mark.timeout(20)
+def test_the_root_may_be_a_package():
+    made = examined("", "from .. import x\n", names=("__init__.py", "a/__init__.py"))
+    assert [unit.full for unit in made.units] == ["", "a"]
+
+
 TABS = """# 题目
 
 ```{.python .input}

@@ -154,10 +154,9 @@ def _set_currents(units: list[Unit], inference: Inference) -> set[Unit]:
 
 
 def _common_folder(paths: list[Path]) -> Path:
-    """The folder that all paths share; of a package the folder around it, because its modules import each other by the
-    package's name."""
+    """The folder that all paths share, or that of the package it lies in: the package imports itself by its name."""
     folders = [path if path.is_dir() else path.parent for path in paths if str(path) != "-"]
-    shared = Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
-    while (shared / "__init__.py").is_file() and shared != shared.parent:
-        shared = shared.parent
-    return shared
+    root = Path(os.path.commonpath([folder.resolve() for folder in folders])) if folders else Path.cwd()
+    while (root / "__init__.py").is_file() and root != root.parent:
+        root = root.parent
+    return root

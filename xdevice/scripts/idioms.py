@@ -70,6 +70,7 @@ CALLS: Final[dict[str, Idiom]] = {
         tensorflow.config.list_physical_devices tensorflow.config.experimental.list_physical_devices
         tensorflow.config.list_logical_devices jax.devices
     """),
+    **_calls("XD102", "count", "xdevice.num_gpus()", "jax.device_count"),
     # move, wait, read, time, split, memory
     **_calls("XD103", "put", "xdevice.to_device", "jax.device_put"),
     **_calls("XD105", "wait", "xdevice.sync", """
@@ -90,6 +91,7 @@ CALLS: Final[dict[str, Idiom]] = {
     **_calls("XD109", "split", "xdevice.split_batch", """
         d2l.torch.split_batch d2l.mxnet.split_batch d2l.paddle.split_batch
     """),
+    **_calls("XD109", "scatter", "xdevice.split_batch", "torch.nn.parallel.scatter"),
     **_calls("XD110", "memory", "allocated", """
         torch.cuda.memory_allocated paddle.device.cuda.memory_allocated torch.accelerator.memory_allocated
     """),
@@ -112,7 +114,7 @@ CALLS: Final[dict[str, Idiom]] = {
     """, "xdevice pins memory by itself"),
     **_calls("XD153", "none", "", """
         torch.nn.DataParallel torch.nn.parallel.DataParallel torch.nn.parallel.DistributedDataParallel
-        torch.nn.parallel.scatter torch.nn.parallel.gather torch.nn.parallel.replicate
+        torch.nn.parallel.gather torch.nn.parallel.replicate
         torch.nn.parallel.parallel_apply torch.nn.parallel.data_parallel
         torch.nn.parallel.DistributedDataParallelCPU torch.distributed.fsdp.fully_shard
         torch.distributed.fsdp.FullyShardedDataParallel torch.distributed.tensor.parallel.parallelize_module
@@ -133,7 +135,7 @@ CALLS: Final[dict[str, Idiom]] = {
         tensorflow.config.set_visible_devices tensorflow.config.set_logical_device_configuration
         tensorflow.config.get_visible_devices tensorflow.config.experimental.set_virtual_device_configuration
         tensorflow.config.experimental.list_logical_devices mxnet.test_utils.list_gpus jax.local_devices
-        jax.device_count jax.local_device_count
+        jax.local_device_count
     """, "lists or configures devices in the framework's own way"),
     **_calls("XD156", "none", "", """
         torch.cuda.is_bf16_supported torch.cuda.get_device_properties torch.cuda.get_device_name

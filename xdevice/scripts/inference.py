@@ -396,6 +396,7 @@ class Inference:
     def _import(self, node: ast.Import, env: Env, frame: Frame) -> Env:
         for alias in node.names:
             full = alias.name if alias.asname else alias.name.split(".")[0]
+            self._module(alias.name, frame.unit)  # `import a.b` runs a.b, too
             self._bind_name(alias.asname or full, self._module(full, frame.unit), env, frame)
         return env
 
@@ -406,13 +407,16 @@ class Inference:
             return of(("project", found))
         return of(("ext", full))
 
-    def _know(self, one: Unit, other: Unit) -> None:
+    def _know(self, one: Unit, other: Unit | None) -> None:
+        if other is None or other is one:
+            return
         self.imports.setdefault(one, set()).add(other)
         self.imports.setdefault(other, set()).add(one)
 
     def _import_from(self, node: ast.ImportFrom, env: Env, frame: Frame) -> Env:
         full = self.project.relative(node, frame.unit)
         found = self.project.find(full, frame.unit) if full else None
+        self._know(frame.unit, found)
         for alias in node.names:
             if alias.name == "*":
                 if found is not None:
@@ -426,8 +430,8 @@ class Inference:
 
     def _from(self, full: str, found: Unit | None, name: str, asker: Unit) -> Value:
         inner = self.project.find(f"{full}.{name}" if full else name, asker)
+        self._know(asker, inner)
         if found is not None and found is not asker:
-            self._know(asker, found)
             value = self.get((found, name))
             if value or inner is None:
                 return value
@@ -628,8 +632,7 @@ class Inference:
         for part in node.values:
             self.expr(part, env, frame)
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
-        is_device = SPELLING.fullmatch(pattern) and any(not isinstance(p, ast.Constant) for p in node.values)
-        return of(("spelling", pattern, node)) if is_device else STR
+        return _filled(pattern, node)
 
     def _format(self, node: ast.FormattedValue, env: Env, frame: Frame) -> Value:
         self.expr(node.value, env, frame)
@@ -759,6 +762,8 @@ class Inference:
         if sort == "array":
             return FLOAT if name == "item" else ARRAY
         if sort in ("str", "spelling"):
+            if name == "format":
+                return _filled(_pattern(node.func.value), node)
             return {"split": UNKNOWN, "startswith": BOOL, "endswith": BOOL, "isdigit": BOOL}.get(name, STR)
         if sort == "made":
             return self._method_of_made(owner, name, node, values)
@@ -1098,6 +1103,8 @@ class Inference:
                 return of(atom) if isinstance(node.slice, ast.Slice) else union(NOTHING, *atom[1])
             if sort == "ext" and atom[1] == "os.environ":
                 return STR
+            if sort in ("device", "none", "int", "float", "bool"):
+                return NOTHING  # it raises
             if sort == "instance":
                 return self._item_of(of(atom), node)
             return UNKNOWN
@@ -1117,7 +1124,9 @@ class Inference:
             whole = not isinstance(op, ast.Div) and not may_be(left | right, ("float",))
             return INT if whole else FLOAT
         if only(left, ("str", "spelling")):
-            return STR
+            return (
+                _filled(_pattern(node.left), node) if isinstance(op, ast.Mod) and isinstance(node, ast.BinOp) else STR
+            )
         if only(left, ("array", *_NUMBERS)) and only(right, ("array", *_NUMBERS)):
             return ARRAY
         if only(left, ("list", "tuple")) and (only(right, ("list", "tuple", "int"))):
@@ -1326,6 +1335,17 @@ def _join(one: Env | None, other: Env | None) -> Env | None:
         if mine != value:
             joined[name] = union(mine, value)
     return joined
+
+
+def _pattern(node: ast.expr) -> str:
+    """A text that is filled in by `format` or `%`, with a star for each value."""
+    text = node.value if isinstance(node, ast.Constant) else ""
+    return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
+
+
+def _filled(pattern: str, node: ast.AST) -> Value:
+    """What a text with values filled in is: a device's name if it can be one."""
+    return of(("spelling", pattern, node)) if "*" in pattern and SPELLING.fullmatch(pattern) else STR
 
 
 def _denies_gpu(test: ast.expr) -> bool:

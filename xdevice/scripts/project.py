@@ -215,7 +215,7 @@ class Project:
 def _full_name(path: PurePosixPath, packages: set[PurePosixPath]) -> str:
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
-    while folder in packages and folder.name:  # the root has no name, and is its own parent
+    while folder in packages and folder.name:  # the root of the call may be a package too, of a name not known here
         parts.insert(0, folder.name)
         folder = folder.parent
     return ".".join(parts)

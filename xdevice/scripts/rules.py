@@ -96,6 +96,8 @@ class Rules:
         where = node.value if isinstance(node, ast.keyword) else node
         if finding.edits and not self._is_located(where):
             finding = _open("inside an f-string whose parts this version of Python cannot locate", "XD165")
+        if finding.edits and idiom.code == "XD101" and self._is_identified(where):
+            finding = _open("compared by identity, which another object of the same device may pass", "XD169")
         if finding.edits and self._is_printed(where):
             finding = _open("an f-string with = prints the expression itself", "XD169")
         if finding.edits and self._is_scripted(where):
@@ -241,12 +243,10 @@ class Rules:
             and len(argument.values) == 2
             and _literal(argument.values[0]) == "cuda:"
         ):
-            part = argument.values[1]
-            if isinstance(part, ast.FormattedValue) and part.conversion == -1 and part.format_spec is None:
-                inner = self.module.segment(part.value) if self._is_exact(part.value) else None
-                if inner is not None and not self._has_sites(part.value):
-                    edits = self._replace(node, f"xdevice.native.gpu({inner})")
-                    return self._index_grade(part.value, edits)
+            filled = self._filled_in(argument.values[1])
+            if filled is not None:
+                edits = self._replace(node, f"xdevice.native.gpu({self.module.segment(filled)})")
+                return self._index_grade(filled, edits)
         if isinstance(argument, ast.IfExp) and self._is_choice(argument):
             return self._rewrite(
                 "proven", "the usual choice", self._replace(node, "xdevice.native.try_gpu()"), argument
@@ -299,18 +299,42 @@ class Rules:
         return self._rewrite("safe", "the index is not proven to be a number", edits, code="XD161")
 
     def _scope(self, node: ast.Call, idiom: Idiom) -> Finding:
-        if not isinstance(self.parents.get(node), ast.withitem):
+        is_entered = isinstance(self.parents.get(node), ast.withitem)
+        if not idiom.text:
+            return self._scope_of_text(node, is_entered)
+        if not is_entered:
             return _open("TensorFlow's helper gives a scope, where a neutral device is needed", "XD164")
-        if idiom.text:
-            return self._rewrite("proven", "a scope, as a neutral device is", self._name(node, idiom.text))
-        text = _literal(node.args[0]) if len(node.args) == 1 and not node.keywords else None
+        return self._rewrite("proven", "a scope, as a neutral device is", self._name(node, idiom.text))
+
+    def _scope_of_text(self, node: ast.Call, is_entered: bool) -> Finding:
+        """The verdict on `tf.device("/GPU:1")`. Where there is no such GPU, TensorFlow takes another device: so a GPU
+        stays a description in `tf.device`, which no block of xdevice is."""
+        argument = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        index: ast.expr | None = None
+        text = _literal(argument) if argument is not None else None
+        if isinstance(argument, ast.JoinedStr) and len(argument.values) == 2:
+            before = _literal(argument.values[0]) or ""
+            index = self._filled_in(argument.values[1]) if before.endswith(":") else None
+            text = f"{before}0" if index is not None else None
         match = re.fullmatch(r"/?(?:device:)?([CG])PU(?::(\d+))?", text or "", re.IGNORECASE)
-        if match is None:
+        if match is None or argument is None:
             return _open("not a text that names one device", "XD165")
         maker = "cpu" if match[1] in "cC" else "gpu"
-        return self._rewrite(
-            "proven", "a text that names it", self._replace(node, f"xdevice.{maker}({match[2] or ''})")
-        )
+        if index is not None:
+            return self._index_grade(
+                index, self._replace(argument, f"xdevice.native.{maker}({self.module.segment(index)})")
+            )
+        if is_entered and maker == "cpu":
+            edits = self._replace(node, f"xdevice.cpu({match[2] or ''})")
+        else:
+            edits = self._replace(argument, f"xdevice.native.{maker}({match[2] or ''})")
+        return self._rewrite("proven", "a text that names it", edits)
+
+    def _filled_in(self, part: ast.expr) -> ast.expr | None:
+        """What an f-string fills in, if it can be written elsewhere as it stands."""
+        if not isinstance(part, ast.FormattedValue) or part.conversion != -1 or part.format_spec is not None:
+            return None
+        return part.value if self._is_exact(part.value) and not self._has_sites(part.value) else None
 
     def _list(self, node: ast.Call, idiom: Idiom) -> Finding:
         wanted = _literal(node.args[0]) if len(node.args) == 1 and not node.keywords else None
@@ -331,6 +355,13 @@ class Rules:
             edits = (self._edit(parent, start, begin, "xdevice.native.gpu("), self._edit(parent, end, stop, ")"))
             return self._rewrite("proven", "one of the list", edits)
         return _open("a list of the framework's own objects", "XD155")
+
+    def _count(self, node: ast.Call, idiom: Idiom) -> Finding:
+        if len(node.args) != 1 or node.keywords or _literal(node.args[0]) not in ("gpu", "cuda"):
+            return _open("counts the devices of the default kind, CPUs too", "XD155")
+        if isinstance(self.parents.get(node), ast.Expr):
+            return _open("only asks whether JAX raises an error", "XD163")
+        return self._rewrite("proven", "only their number is asked", self._replace(node, idiom.text))
 
     def _put(self, node: ast.Call, idiom: Idiom) -> Finding:
         if len(node.args) != 2 or node.keywords or any(isinstance(arg, ast.Starred) for arg in node.args):
@@ -383,6 +414,21 @@ class Rules:
         if only(data, ("tensor",)) or not may_be(data, ("array", "list", "tuple")):
             return self._rewrite("proven", "what MXNet splits, and a list of its devices", tuple(edits))
         return self._rewrite("safe", "the batch is not proven to be a tensor", tuple(edits), code="XD162")
+
+    def _scatter(self, node: ast.Call, idiom: Idiom) -> Finding:
+        if len(node.args) != 2 or node.keywords or not self._is_list_of_devices(_means(node.args[1])):
+            return _open("not the form scatter(tensor, devices)", "XD166")
+        if not only(_means(node.args[0]), ("tensor",)):
+            return _open("what is scattered is not proven to be a tensor", "XD162")
+        end = self._span(node)[1] - 1
+        if self._span(node.args[1])[1] != end:
+            return _open("brackets or a comma behind the arguments", "XD166")
+        edits = (*self._name(node, idiom.text), self._edit(node, end, end, ", even=False"))
+        return self._rewrite("proven", "a tensor, and a list of devices", edits)
+
+    def _is_list_of_devices(self, means: Value) -> bool:
+        items = [self.inference.get(("items", atom[1])) for atom in means if kind(atom) == "list"]
+        return only(means, ("list",)) and all(only(item, _DEVICES) for item in items)
 
     def _split(self, node: ast.Call, idiom: Idiom) -> Finding:
         parent = self.parents.get(node)
@@ -575,6 +621,8 @@ class Rules:
             return Finding("neutral", "it is on the host already")
         if isinstance(self.parents.get(node), ast.Subscript) and isinstance(self.parents[node].ctx, ast.Store):  # type: ignore[attr-defined]
             return _open("writes into the memory of the tensor", "XD163")
+        if self._is_scalar_in_tensorflow(node):
+            return _open("TensorFlow gives a number or a text here, and to_numpy an array of no axes", "XD165")
         begin, end = self._span(node)
         edits = (
             self._edit(node, begin, begin, f"{word or idiom.text}("),
@@ -591,6 +639,15 @@ class Rules:
         return self._rewrite(
             "safe", "the receiver is not proven to be a tensor; anything else raises", edits, code="XD162"
         )
+
+    def _is_scalar_in_tensorflow(self, node: ast.Call) -> bool:
+        """Whether `x.numpy()` is used as what only a scalar can be: a text, or a key."""
+        parent = self.parents.get(node)
+        if "tensorflow" not in self.uses or not isinstance(node.func, ast.Attribute) or node.func.attr != "numpy":
+            return False
+        if isinstance(parent, ast.Subscript):
+            return parent.slice is node and not only(_means(parent.value), ("tensor", "array", "list", "tuple", "str"))
+        return isinstance(parent, ast.Attribute) and parent.attr in ("decode", "startswith", "endswith", "split")
 
     def _is_mxnets(self, method: str) -> bool:
         """Whether no other framework that this module imports has a method of this name."""
@@ -758,6 +815,10 @@ class Rules:
                 return re.match(rb"\s*=\s*[}!:]", rest) is not None
             inner = around
         return False
+
+    def _is_identified(self, node: ast.AST) -> bool:
+        parent = self.parents.get(node)
+        return isinstance(parent, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in parent.ops)
 
     def _is_scripted(self, node: ast.AST) -> bool:
         for around in self._around(node):
