@@ -189,6 +189,11 @@ def test_decords_arrays_are_no_tensors_unless_it_gives_those_of_a_framework():
     assert "y = xdevice.to_numpy(" in ported(bridged, "likely")
 
 
+def test_arrays_of_tvm_beside_torch_are_no_tensors():
+    text = "import torch\nimport tvm\n\n\ndef f(x):\n    return x.asnumpy()\n"
+    assert verdicts(text, "likely") == [(".asnumpy()", "not a device", "XD106")]
+
+
 def test_what_a_model_of_gluons_zoo_returns_is_read_with_mxnets_methods():
     text = "import decord\nfrom gluoncv.model_zoo import get_model\ny = get_model('a')(x).asnumpy()\n"
     assert "y = xdevice.to_numpy(get_model('a')(x))" in ported(text)

@@ -13,8 +13,9 @@ from . import porting, sources
 from .idioms import SETS_CURRENT
 from .inference import Inference
 from .project import Project, Unit
-from .rules import Rules, origins_in_text
+from .rules import Rules
 from .sites import GRADES, Edit, Site, splice
+from .text_flow import origins_in_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
